@@ -1,8 +1,8 @@
-"""The processor time of a process, by purpose.
+"""Account for the processor time of a process by purpose.
 
 All processor time, including that of other threads, is credited to the innermost `spend` block of the main
-thread, so the times by purpose sum to the processor time of the process. Outside all blocks, it is credited
-to `START` until the process takes its first account, and to `IDLE` from then on.
+thread, so the times by purpose sum to the processor time of the process. Outside all blocks, time is credited
+to `START` until the first call of `take_account`, and to `IDLE` after it.
 """
 
 import os
@@ -17,7 +17,7 @@ MODELS, CHILDREN = "loading models", "extracting pages"
 
 
 class _Account:
-    """The account of this process. `since` is the processor time up to which it is settled, in seconds."""
+    """The account of this process. `since` is the processor time in seconds at the last settlement."""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = {}
@@ -38,7 +38,9 @@ _account = _Account()
 
 @contextmanager
 def spend(purpose: str) -> Iterator[None]:
-    """Credit the processor time of the block to a purpose, except that of blocks inside it."""
+    """Credit the processor time of the block to a purpose. Time spent in nested `spend` blocks goes to their
+    own purposes. Outside the main thread, nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -52,8 +54,8 @@ def spend(purpose: str) -> Iterator[None]:
 
 
 def take_account() -> dict[str, float]:
-    """Return the processor seconds since the last call, by purpose: those of this process, and those of its
-    children that have ended.
+    """Return the processor seconds by purpose since the last call. Time of child processes that have ended is
+    included, under `CHILDREN`. Outside the main thread, the result is empty.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -69,6 +71,6 @@ def take_account() -> dict[str, float]:
 
 
 def add_account(total: dict[str, float], spent: Mapping[str, float]) -> None:
-    """Add an account to a total."""
+    """Add the seconds of an account to a running total, in place."""
     for purpose, seconds in spent.items():
         total[purpose] = total.get(purpose, 0.0) + seconds

@@ -1,15 +1,17 @@
-"""Machine code from numba, cached on disk under a digest of everything that it was compiled from.
+"""Cache numba's machine code on disk, under a digest of everything that it was compiled from.
 
-numba's own cache lies beside the source and checks only the file of a kernel: every clone and every installation
-compiles all kernels again, and code into which an old version of a kernel from another file was inlined, or in which
-the old value of a constant was frozen, goes on running. Here one directory serves all clones and installations of a
-user: `machine_code` in $NUMBA_CACHE_DIR if that is set, else `gristmill/machine_code` in the user's cache directory, or,
-where that cannot be written, a directory beside this file. If none can be written, each process compiles for itself.
+numba's own cache lies next to the source and checks only the file of the kernel itself. Every clone and every
+installation therefore compiles all kernels again. Worse, stale code keeps running after a change to a kernel
+that was inlined from another file, or to a constant that was frozen in. Here one directory serves all clones
+and installations of a user: `machine_code` in $NUMBA_CACHE_DIR if that is set, else `gristmill/machine_code`
+in the user's cache directory, or a directory next to this file if neither can be written. If none can be
+written, each process compiles for itself.
 
-An entry is a file. Its name holds a digest of the kernel's source file, the constants and other kernels that it
-uses, the versions of all that compiles it, the signature and the CPU, so no entry is ever stale. Beyond `_LIMIT` bytes,
-those that were not used for longest are removed. Processes that need the same new kernel at the same moment, such as
-the workers of a machine, do not all compile it: one does, and the others load what it has cached.
+Each entry is a file. Its name includes a digest of the kernel's source file, the constants and other kernels
+that it uses, the versions of Python and the compiler, the signature and the CPU, so no entry is ever stale.
+When the cache exceeds `_LIMIT` bytes, the least recently used entries are removed. If several processes need
+the same new kernel at the same moment, such as the workers of a machine, one compiles it and the others load
+the cached result.
 """
 
 import os
@@ -54,10 +56,10 @@ _OPTIONS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")  # of numba.config: they 
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function with numba on its first call, or load it from the cache. It may call kernels of
-    other files.
+    """Compile a function with numba on its first call, or load its machine code from the cache. The function
+    may call kernels in other files.
 
-    `inline` and `nogil` are those of `numba.njit`.
+    `inline` and `nogil` are passed to `numba.njit`.
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
@@ -72,9 +74,11 @@ def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[...
 
 
 class _MachineCode(_Cache):
-    """The cache of a kernel, as numba's dispatcher uses it: one file for each signature and CPU.
+    """The cache of one kernel, in the form that numba's dispatcher expects: one file for each signature and
+    CPU.
 
-    A file that cannot be read or is damaged is compiled again; one that cannot be written is left out.
+    If a file is missing, unreadable or damaged, the kernel is compiled again. If a file cannot be written,
+    the kernel is not cached.
     """
 
     def __init__(self, function: types.FunctionType) -> None:
@@ -83,9 +87,11 @@ class _MachineCode(_Cache):
 
     @cached_property
     def stamp(self) -> str:
-        """A digest of the kernel, of its file, of the constants that it uses, and of all kernels that it calls, directly or not.
+        """The digest of the kernel, its file, the constants that it uses, and all kernels that it calls
+        directly or indirectly.
 
-        It is computed at the first call: while its module is imported, a kernel cannot see those further down in its file.
+        It is computed at the first call because a kernel cannot see kernels further down in its file while
+        the module is being imported.
         """
         found, pending = dict[str, str](), [self._function]
         while pending:
@@ -98,7 +104,7 @@ class _MachineCode(_Cache):
 
     @property
     def cache_path(self) -> str | None:
-        """The directory of the cache; None if there is none."""
+        """The directory of the cache; None if no directory can be written."""
         folder = _folder(numba.config.CACHE_DIR)
         return str(folder) if folder else None
 
@@ -121,7 +127,9 @@ class _MachineCode(_Cache):
         return CompileResult._rebuild(target_context, *pickle.loads(reduced))
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Cache the machine code for a signature, unless it holds addresses of this process."""
+        """Cache the machine code for a signature, unless the code contains addresses that are valid only in
+        this process or has loops that numba cannot cache.
+        """
         path = self._path(sig, data.codegen)
         if path is None or data.library.has_dynamic_globals or not all(loop.can_cache for loop in data.lifted):
             return
@@ -136,7 +144,9 @@ class _MachineCode(_Cache):
                 own.unlink(missing_ok=True)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
-        """Return the file for a signature. The classes and fields of named tuples, which signatures leave out, count."""
+        """Return the file for a signature, or None without a cache. The key includes the classes and fields
+        of named tuples, which numba's signatures omit.
+        """
         folder = _folder(numba.config.CACHE_DIR)
         if folder is None:
             return None
@@ -146,19 +156,20 @@ class _MachineCode(_Cache):
         return folder / f"{self._name}-{xxhash.xxh3_128_hexdigest(facts.encode())}.nbc"
 
     def enable(self) -> None:
-        """Do nothing; numba asks for it."""
+        """Do nothing. numba requires the method."""
 
     def disable(self) -> None:
-        """Do nothing; numba asks for it."""
+        """Do nothing. numba requires the method."""
 
     def flush(self) -> None:
-        """Do nothing; numba asks for it. No entry is ever stale."""
+        """Do nothing, because no entry is ever stale. numba requires the method."""
 
 
 @cache
 def _folder(own: str) -> Path | None:
-    """Return the directory of the cache, made if there is none. `own` is $NUMBA_CACHE_DIR, or empty. Entries are pickles,
-    so what lies in the user's cache directory must not belong to another.
+    """Return the cache directory, created if missing; None if no candidate can be written. `own` is the value
+    of $NUMBA_CACHE_DIR, or empty. Entries are pickles, which can run code when loaded, so the directory below
+    the user's cache directory is used only if it belongs to this user.
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - without a home, it fails below
     users = Path(base) / "gristmill" / "machine_code"
@@ -178,7 +189,9 @@ def _folder(own: str) -> Path | None:
 
 @cache  # once a process is enough: it adds a version of the kernels at most
 def _make_room(folder: Path) -> None:
-    """Remove the files that were not used for longest, those of killed processes included, until the limit is kept."""
+    """Remove the least recently used files, including those of killed processes, until the cache is within
+    its limit.
+    """
     files = []
     for path in folder.iterdir():
         with suppress(FileNotFoundError):
@@ -193,7 +206,9 @@ def _make_room(folder: Path) -> None:
 
 
 def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
-    """Make a kernel compile, or load from the cache, in one process at a time for each version of its source file."""
+    """Make a dispatcher take a lock before it compiles its kernel or loads it from the cache. Only one
+    process at a time does so for each version of the source file.
+    """
     compile_or_load = dispatcher.compile
     name = f"{function.__module__}-{_digest_of_file(function.__code__.co_filename).hex()}"
 
@@ -207,8 +222,9 @@ def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
 
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Lock a version of a source file, unless this process has done so already or there is no cache. Kernels call those of
-    other files only in the order of imports, so no two processes wait for each other.
+    """Hold the lock for one version of a source file during the block. No lock is taken if this process
+    already holds it or there is no cache. After a wait of `_LONGEST_WAIT` seconds, the block runs without the
+    lock. Kernels call those of other files only in import order, so two processes cannot deadlock.
     """
     folder = _folder(numba.config.CACHE_DIR)
     if folder is None or name in _compiling:
@@ -233,8 +249,8 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]:
-    """Return a digest of a kernel's file and of the globals that it uses, constants by value and kernels by name; and these
-    kernels.
+    """Return a digest and the kernels that a function calls directly. The digest covers the function's file,
+    the values of the constants that it uses and the names of these kernels.
     """
     whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
     whole.update(f"{function.__code__.co_firstlineno}".encode())
@@ -254,7 +270,9 @@ def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]
 
 
 def _named_tuples(kind: Any) -> Iterator[str]:
-    """Yield the module, name and fields of each class of named tuples in a type, within other tuples too."""
+    """Yield the module, name and fields of each named-tuple class in a numba type, including those nested in
+    other tuples.
+    """
     named = getattr(kind, "instance_class", None)
     if named is not None:
         yield f"{named.__module__}.{named.__qualname__}{named._fields}"
@@ -263,7 +281,7 @@ def _named_tuples(kind: Any) -> Iterator[str]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of the globals and attributes that a function, or a function nested in it, uses."""
+    """Yield the names of all globals and attributes used by a function and by the functions nested in it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

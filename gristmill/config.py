@@ -1,8 +1,8 @@
 """Configuration: frozen dataclasses are the schema of YAML files and of `a.b=value` arguments.
 
 The command line overrides YAML, which overrides defaults. An unknown key, a wrong type or an out-of-range
-value is an error that names the file, the path, the value and the near match. A dataclass may define
-`check(self) -> None`, which raises ValueError("field: what is wrong").
+value is an error that names the file, the path and the value. For an unknown name, it also suggests the
+closest match. A dataclass may define `check(self) -> None`, which raises ValueError("field: what is wrong").
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ T = TypeVar("T")
 _ALIAS_LIMIT = 100
 _ADDED = "added"
 ADDED: Final[Mapping[str, bool]] = types.MappingProxyType({_ADDED: True})
-"""Metadata of a field that was added after corpora were published with its dataclass. `plain` leaves the
-field out at its default, so that corpora that do not use it keep their fingerprints and manifests.
+"""Metadata that marks a field as added after corpora had been published with its dataclass. `plain` omits the
+field at its default value, so that corpora that do not use it keep their fingerprints and manifests.
 """
 _NODE_LIMIT = 1_000_000  # maximum number of values in a file with every alias expanded
 # YAML 1.1, which PyYAML implements, reads 2e9 as a string. YAML 1.2 reads a number, as users expect in a
@@ -38,8 +38,8 @@ _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """SafeLoader with the types of YAML 1.2 (dates are texts there), text as keys, no duplicate keys, and limits on
-    aliases and on their expansion.
+    """SafeLoader with the types of YAML 1.2, except that dates stay text. Duplicate keys are errors, and both
+    the number of aliases and the size of their expansion are limited. A key spelled `null` is read as text.
 
     libyaml does the parsing, several times as fast as PyYAML. Its composer is not used, because deep nesting
     overflows the stack there.
@@ -119,9 +119,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of `data` with each `a.b=value` assigned; values are YAML.
+    """Return a copy of `data` with each `a.b=value` assigned. Values are parsed as YAML.
 
-    A list entry is selected by its number, by its field `name`, or by a key that it has:
+    A list entry is selected by its index, by its field `name`, or by a key that it contains:
     `steps.language.model=...` selects the step with the key `language` and continues inside that key.
     """
     result: dict[str, Any] = _copy(data)
@@ -139,7 +139,7 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 
 
 def yaml_value(raw: str, where: str) -> Any:
-    """Parse a YAML text. If it is not valid, raises ConfigError with a message that begins with `where`."""
+    """Parse a YAML text. Raises ConfigError if it is not valid; the message begins with `where`."""
     try:
         return yaml.load(raw, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: an impossible date
@@ -167,7 +167,7 @@ def _descend(target: Any, key: str, path: str, assignment: str) -> Any:
 
 
 def _has_key(entry: Any, key: str) -> bool:
-    """Return whether a list entry was selected by a key that it has, rather than by its number or name."""
+    """Return whether a list entry was selected by a key that it contains, rather than by its index or name."""
     return isinstance(entry, dict) and key in entry and entry.get("name") != key
 
 
@@ -209,7 +209,7 @@ def parse(cls: type[T], data: Any, where: str) -> T:
 
 def plain(value: Any) -> Any:
     """Convert a configuration to plain YAML data: the inverse of `parse`. Fields with the metadata ADDED are
-    left out if they have their default value.
+    omitted if they have their default value.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: (field, getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -269,14 +269,15 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
 
 @lru_cache(maxsize=1024)
 def _type_hints(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields. Resolving their names takes four fifths of reading a configuration."""
+    """Return the types of a dataclass's fields. They are cached, because resolving their names took four
+    fifths of the time to read a configuration.
+    """
     return typing.get_type_hints(kind)
 
 
 def _kinds(option: Any) -> tuple[str, ...]:
-    """Return the values that a dataclass's field `kind` allows, which tell the members of a union apart.
-
-    Empty for other types.
+    """Return the values that the field `kind` of a dataclass allows, which tell the members of a union apart.
+    Empty for a type without such a field.
     """
     record = isinstance(option, type) and dataclasses.is_dataclass(option)
     hint = _type_hints(option).get("kind") if record else None
@@ -284,7 +285,9 @@ def _kinds(option: Any) -> tuple[str, ...]:
 
 
 def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
-    """Return the member of a union that `kind` names; a bare string is short for a mapping with that kind."""
+    """Parse data as the member of a union that its `kind` names. A bare string is short for a mapping with
+    that kind.
+    """
     data = {"kind": data} if isinstance(data, str) else data
     if not isinstance(data, Mapping):
         raise _wrong_type(where, path, data, f"a mapping with a kind, or one of {', '.join(kinds)}")
@@ -356,7 +359,9 @@ def _size(text: str, where: str, path: str) -> int:
 
 
 def _below(path: str, key: Any) -> str:
-    """Return the path of a key for a message of one line; keys with other characters are quoted."""
+    """Return the path of a key for an error message of one line. Keys that are empty, blank, unprintable or
+    not text are shown by their `repr`.
+    """
     shown = key if isinstance(key, str) and key.isprintable() and key.strip() else repr(key)
     return f"{path}.{shown}" if path else shown
 
@@ -387,7 +392,9 @@ def _kind(data: Any) -> str:
 
 
 def near_match(name: str, names: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the near match, or all existing names."""
+    """Return the end of an error message about an unknown name: the closest match or, if none is close, all
+    existing names. Empty if there are no names.
+    """
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if matches:
         return f"; did you mean {matches[0]!r}?"

@@ -21,7 +21,9 @@ _PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Page:
-    """Prints lines to the terminal without markup. Characters that its encoding lacks are escaped."""
+    """Prints lines to the terminal without markup. Characters that the terminal's encoding cannot represent
+    are escaped.
+    """
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False, emoji=False)
@@ -33,7 +35,7 @@ class Page:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def heading(self, text: str) -> None:
-        """Print an empty line, then a bold one."""
+        """Print an empty line, then the heading in bold."""
         self.line()
         self.line(printable(text), "bold")
 
@@ -107,7 +109,7 @@ class ProgressDisplay:
 
 
 def wide_console() -> Console:
-    """Return a console as wide as the terminal; 120 columns for files and pipes."""
+    """Return a console as wide as the terminal, or 120 columns wide if the output is a file or pipe."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
 
 

@@ -11,10 +11,11 @@ _ERRNO = re.compile(r"\[errno (\d+)\]")
 
 
 class UserError(Exception):
-    """Base of all errors for users. The message says where, what it got, what is allowed and what to do.
+    """Base of all errors that a user can act on. The message says where the error is, what was found, what is
+    allowed and what to do.
 
-    Not a ValueError: readers treat that as damaged data, and an archive that may not be opened is not
-    damaged.
+    It is not a ValueError, because readers treat a ValueError as damaged data, and an archive that may not be
+    opened is not damaged.
     """
 
 
@@ -27,7 +28,7 @@ class SourceError(UserError):
 
 
 class CorruptFileError(UserError):
-    """A file's bytes are not those that its manifest recorded."""
+    """A file's bytes differ from what its manifest recorded."""
 
 
 class AccountingError(UserError):
@@ -50,7 +51,9 @@ class ChangedSourceError(SourceError):
 
 
 class PoisonError(UserError):
-    """A document stops a step. The message holds its id and the kind of failure, never its text."""
+    """A step fails on one document. The message contains the document's id and the kind of failure, never its
+    text.
+    """
 
     def __init__(self, message: str, step: str, source: str, document: str, reason: str) -> None:
         super().__init__(message, step, source, document, reason)  # pickle passes these
@@ -61,10 +64,10 @@ class PoisonError(UserError):
 
 
 class BrokenTaskError(UserError):
-    """The task at `position` ran out of memory (reason `memory`) or lost its process (`death`) in every
-    attempt.
+    """A task failed in every attempt: it ran out of memory (reason `memory`) or its process died (`death`).
 
-    `memory` is the memory limit of the last attempt in bytes, None if it had none.
+    `position` is the index of the task. `memory` is the memory limit of the last attempt in bytes, or None if
+    it had no limit.
     """
 
     def __init__(self, message: str, position: int, memory: int | None, reason: str) -> None:
@@ -76,7 +79,9 @@ class BrokenTaskError(UserError):
 
 
 class TaskMemoryError(MemoryError):
-    """A task needs more memory than its limit. `place` is the file and line, never the text of a document."""
+    """A task needs more memory than its limit. `place` names the file and line, and never includes the text
+    of a document.
+    """
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -84,23 +89,27 @@ class TaskMemoryError(MemoryError):
 
 
 class StorageError(Exception):
-    """A disk failed; the task is retried. Not an OSError: readers treat that as a damaged file."""
+    """A disk failed, and the task is retried. It is not an OSError, because readers treat an OSError as a
+    damaged file.
+    """
 
 
 class RemoteError(StorageError):
-    """An object store or a web server failed; the task is retried, since the user cannot fix it."""
+    """An object store or a web server failed. The task is retried, since the user cannot fix it."""
 
 
 def reason_of(error: OSError) -> str:
-    """Return the system's message, after the file name if the error has one: `/data/x: No space left on
-    device`.
+    """Return the operating system's message for an error, preceded by the file name if the error has one:
+    `/data/x: No space left on device`.
     """
     message = os.strerror(error.errno) if error.errno is not None else str(error)
     return f"{error.filename}: {message}" if error.filename else message
 
 
 class attach_filename:
-    """Attach a file name to operating-system errors that carry none, such as those of read, write and fsync."""
+    """Context manager that attaches a file name to operating-system errors without one, such as errors from
+    read, write and fsync.
+    """
 
     __slots__ = ("_path",)
 
@@ -116,7 +125,7 @@ class attach_filename:
 
 
 def errno_of(error: BaseException) -> int | None:
-    """Return the errno of an operating-system error, even if Arrow put it only in the message; None for other
+    """Return the errno of an operating-system error, even if Arrow put it only in the message. None for other
     errors.
     """
     in_message = _ERRNO.search(str(error)) if isinstance(error, OSError) and error.errno is None else None

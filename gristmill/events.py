@@ -1,6 +1,4 @@
-"""Events: a readable line for each interval, and the same fields as a JSON line in a file. Each JSON line has
-its own checksum.
-"""
+"""Event logs: each event is a JSON line with its own checksum, and can also be formatted as a readable line."""
 
 import json
 import os
@@ -20,8 +18,9 @@ _CHECKSUM = b', "xxh3_64": "'
 class EventLog:
     """An append-only file of JSON lines.
 
-    Every event has `event`, `time` (seconds since the epoch, UTC) and, last, `xxh3_64`: the checksum of the
-    line without this field. A line that a kill cut off is followed by the event `cut_off`.
+    Every event has the fields `event`, `time` (seconds since the epoch, UTC) and, last, `xxh3_64`, the
+    checksum of the line without this field. If the process was killed in the middle of a line, the next
+    opening of the log ends the line and appends the event `cut_off`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +38,7 @@ class EventLog:
             self.write(CUT_OFF)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event. Fields are JSON values; they never hold document text."""
+        """Append one event. Fields are JSON values; they never contain document text."""
         line = json.dumps({"event": event, "time": round(host().time(), 3), **fields})
         with attach_filename(self._path):
             self._file.write(f'{line[:-1]}{_CHECKSUM.decode()}{xxhash.xxh3_64_hexdigest(line.encode())}"}}\n'.encode())
@@ -58,10 +57,11 @@ class EventLog:
 
 
 def read_events(path: Path, event: str | None = None, size: int | None = None) -> list[dict[str, Any]]:
-    """Read the events of a file, or of its first `size` bytes: all of them, or those named `event`.
+    """Return the events of a file, or of its first `size` bytes. If `event` is given, only events of that
+    name are returned.
 
-    Returns nothing if there is no file yet. Bytes after the last line end are skipped: they were cut off, or
-    are being written. See `events_of` for damage.
+    Returns an empty list if the file does not exist yet. Bytes after the last newline are skipped: they were
+    cut off or are still being written. Damaged lines are reported as in `events_of`.
     """
     if not path.exists():
         return []
@@ -71,10 +71,10 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
 
 
 def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Return the events of complete lines. Lines that a kill cut off are skipped.
+    """Return the events of complete lines. Lines cut off when a process was killed are skipped.
 
-    A line whose checksum does not match becomes the event `damaged`, with a `message` that names the line and
-    the time of the event before it.
+    A line whose checksum does not match, or which is not an event, becomes the event `damaged`. Its `message`
+    gives the line number, and its `time` is that of the event before it, or 0 at the start.
     """
     entries = [_event(line) for line in lines]
     found: list[dict[str, Any]] = []
@@ -90,7 +90,9 @@ def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line; None if its checksum is wrong. Lines of earlier versions have none."""
+    """Return the event of a line, or None if its checksum is wrong or the line is not an event. Lines written
+    by earlier versions have no checksum.
+    """
     content, mark, checksum = line.rpartition(_CHECKSUM)
     if mark:
         line = content + b"}"

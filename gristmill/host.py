@@ -1,9 +1,9 @@
 """Everything that storage and leases need from the machine: clock, sleep, randomness, processes and files.
 
-The product uses `host()` and never the operating system for anything below an output, so that a test can
-substitute another host: one with virtual time and files in memory, on which several commands run in any order
-(`tests/schedules`). Everything durable is built from the operations below. Each takes effect at once or not
-at all, except that a write may be cut off.
+Code that works on files below an output directory uses `host()` and never the operating system directly. A
+test can therefore substitute another host: one with virtual time and files in memory, on which several
+commands run in any order (`tests/schedules`). Everything durable is built from the operations below. Each
+takes effect at once or not at all, except that a write may be cut off.
 """
 
 import fcntl
@@ -44,18 +44,18 @@ class Host:
         time.sleep(seconds)
 
     def unique(self) -> str:
-        """Return 32 hexadecimal digits that no other call returns."""
+        """Return 32 random hexadecimal digits, different on every call."""
         return uuid.uuid4().hex
 
     def identity(self) -> dict[str, object]:
-        """Return the identity of this process: host name, pid, scope of the pid (see
-        `gristmill.process.kernel`), start time.
+        """Return the identity of this process: its host name, its pid, the scope in which the pid is unique
+        (see `gristmill.process.kernel`) and its start time.
         """
         pid = os.getpid()
         return {"host": os.uname().nodename, "pid": pid, "kernel": kernel(), "started": process_start(pid)}
 
     def is_alive(self, identity: Mapping[str, object]) -> bool | None:
-        """Return whether the process with an identity is alive, or None if this process cannot know."""
+        """Return whether the process with the given identity is alive, or None if this process cannot tell."""
         scope, pid = identity.get("kernel"), identity.get("pid")
         if not scope or scope != kernel() or not isinstance(pid, int) or pid < 1:
             return None
@@ -70,7 +70,7 @@ class Host:
     def repeat(self, seconds: float, call: Callable[[], bool]) -> Callable[[], None]:
         """Run `call` in a thread every `seconds` seconds until it returns False.
 
-        Returns a function that stops this and waits for a call in progress.
+        Returns a function that stops the repetition and waits for a call in progress.
         """
         ended = threading.Event()
 
@@ -88,8 +88,8 @@ class Host:
         return end
 
     def within(self, seconds: float, call: Callable[[], Result]) -> Result:
-        """Return the result of `call`. Raises TimedOut if it takes longer; the call is then left running in
-        its thread.
+        """Return the result of `call`. Raises TimedOut if the call takes longer than `seconds`; it is then
+        left running in its thread.
         """
         answer: Future[Result] = Future()
 
@@ -126,7 +126,7 @@ class Host:
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or directory. Replaces a file, or an empty directory, of the new name."""
+        """Rename a file or directory. An existing file or empty directory with the new name is replaced."""
         os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:
@@ -146,14 +146,14 @@ class Host:
         os.rmdir(path)
 
     def entries(self, path: str) -> list[tuple[str, bool]]:
-        """Return the names in a directory, in any order, and whether each is a directory (a symbolic link is
-        not).
+        """Return (name, whether it is a directory) for each entry of a directory, in no particular order. A
+        symbolic link does not count as a directory.
         """
         with os.scandir(path) as found:
             return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
 
     def stat(self, path: str) -> os.stat_result:
-        """Return the status of a file or directory. Raises FileNotFoundError if there is none."""
+        """Return the status of a file or directory. Raises FileNotFoundError if the path does not exist."""
         return os.stat(path)
 
     def utime(self, path: str, times: tuple[int, int]) -> None:
@@ -161,15 +161,15 @@ class Host:
         os.utime(path, ns=times)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and everything below it, with one listing per directory and one removal per
-        name.
+        """Remove a directory and everything below it. This takes one listing per directory and one removal
+        per name.
         """
         shutil.rmtree(path)
 
     @contextmanager
     def lock(self, path: str) -> Iterator[bool]:
-        """Lock a directory while the block runs, without waiting. Yields whether no other process of this
-        machine holds the lock; on file systems without locks, always True.
+        """Try to lock a file or directory for the duration of the block, without waiting. Yields False if the
+        lock is already held on this machine, else True. On file systems without locks, it always yields True.
         """
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -185,22 +185,24 @@ class Host:
             os.close(descriptor)
 
     def probe(self, path: str) -> None:
-        """Create a temporary file in a directory and remove it. Raises OSError if that is impossible."""
+        """Create a temporary file in a directory and remove it again. Raises OSError if that is impossible."""
         with tempfile.TemporaryFile(dir=path, prefix=".", suffix=".tmp"):
             pass
 
     def lend(self, path: str) -> str:
-        """Return a path under which native code finds a file, or the files of a directory; here it is the
-        same path.
+        """Return a path at which native code can read a file, or the files of a directory. On this host it is
+        the same path.
         """
         return path
 
     def deliver(self, path: str, write: Callable[[str], None]) -> None:
-        """Let native code write a new file, or new files in an existing directory."""
+        """Let native code write a new file, or new files in an existing directory. `write` is called with the
+        path to write to.
+        """
         write(path)
 
     def store(self, scheme: str, make: Callable[[], Any]) -> Any:
-        """Return the fsspec file system for a URL scheme, made by `make`."""
+        """Return the fsspec file system for a URL scheme. On this host, `make` creates it."""
         return make()
 
 
@@ -224,5 +226,5 @@ def use_host(other: Host) -> Iterator[Host]:
 
 
 def lent(path: Path) -> str:
-    """Return the path under which native code reads a file; see `Host.lend`."""
+    """Return the path at which native code can read a file; see `Host.lend`."""
     return _current.lend(str(path))

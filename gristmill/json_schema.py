@@ -1,7 +1,7 @@
-"""JSON Schemas of configurations, for editors that complete and check YAML files as they are typed.
+"""JSON Schemas of configurations, for editors that complete and check YAML files as the user types.
 
-A schema accepts everything that `gristmill.config.parse` accepts. It also accepts values that are out of
-range and invalid combinations of fields, which only the method `check` of a dataclass detects.
+A schema accepts everything that `gristmill.config.parse` accepts. It also accepts values and combinations of
+fields that only the `check` method of a dataclass rejects.
 """
 
 import ast
@@ -26,8 +26,8 @@ def schema_of(title: str, kind: Any) -> dict[str, Any]:
 
 
 def value_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a value of the type `kind`. Schemas of dataclasses are added to `definitions`, by
-    name.
+    """Return the schema of a value of the type `kind`. The schemas of dataclasses are added to `definitions`
+    under the names of their classes.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
@@ -86,7 +86,9 @@ def _dataclass(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def field_notes(cls: type) -> dict[str, str]:
-    """Return the documentation of each field of a dataclass and its bases: the string literal under it."""
+    """Return the documentation of each field of a dataclass and its bases. A field's documentation is the
+    string literal that follows it.
+    """
     bases = [base for base in cls.__bases__ if dataclasses.is_dataclass(base)]
     notes = {name: note for base in bases for name, note in field_notes(base).items()}
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]

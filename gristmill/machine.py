@@ -1,4 +1,4 @@
-"""The memory and cores of the machine that this process may use, within the limits of its control group."""
+"""The memory and cores that this process may use on its machine, within the limits of its control group."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def machine_memory() -> int:
 
 def free_memory() -> int:
     """Return the bytes of memory that this process could allocate now: what the kernel reports as available
-    or the limit of its control group, whichever is less.
+    or `machine_memory()`, whichever is less.
     """
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -26,8 +26,8 @@ def free_memory() -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use: those of its affinity or, if that is less, the
-    quota of its control group (version 2) rounded down; at least one.
+    """Return the number of cores that this process may use, at least one. It is the number of cores in its
+    affinity mask or the quota of its control group (version 2) rounded down, whichever is less.
     """
     cores = len(os.sched_getaffinity(0))
     for group in _groups(""):
@@ -48,8 +48,8 @@ def _group_limits() -> Iterator[int]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the directories of this process's control group and its ancestors: in version 2 if `controller`
-    is empty, otherwise those of that controller in version 1.
+    """Yield the directories of this process's control group and its ancestors. An empty `controller` selects
+    control groups of version 2; otherwise they are the groups of that controller in version 1.
     """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():

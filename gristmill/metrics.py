@@ -1,9 +1,10 @@
-"""Metrics for Ray's exporter. Prometheus scrapes them from there, and Ray's dashboard and Grafana show them.
+"""Metrics for Ray's exporter. Prometheus scrapes the exporter, and Ray's dashboard and Grafana show the
+metrics.
 
-Ray prefixes each name with `ray_`. Without a running Ray nothing is recorded, and Ray is not imported. The
-exporter's port requires no token, so anyone who reaches it can read the tags. Tags are names of corpora,
-runs, steps, sources and rules, never text or names of documents. Because these names come from
-configurations, their number is bounded.
+Ray prefixes each name with `ray_`. Unless Ray is running, nothing is recorded and Ray is not imported. The
+exporter's port requires no token, so anyone who can reach it can read the tags. Tags are names of corpora,
+runs, steps, sources and rules, never text or names of documents. These names come from configurations, so
+their number is bounded.
 """
 
 import math
@@ -22,10 +23,10 @@ _SECONDS = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]  # upper bound
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its name without PREFIX, its description, and the names of its tags.
+    """One metric: its kind, its name without PREFIX, its description and the names of its tags.
 
-    A counter only grows, and its name ends in `_total`. A gauge is the last value set. A histogram counts
-    seconds.
+    A counter only grows, and its name ends in `_total`. A gauge shows the last value set. A histogram counts
+    durations in seconds.
     """
 
     kind: Literal["counter", "gauge", "histogram"]
@@ -35,7 +36,7 @@ class Metric:
 
 
 class Exporter:
-    """Records values of metrics; `tags` are added to every value."""
+    """Records the values of metrics. `tags` are added to every value."""
 
     def __init__(self, metrics: Sequence[Metric], **tags: str) -> None:
         self._known = {metric.name: metric for metric in metrics}
@@ -45,9 +46,9 @@ class Exporter:
         self._thread: threading.Thread | None = None
 
     def record(self, name: str, value: float | None, **tags: str) -> None:
-        """Add to a counter, set a gauge, or observe seconds.
+        """Add `value` to a counter, set a gauge to it, or observe it as seconds in a histogram.
 
-        Ignored without Ray, or if the value is not finite.
+        Does nothing if Ray is not running or if the value is None or not finite.
         """
         if value is None or not math.isfinite(value) or not _ray_runs():
             return
@@ -77,7 +78,7 @@ def _ray_runs() -> bool:
 
 
 def _set_again(reference: "weakref.ref[Exporter]") -> None:
-    """Refresh the gauges of an exporter for as long as it exists and Ray runs."""
+    """Refresh the gauges of an exporter at intervals, as long as the exporter exists and Ray is running."""
     while True:
         time.sleep(_AGAIN_SECONDS)
         exporter = reference()

@@ -1,4 +1,6 @@
-"""What installed packages add: entry points, which a file names as PACKAGE:NAME, and which are imported only then."""
+"""Plugins from installed packages: entry points that a configuration names as PACKAGE:NAME. They are imported
+only when named.
+"""
 
 import re
 import sys
@@ -10,7 +12,9 @@ from gristmill.errors import ConfigError
 
 
 def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
-    """Return the entry points of a group by PACKAGE:NAME; more than one if a name has several owners."""
+    """Return the entry points of a group by PACKAGE:NAME. A name has more than one entry point if several
+    packages provide it.
+    """
     found: dict[str, list[metadata.EntryPoint]] = {}
     for point in metadata.entry_points(group=group):
         if point.dist is not None:
@@ -19,10 +23,11 @@ def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
 
 
 def load_installed(group: str, name: str, what: str) -> Any:
-    """Import what a package adds. `what` is the kind in messages, such as `stage`.
+    """Import the plugin PACKAGE:NAME of an entry-point group and return it. `what` is the kind of plugin for
+    messages, such as `stage`.
 
-    Raises ConfigError("message without a place") for an unknown name, for a name or a module with two owners, and for a
-    package that cannot be imported.
+    Raises ConfigError for an unknown name, for a name or module with two owners, and for a package that
+    cannot be imported. The message does not say where the name was written, so the caller adds this.
     """
     known = installed(group)
     if name not in known:
@@ -42,7 +47,7 @@ def load_installed(group: str, name: str, what: str) -> Any:
 
 
 def _normal(distribution: str) -> str:
-    """Normalise the name of a distribution (PEP 503), with underscores."""
+    """Normalise the name of a distribution as in PEP 503, but with underscores instead of hyphens."""
     return re.sub(r"[-_.]+", "_", distribution).lower()
 
 
@@ -52,8 +57,8 @@ def _shown(point: metadata.EntryPoint) -> str:
 
 
 def _refuse_two_owners(module: str) -> None:
-    """Raise ConfigError if several distributions have installed files of a module, so that its code is a mixture. A
-    namespace package, which distributions share, has no file of its own.
+    """Raise ConfigError if several distributions have installed files of one module, so that its code may be
+    a mixture. Namespace packages may be shared; they have no file themselves.
     """
     owners = distributions_of(module)
     if len(owners) > 1 and getattr(sys.modules.get(module), "__file__", None) is not None:
@@ -61,8 +66,10 @@ def _refuse_two_owners(module: str) -> None:
 
 
 def distributions_of(module: str) -> list[str]:
-    """Return the names of the distributions that have installed files of a top-level module, in order. The same as
-    `importlib.metadata.packages_distributions` says of it, which lists the files of all and takes half a second.
+    """Return the sorted names of the distributions that have installed files of a top-level module.
+
+    The result is the same as from `importlib.metadata.packages_distributions`, which takes half a second
+    because it lists the files of all distributions.
     """
     return sorted({each.metadata["Name"] for each in metadata.distributions() if _has_installed(each, module)})
 

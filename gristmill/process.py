@@ -1,4 +1,4 @@
-"""Facts from /proc that tell a process whether another process of the same machine is dead."""
+"""Facts from /proc that let a process find out whether another process on the same machine is dead."""
 
 import json
 import os
@@ -9,8 +9,8 @@ import xxhash
 
 
 def kernel() -> str:
-    """Return a digest of the scope of a process id: machine, boot, and namespaces of processes and time.
-    Empty if unknown.
+    """Return a digest of the scope in which a process id is unique: host name, boot, and the namespaces of
+    process ids and time. Empty if unknown.
 
     Containers with the same host name differ in their namespaces.
     """
@@ -24,7 +24,9 @@ def kernel() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """Return when a process started, in ticks since boot; "" for a zombie or a dead process, None if unknown."""
+    """Return the start time of a process, in ticks since boot. The result is "" for a zombie or dead process,
+    and None if unknown.
+    """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -33,8 +35,8 @@ def process_start(pid: int) -> str | None:
 
 
 def tree_seconds(root: int) -> float | None:
-    """Return the processor seconds of a process, its living descendants, and the children that they have waited
-    for; None if unknown.
+    """Return the processor seconds of a process and its living descendants. Time of ended children is
+    included if their parent has waited for them. None if unknown.
     """
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}

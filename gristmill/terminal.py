@@ -1,5 +1,5 @@
-"""Make text safe for terminals: untrusted text is escaped, so that no document, file name or model can
-control the terminal. Also format sizes, counts and times.
+"""Make text safe for terminals, and format sizes, counts and times. Untrusted text is escaped, so that no
+document, file name or model can control the terminal.
 """
 
 import re
@@ -13,9 +13,10 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str, lines: bool = False) -> str:
-    r"""Make text safe for a terminal: control and invisible characters become `\x1b` or `\u202e`.
+    r"""Make text safe for a terminal: control characters and invisible characters become escapes such as
+    `\x1b` or `\u202e`.
 
-    With `lines`, line feeds and tabs stay.
+    With `lines`, line feeds and tabs are kept.
     """
     return _UNSAFE.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
 
@@ -26,7 +27,7 @@ def _escaped(character: str) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Format a time in the unit that fits: `35 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    """Format a time in a suitable unit: `35 s`, `12 min`, `3.4 h`, `2.1 days`."""
     for limit, size, unit in ((100, 1, "s"), (6000, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             amount = seconds / size
@@ -35,7 +36,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def human_count(count: float) -> str:
-    """Format a count with three digits and a power of 1000: `1.47M`."""
+    """Format a count with three significant digits and a unit for the power of 1000: `1.47M`."""
     for unit in ("", "k", "M", "G"):
         if count < 1000:
             return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"
@@ -44,7 +45,7 @@ def human_count(count: float) -> str:
 
 
 def human_bytes(size: float) -> str:
-    """Format a size in powers of 1000: `12.3 MB`."""
+    """Format a number of bytes with decimal units (powers of 1000): `12.3 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,5 +1,5 @@
-"""Raw text to annotated documents to token shards. `pipelines.api` has what a program uses; `from pipelines import
-open_corpus` finds it, too.
+"""From raw text to annotated documents to token shards. `pipelines.api` is the interface for programs; its
+names can also be imported from here: `from pipelines import open_corpus`.
 """
 
 from typing import TYPE_CHECKING, Any

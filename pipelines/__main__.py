@@ -11,7 +11,7 @@ _GROUPS = (building, exploring, catalogue, exporting, learning, diagnosing, eras
 
 
 def parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands and their arguments."""
+    """Return the parser for all commands and their arguments."""
     top = argparse.ArgumentParser(
         prog="python -m pipelines", description="Turn raw text into a documented corpus of token shards."
     )

@@ -1,7 +1,8 @@
-"""A corpus from Python: `from pipelines import build, diff, index, open_corpus, plan, search, what_if`.
+"""The Python interface to corpora: `from pipelines import build, diff, index, open_corpus, plan, search,
+what_if`.
 
-The functions do what the commands of the same names do, and return values instead of printing them. A location is a
-path, or a URL of an object store.
+The functions do the same as the commands of the same names, but return values instead of printing them. A
+location is a path, or a URL of an object store.
 """
 
 import os
@@ -58,8 +59,8 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class OpenCorpus:
-    """A published corpus to read from. Readers hold one part in memory at a time; DuckDB, pandas and Polars take them as
-    they are.
+    """A published corpus to read from. The readers that it returns hold one part in memory at a time; DuckDB,
+    pandas and Polars accept them directly.
     """
 
     corpus: Corpus
@@ -71,7 +72,9 @@ class OpenCorpus:
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns that the steps wrote and that `documents` and `verdicts` can return: those with scalar values."""
+        """The schema of the columns that `documents` and `verdicts` can return: those with scalar values
+        among the columns that the steps wrote.
+        """
         return scalar_columns(self.corpus)
 
     def documents(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
@@ -100,8 +103,8 @@ class OpenCorpus:
         return _reader(schema, self._parts(sources), table)
 
     def inspect(self, document: str) -> DocumentHistory:
-        """Return the history of a document, `source/path#record` or its id in hex: where it comes from, what every step
-        wrote, and what became of it.
+        """Return the history of a document: where it comes from, what every step wrote, and what became of
+        it. The document is given as `source/path#record` or as its id in hex.
 
         Raises UserError if the corpus has no such document.
         """
@@ -118,8 +121,8 @@ class OpenCorpus:
         dropped: bool = False,
         limit: int = 20,
     ) -> SearchResult:
-        """Search the texts for a phrase, a regular expression (RE2), or with `words` an n-gram. Returns the totals and the
-        first documents. The indexes that a search opens stay open for the next one.
+        """Search the texts for a phrase, a regular expression (RE2) or, with `words`, an n-gram. Return the
+        totals and the first documents found. The indexes that a search opens stay open for later searches.
         """
         return self._search.search(Query(text, regex, ignore_case, words=words), sources, dropped, limit)
 
@@ -143,8 +146,9 @@ class OpenCorpus:
     def decoded(
         self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield the id, as 32 hex digits, and the text of each document in token shards, as its tokens decode. The arguments are
-        those of `shards`. It is the text that was encoded where the tokenizer loses nothing, as byte-level ones do not.
+        """Yield the id of each document in token shards, as 32 hex digits, and its text, decoded from its
+        tokens. The arguments are those of `shards`. The text is exactly the text that was encoded if the
+        tokenizer is lossless, as byte-level tokenizers are.
 
         Raises UserError for an unknown source or shard set.
         """
@@ -169,14 +173,19 @@ def _location(place: Place) -> Location:
 
 
 def open_corpus(location: Place) -> OpenCorpus:
-    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step is not as recorded."""
+    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step differs from
+    what the corpus manifest recorded.
+    """
     return OpenCorpus(open_published(_location(location)))
 
 
 def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
-    """Compare two published corpora: figures by source, the documents that differ as an Arrow table, and distributions of
-    columns. `old` is a location, or an earlier build of `new`: "previous", or the first digits of its fingerprint. `ngrams` also
-    compares n-grams of up to so many words, for which texts of both are read.
+    """Compare two published corpora: figures by source, the documents that differ as an Arrow table, and
+    distributions of columns.
+
+    `old` is a location, or an earlier build of `new`: "previous", or the first digits of its fingerprint. If
+    `ngrams` is positive, n-grams of up to `ngrams` words are compared as well, for which texts of both
+    corpora are read.
     """
     after, name = _location(new), os.fspath(old)
     before = find_earlier(after, name) if is_build_name(name) else _location(old)
@@ -211,11 +220,12 @@ def plan(
     stages: Mapping[str, StageClass] | None = None,
     rates: Sequence[Place] = (),
 ) -> BuildPlan:
-    """Plan a build without running anything: its steps, which of them are finished, why the others will run, warnings, and the
-    time, memory and disk that they are expected to take.
+    """Plan a build without running anything: its steps, which of them are finished, why the others will run,
+    warnings, and the time, memory and disk space that they are expected to take.
 
-    The arguments are those of `build`; `rates` are local outputs of other corpora whose builds the estimates learn from. Raises
-    UserError and its subclasses as `build` would before it runs anything.
+    The arguments are those of `build`. `rates` are local output directories of other corpora, whose builds
+    also inform the estimates. Raises the same errors (UserError and its subclasses) as `build` raises before
+    it runs anything.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     return plan_build(loaded, [local_path(os.fspath(each)) for each in rates])
@@ -229,11 +239,12 @@ def what_if(
     stages: Mapping[str, StageClass] | None = None,
     full: bool = False,
 ) -> dict[str, Impact]:
-    """Estimate by source what changed filters would keep and drop, such as `filter.word_count.at_least=100`, without
-    building. The corpus file, `overrides` and `stages` are those of the build.
+    """Estimate, for each source, which documents changed filters would keep and drop, without building
+    anything. A change looks like `filter.word_count.at_least=100`. The corpus file, `overrides` and `stages`
+    are those of the build.
 
-    The estimate is from the sample that a corpus has; `full` counts every document. Raises UserError for a change that names
-    no rule, and for a corpus that was built otherwise.
+    The estimate comes from the sample that every corpus has; with `full`, every document is counted. Raises
+    UserError for a change that names no rule, and for a corpus that was built with other steps.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     return ask_what_if(loaded, changes).run(full=full)
@@ -251,12 +262,14 @@ def build(
     memory: int | None = None,
     sample: float | None = None,
 ) -> OpenCorpus:
-    """Build the corpus of a corpus file, whose fields `overrides` changes (`a.b=value`), and open it.
+    """Build the corpus that a corpus file describes, and open it. `overrides` (`a.b=value`) change fields of
+    the file.
 
-    `stages` are stages of your own by the names that the corpus file gives them. The build runs on Ray: on the cluster
-    at `address`, or on this machine with so many `workers` (default: its cores). With `in_process`, every task runs in
-    this process. `memory` is the number of bytes that a task may use. `sample` makes it a rehearsal with this share of the
-    records, in a directory of its own; `report.json` there has the estimates.
+    `stages` maps the names of your own stages in the corpus file to their classes. The build runs on Ray: on
+    the cluster at `address`, or on this machine with `workers` workers (default: its number of cores). With
+    `in_process`, every task runs in this process. `memory` is the number of bytes that a task may use.
+    `sample` makes the build a rehearsal with this share of the records, in a separate directory whose
+    `report.json` has the estimates.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     if sample is not None:

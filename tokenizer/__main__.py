@@ -38,7 +38,7 @@ CHECKED_TEXTS = 200
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status of `gristmill.cli.run_command`."""
+    """Run one command and return its exit status, as `gristmill.cli.run_command` does."""
     return run_command(parser(), arguments, "begins again, as nothing was written", (ValueError,))
 
 
@@ -174,7 +174,7 @@ def _train(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Files:
-    """The texts of the files, read again at every iteration, with progress."""
+    """The texts of several files. Each iteration reads them again and shows its progress."""
 
     files: Sequence[Path]
     field: str
@@ -194,7 +194,7 @@ class _Files:
 
 
 def _write(target: Path, content: bytes) -> None:
-    """Write the file atomically, so that a reader never sees half of it."""
+    """Write a file atomically, so that a reader never sees part of it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".tokenizer-")
     try:
@@ -260,8 +260,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
-    """Parse NAME=PATH arguments into (name, path). In an argument without NAME, the name is that of the file
-    up to its first full stop or, for a tokenizer.json, that of its directory.
+    """Parse arguments of the form NAME=PATH or PATH into (name, path). The default name is the file name up
+    to its first full stop or, for a tokenizer.json, the name of its directory. Raises ValueError for an empty
+    name or path and, with `unique`, for a repeated name.
     """
     pairs: list[tuple[str, str]] = []
     for argument in arguments:
@@ -312,7 +313,9 @@ def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None
 
 
 def _print_unclipped(table: Table) -> Console:
-    """Print a table on a console wide enough for all its columns; rich would cut off those that do not fit."""
+    """Print a table on a console wide enough for all its columns, and return the console. On a narrower
+    console, rich would cut columns off.
+    """
     console = Console()
     whole = console.measure(table, options=console.options.update(width=1000)).maximum
     console = Console(width=max(console.width, whole))

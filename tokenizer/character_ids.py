@@ -1,4 +1,4 @@
-"""Encode text to ids of characters: one table look-up per code point."""
+"""Encode text as character ids, with one table look-up per code point."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _BATCH_BYTES = 1 << 24  # bytes of text per batch; encoding briefly needs about 
 
 @dataclass(frozen=True)
 class CharacterIds:
-    """The id of every code point, int32 [0x110000]; -1 for an unknown character if the vocabulary has no
-    unknown token.
+    """A table with the id of every code point, int32 [0x110000]. If the vocabulary has no unknown token,
+    unknown characters have the id -1. `path` is the tokenizer's file, for messages.
     """
 
     path: str
@@ -26,7 +26,7 @@ class CharacterIds:
 
     @classmethod
     def of(cls, path: str, characters: Mapping[str, int], unknown: int | None) -> "CharacterIds":
-        """Build the table of a vocabulary from the file at `path`."""
+        """Build the table for a vocabulary of characters. `unknown` is the id of unknown characters, or None."""
         ids = np.full(_CODE_POINTS, _NONE if unknown is None else unknown, np.int32)
         for character, number in characters.items():
             ids[ord(character)] = number
@@ -62,10 +62,10 @@ class CharacterIds:
 
 
 def characters_at(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> npt.NDArray[np.int32]:
-    """Return the index, within its text, of the character that holds each byte position. The end of a text
-    maps to its number of characters.
+    """Return, for each byte position in a text, the index of the character that contains this byte. The end
+    of a text maps to its number of characters.
 
-    `positions` and `position_offsets` are those of `Encoder.encode_with_positions`. Positions must lie inside
+    `positions` and `position_offsets` are as in `Encoder.encode_with_positions`. Positions must lie inside
     their texts.
     """
     document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))

@@ -22,7 +22,7 @@ _WIDE = 20  # values that differ by more than this factor are drawn on a logarit
 
 
 def render_page(rows: Sequence[Row]) -> bytes:
-    """Render an HTML page that loads nothing: the charts and the table."""
+    """Render a self-contained HTML page with the charts and the table."""
     head = ("tokenizer", "texts", "MB", "tokens", *MEASURES.values())
     template = Path(__file__).with_name("comparison.html")
     body = [cells(row) for row in rows]
@@ -37,7 +37,7 @@ def render_svg(rows: Sequence[Row]) -> bytes:
 
 
 def cells(row: Row) -> list[str]:
-    """Return the cells of a row of the table as text."""
+    """Return the cells of one table row as text."""
     values = [_value(row, name) for name in MEASURES]
     numbers = [
         f"{value:,.1f}" if name in _SHARES else f"{value:,.3f}" for name, value in zip(MEASURES, values, strict=True)
@@ -51,7 +51,7 @@ def _value(row: Row, measure: str) -> float:
 
 
 def _chart(rows: Sequence[Row]) -> Markup:
-    """Return one panel per measure, one bar per tokenizer and group."""
+    """Draw one panel per measure, with one bar per tokenizer and group."""
     groups = list(dict.fromkeys(row.group for row in rows))
     names = list(dict.fromkeys(row.tokenizer for row in rows))
     by_place = {(row.tokenizer, row.group): row for row in rows}

@@ -1,5 +1,5 @@
-"""Compare tokenizers on the same texts, by source and language: fertility, compression, coverage, vocabulary,
-speed.
+"""Compare tokenizers on the same texts, by source and language. The measures are fertility, compression,
+coverage, vocabulary use and speed.
 """
 
 import os
@@ -20,19 +20,21 @@ ALL = "all"
 """Name of the group of all texts."""
 
 MAX_GROUPS = 64
-"""Largest number of groups in a table; a field with more values identifies documents, not kinds of text."""
+"""Largest number of groups in a table. A field with more values identifies documents rather than kinds of
+text.
+"""
 
 Texts = Mapping[str, pa.LargeStringArray]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Measurements of one tokenizer on one group of texts. A word is a run without white space; a ratio whose
-    denominator is 0 is 0.
+    """The measurements of one tokenizer on one group of texts. Words are separated by white space. A ratio
+    with the denominator 0 is 0.
 
-    `tokens_per_word` is the fertility, `bytes_per_token` (UTF-8) the compression, which is comparable for
-    languages without spaces too. `coverage` is the share of words that yield tokens and no unknown one,
-    `vocabulary_used` the share of the vocabulary that occurs, special tokens not counted.
+    `tokens_per_word` is the fertility. `bytes_per_token` (UTF-8) is the compression, which can also be
+    compared for languages without spaces. `coverage` is the share of words that yield at least one token and
+    no unknown token. `vocabulary_used` is the share of the vocabulary that occurs, without special tokens.
     `megabytes_per_second` is the speed of encoding alone, in wall time on this machine with `threads`
     threads.
     """
@@ -68,12 +70,13 @@ class _Counts:
 
 
 def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int, field: str = "text") -> Texts:
-    """Read the texts of (name, path) files by group: the first texts of each group, up to `most_bytes` of
-    UTF-8.
+    """Read texts from files, given as (name, path), and group them. For each group, the first texts are kept,
+    up to about `most_bytes` of UTF-8: the text that reaches the limit is the last.
 
-    The group of a record is made of the values of its fields `by`, joined by " / " (a dot selects within an
-    object, as in `meta.language`). Without `by`, and for plain text, it is the name of the file. Raises
-    ValueError if no file has any text, no record has a field of `by`, or there are more than 64 groups.
+    The group of a record consists of the values of its fields `by`, joined by " / ". A dot in a field name
+    selects within an object, as in `meta.language`. Without `by`, and for plain text, the group is the name
+    of the file. Raises ValueError if all files are without text, if one of the fields `by` occurs in no
+    record, or if there are more than 64 groups.
     """
     groups: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()
@@ -104,7 +107,7 @@ def _value(record: Mapping[str, Any], key: str) -> Any:
 
 def compare(encoders: Mapping[str, Encoder], texts: Texts) -> list[Row]:
     """Measure each tokenizer on each group. Returns a row for each pair, ordered by tokenizer and then by
-    group. With several groups, each tokenizer also gets a row for all texts.
+    group. If there are several groups, each tokenizer also gets a row for all texts.
     """
     rows = []
     for name, encoder in encoders.items():
@@ -134,7 +137,7 @@ def _count(encoder: Encoder, documents: pa.LargeStringArray) -> _Counts:
 
 
 def _count_covered(encoder: Encoder, words: Counter[str]) -> int:
-    """Return the number of occurrences of words that yield tokens and no unknown one."""
+    """Return how many occurrences of words yield at least one token and no unknown token."""
     distinct = list(words)
     ids, offsets = encoder.encode(pa.array(distinct, pa.large_string()))
     unknown = np.zeros(len(ids) + 1, np.int64)
@@ -166,8 +169,9 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 
 
 def count_threads(encoder: Encoder) -> int:
-    """Return the number of threads that an encoder uses here: RAYON_NUM_THREADS or every core for
-    `tokenizers` and `words`, one for the others.
+    """Return the number of threads that an encoder uses on this machine. `tokenizers` and `words` use
+    RAYON_NUM_THREADS threads if that is set, else every available core; they use one if
+    TOKENIZERS_PARALLELISM is off. All others use one.
     """
     if encoder.library not in ("tokenizers", "words") or os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in (
         "false",

@@ -1,11 +1,12 @@
 """Encode text to token ids.
 
-There are four ways to do it: `gigatoken` for a byte-level BPE whose pre-tokenizer it knows, plain arithmetic
-for bytes and characters, `tokenizers` once per distinct word if tokens never cross spaces, and otherwise
-`tokenizers` on the whole text.
+There are four implementations. `gigatoken` encodes a byte-level BPE whose pre-tokenizer it supports. Plain
+arithmetic encodes bytes and characters. If tokens never cross spaces, `tokenizers` encodes each distinct word
+once. Otherwise `tokenizers` encodes the whole text.
 
-Documents go in as one Arrow array and come out as one flat array of ids with offsets, without a Python object
-per token. No special tokens are added, and text never yields a reserved id, which is checked on every batch.
+Documents are passed in as one Arrow array and returned as one flat array of ids with offsets, without a
+Python object per token. No special tokens are added. Text never yields a reserved id, which is checked on
+every batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ HF_BATCH_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Encoder:
-    """A tokenizer ready to encode documents; make one with `Encoder.load`."""
+    """A tokenizer that is ready to encode documents. Create one with `Encoder.load`."""
 
     definition: Definition
     library: Library
@@ -42,12 +43,12 @@ class Encoder:
 
     @classmethod
     def load(cls, path: str, library: Library | None = None) -> "Encoder":
-        """Load a `tokenizer.json` or the directory that holds it.
+        """Load a `tokenizer.json`, or the directory that contains it.
 
-        `library` selects the implementation. The default is numpy for bytes and characters, gigatoken for a byte-level BPE
-        whose pre-tokenizer it knows, words (`tokenizer.word_cache`) if tokens never cross spaces, else
-        `tokenizers`; `library_reason` says why. Raises ValueError for a missing or broken file, and if
-        `library` cannot load it.
+        `library` selects the implementation. The default is numpy for bytes and characters, words
+        (`tokenizer.word_cache`) if tokens never cross spaces, gigatoken for a byte-level BPE whose
+        pre-tokenizer it supports, and `tokenizers` otherwise. `library_reason` says why. Raises ValueError
+        for a missing or broken file, or if `library` cannot load it.
         """
         definition = read_definition(path)
         if library == "tokenizers":
@@ -77,7 +78,9 @@ class Encoder:
         return encoder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the definition; the libraries load it again in the other process."""
+        """Pickle only the definition and the choice of library. The other process loads the library's
+        tokenizer again.
+        """
         return Encoder, (self.definition, self.library, self.library_reason)
 
     @property
@@ -87,29 +90,29 @@ class Encoder:
 
     @property
     def vocab_size(self) -> int:
-        """The number of rows of an embedding table: one more than the greatest id, special tokens
-        included.
+        """The number of rows that an embedding table needs: one more than the largest id, including special
+        tokens.
         """
         return self.definition.vocab_size
 
     @property
     def specials(self) -> dict[str, int]:
-        """Special tokens and their ids. A token with a role of `tokenizer.vocabulary.specials` has the name
-        of the role (`[CLS]` is `<cls>`); any other token keeps its own name.
+        """Special tokens and their ids. A token with a role from `tokenizer.vocabulary.specials` is listed
+        under the name of the role (`[CLS]` is `<cls>`); any other token keeps its own name.
         """
         return self.definition.roles
 
     @property
     def dtype(self) -> npt.DTypeLike:
-        """uint16 if every id fits, else uint32."""
+        """The dtype of ids: uint16 if every id fits, else uint32."""
         return np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
 
     def encode(self, texts: pa.LargeStringArray, *, parallel: bool = False) -> tuple[Ids, Offsets]:
-        """Encode n documents: flat ids (`dtype`) and int64 offsets of shape (n + 1,); document i is
+        """Encode n documents. Returns flat ids (`dtype`) and int64 offsets o of shape (n + 1,): document i is
         ids[o[i]:o[i + 1]].
 
-        `parallel` lets gigatoken use all cores, with the same ids; one task per core uses a machine better.
-        Raises ValueError for a null text, and for a text that yields a reserved id.
+        `parallel` lets gigatoken use all cores. The ids are the same, but running one task per core makes
+        better use of a machine. Raises ValueError for a null text, and for a text that yields a reserved id.
         """
         _require_texts(texts)
         encode = {
@@ -128,11 +131,12 @@ class Encoder:
         return self._full.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def check(self, texts: pa.LargeStringArray, ids: Sequence[str]) -> int:
-        """Encode a sample with both libraries. Returns how many documents were compared, 0 if only
-        `tokenizers` can encode.
+        """Encode a sample both with this encoder's library and with `tokenizers`, and compare the tokens.
+        Returns the number of documents compared, or 0 if the encoder itself uses `tokenizers`.
 
-        A text with each special token in it is compared as well. Raises ValueError at the first difference,
-        naming the document, from `ids`, and the position of the token.
+        For each special token, a text that contains it is compared as well. Raises ValueError at the first
+        difference. The message gives the position of the token and the name of the document; `ids` has the
+        names of the documents.
         """
         _require_texts(texts)
         assert len(ids) == len(texts)
@@ -146,11 +150,11 @@ class Encoder:
         return len(texts)
 
     def token_starts(self, tokens: Ids, offsets: Offsets) -> Offsets:
-        """Return the byte offset within its document at which each token begins, int64 of the shape of
+        """Return the byte offset at which each token begins within its document, as int64 with the shape of
         `tokens`.
 
-        Only for byte-level BPE, whose tokens are consecutive bytes of the text; a token may begin inside a
-        character. Raises ValueError for other tokenizers.
+        This works only for byte-level BPE, whose tokens are consecutive bytes of the text. A token may begin
+        inside a character. Raises ValueError for other tokenizers.
         """
         ends = self._ends(tokens)
         return ends[:-1] - np.repeat(ends[offsets[:-1]], np.diff(offsets))
@@ -161,11 +165,11 @@ class Encoder:
         """Convert byte positions within documents into token positions: the index of the token that contains
         the byte.
 
-        `positions` are those of all documents, flat, with `position_offsets` of shape (n + 1,), as in an
-        Arrow list array. The end of a document maps to its number of tokens. For starts of sentences, pass
-        the first byte that is not white space: in "One. Two" the token " Two" begins before the sentence and
-        belongs to it. Returns int32 of the shape of `positions`. Raises ValueError for a position outside its
-        document, and for tokenizers that are not byte-level.
+        `positions` is the flat array of the positions in all documents, with `position_offsets` of shape (n +
+        1,), as in an Arrow list array. The end of a document maps to its number of tokens. For the start of a
+        sentence, pass its first byte that is not white space: in "One. Two", the token " Two" begins before
+        the sentence but belongs to it. Returns int32 with the shape of `positions`. Raises ValueError for a
+        position outside its document, and for tokenizers that are not byte-level.
         """
         ends = self._ends(tokens)
         document: Offsets = np.repeat(np.arange(len(offsets) - 1), np.diff(position_offsets))
@@ -184,16 +188,18 @@ class Encoder:
     def encode_with_positions(
         self, texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets
     ) -> tuple[Ids, Offsets, npt.NDArray[np.int32]]:
-        """Encode, and convert byte positions within documents into token positions, for any tokenizer.
+        """Encode documents, and convert byte positions within them into token positions. This works for any
+        tokenizer.
 
-        `positions` and `position_offsets` are those of `token_offsets`, which does this for byte-level
-        tokenizers. Other tokenizers report which part of the text each token comes from. A position belongs
-        to the first token that ends after it, even if white space or a dropped character comes first. If the
-        token before that one is only white space (`▁`) and begins the word, the position belongs to it. After
-        the last token, a position maps to the number of tokens.
+        `positions` and `position_offsets` are as in `token_offsets`, which converts the positions for
+        byte-level tokenizers. Other tokenizers report which part of the text each token comes from. A
+        position belongs to the first token that ends after it, even if white space or a dropped character
+        lies between the position and that token. If the preceding token is only white space (`▁`) and begins
+        the word, the position belongs to that preceding token. After the last token, a position maps to the
+        number of tokens.
 
-        Returns ids and offsets as `encode` does, and int32 of the shape of `positions`. Raises ValueError for
-        a position outside its document.
+        Returns ids and offsets as `encode` does, and the token positions as int32 with the shape of
+        `positions`. Raises ValueError for a position outside its document.
         """
         if self.definition.keeps_bytes:
             ids, offsets = self.encode(texts)
@@ -211,8 +217,8 @@ class Encoder:
         return ids, offsets, holders
 
     def _ends(self, tokens: Ids) -> Offsets:
-        """Return the bytes before each token and after the last, over all documents: int64 of shape (tokens +
-        1,).
+        """Return the cumulative number of bytes before each token and after the last token, over all
+        documents, as int64 of shape (tokens + 1,).
         """
         ends: Offsets = np.zeros(len(tokens) + 1, np.int64)
         np.cumsum(self._byte_lengths[tokens], out=ends[1:])
@@ -233,7 +239,7 @@ class Encoder:
         return encoded.content.data[ends[0] : ends[-1]], ends - ends[0] if ends[0] else ends
 
     def _encode_bytes(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """Encode by arithmetic on bytes. `parallel` is ignored, since memory bandwidth is the limit."""
+        """Encode by arithmetic on bytes. `parallel` is ignored, because memory bandwidth is the limit."""
         assert self.definition.first_byte is not None
         offsets, data = _text_buffers(texts)
         ids: Ids = np.add(data[offsets[0] : offsets[-1]], self.definition.first_byte, dtype=np.int64).astype(self.dtype)
@@ -243,8 +249,8 @@ class Encoder:
         return self._characters.encode(texts)
 
     def _encode_hf(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """Encode with `tokenizers`. `parallel` is ignored: the library takes its number of threads from
-        RAYON_NUM_THREADS.
+        """Encode with `tokenizers`. `parallel` is ignored, because the library takes its number of threads
+        from RAYON_NUM_THREADS.
         """
         pieces: list[Ids] = []
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
@@ -380,7 +386,9 @@ def _require_texts(texts: pa.LargeStringArray) -> None:
 
 
 def _text_buffers(texts: pa.LargeStringArray) -> tuple[Offsets, npt.NDArray[np.uint8]]:
-    """Return the offsets and bytes of an Arrow string array or slice as numpy views, without a copy."""
+    """Return the offsets and bytes of an Arrow string array, or a slice of one, as numpy views without a
+    copy.
+    """
     _, offsets, data = texts.buffers()
     if not len(texts):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
@@ -389,7 +397,9 @@ def _text_buffers(texts: pa.LargeStringArray) -> tuple[Offsets, npt.NDArray[np.u
 
 
 def _batches(texts: pa.LargeStringArray, size: int) -> Iterator[tuple[int, int]]:
-    """Yield (first row, last row + 1) of batches of about `size` bytes of text, at least one row each."""
+    """Yield (first row, last row + 1) for batches of at most `size` bytes of text. A batch has at least one
+    row, even if that row is longer.
+    """
     offsets, _ = _text_buffers(texts)
     start = 0
     while start < len(texts):

@@ -10,10 +10,11 @@ from tokenizer.encode import Encoder
 
 @dataclass(frozen=True)
 class Measurement:
-    """Counts over documents and two ratios of them.
+    """Counts over documents, and two ratios of them.
 
-    A word is a run without white space, so `tokens_per_word` (fertility) is comparable for languages with
-    spaces, and `bytes_per_token` (UTF-8) for all. A ratio whose denominator is 0 is 0.
+    Words are separated by white space, so `tokens_per_word` (fertility) can be compared between languages
+    with spaces. `bytes_per_token` (UTF-8) can be compared between all languages. A ratio with the denominator
+    0 is 0.
     """
 
     documents: int
@@ -24,12 +25,14 @@ class Measurement:
     tokens_per_word: float
     bytes_per_token: float
     round_trip_failures: int
-    """Documents that decoding does not restore exactly; 0 for byte-level BPE without normaliser."""
+    """Number of documents that decoding does not restore exactly; 0 for a byte-level BPE without a
+    normaliser.
+    """
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Facts about a vocabulary, without any text."""
+    """Facts about a vocabulary that do not depend on any text."""
 
     path: str
     kind: str
@@ -39,12 +42,11 @@ class Vocabulary:
     specials: dict[str, int]
     mean_token_bytes: float
     longest_tokens: tuple[str, ...]
-    """The longest tokens, sorted by bytes in descending order; control and other unprintable characters are
-    escaped."""
+    """The longest tokens, by length in bytes in descending order. Unprintable characters are escaped."""
 
 
 def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
-    """Encode and decode documents, and return the counts. All documents of a call are held in memory."""
+    """Encode and decode documents and return the measurements. All documents of a call are held in memory."""
     tokens, offsets = encoder.encode(texts)
     words = size = failures = 0
     for row, text in enumerate(texts.to_pylist()):
@@ -64,7 +66,9 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
-    """Return facts about a vocabulary, with its `longest` longest tokens. Lengths exclude special tokens."""
+    """Return facts about a vocabulary, including its `longest` longest tokens. Special tokens are excluded
+    from the mean length and from the longest tokens.
+    """
     definition = encoder.definition
     special = set(encoder.specials.values())
     written = [definition.token_bytes(token_id) for token_id in definition.tokens if token_id not in special]

@@ -1,4 +1,4 @@
-"""Find the tokens that hold byte positions of texts, from the offsets that `tokenizers` reports."""
+"""Find the tokens that contain given bytes of a text, from the character offsets that `tokenizers` reports."""
 
 from typing import Any, TypeAlias
 
@@ -12,8 +12,8 @@ _SPACES = ("▁", "Ġ")  # a space in SentencePiece and in byte-level vocabulari
 
 
 def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> None:
-    """Raise ValueError for a byte position outside its text. `position_offsets` is [n + 1] as in an Arrow
-    list array.
+    """Raise ValueError for a byte position outside its text. `position_offsets` has the shape [n + 1], as in
+    an Arrow list array.
     """
     document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))
     sizes = pc.binary_length(texts).to_numpy()[document]
@@ -27,8 +27,8 @@ def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_off
 
 
 def _characters(text: str, positions: Offsets) -> Offsets:
-    """Return the index of the character that holds each byte; for the end of the text, its number of
-    characters.
+    """Return the index of the character that contains each byte position. The end of the text maps to its
+    number of characters.
     """
     data = np.frombuffer(text.encode(), np.uint8)
     if len(data) == len(text):
@@ -38,8 +38,8 @@ def _characters(text: str, positions: Offsets) -> Offsets:
 
 
 def find_tokens(encoding: Any, text: str, positions: Offsets) -> Offsets:
-    """Return the token of each byte position: the first that ends after it, or the one before that if it is
-    only a space.
+    """Return the token index of each byte position. A position belongs to the first token that ends after it,
+    or to the preceding token if that is only a space.
     """
     spans: Offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     tokens = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, positions), side="right")

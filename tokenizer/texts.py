@@ -1,4 +1,4 @@
-"""Read the text files of `python -m tokenizer`: plain text and JSON lines, gzipped or not."""
+"""Read the text files of `python -m tokenizer`: plain text and JSON lines, with or without gzip."""
 
 import gzip
 import json
@@ -14,17 +14,17 @@ JSON_LINES = (".jsonl", ".ndjson")
 
 
 def read_texts(path: str, field: str = "text") -> Iterator[str]:
-    """Yield the texts of `read_records`."""
+    """Yield the texts of a file without their records; see `read_records`."""
     return (text for text, _ in read_records(path, field))
 
 
 def read_records(path: str, field: str = "text") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the documents of a UTF-8 file, each with its record. If the name ends in .jsonl or .ndjson (also
-    with .gz), a document is `field` of a line; otherwise the whole file is one document with an empty record.
-    One document at a time is held in memory.
+    """Yield the documents of a UTF-8 file as (text, record). If the name ends in .jsonl or .ndjson (also with
+    .gz), each line is a record, and its text is `field`. Otherwise the whole file is one text with an empty
+    record. Only one document at a time is held in memory.
 
-    Raises ValueError with file and line for a missing file, invalid UTF-8, damaged gzip, a line that is not a
-    JSON object, and a line without text in `field`.
+    Raises ValueError, with the file and where possible the line, for a missing file, invalid UTF-8, damaged
+    gzip, a line that is not a JSON object, and a line without text in `field`.
     """
     file = local_path(path)
     if not file.is_file():

@@ -1,8 +1,8 @@
-"""Encode every distinct word only once, for tokenizers whose tokens never depend on text beyond a space.
+"""Encode every distinct word only once, for tokenizers in which no token depends on text beyond a space.
 
-Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes pieces not seen before,
-and the ids of a text are those of its pieces, concatenated. Pieces of natural text repeat, so the longer the
-text, the smaller the share that has to be encoded.
+Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes the pieces not seen
+before, and the ids of a text are the concatenated ids of its pieces. Pieces of natural text repeat, so the
+longer the text, the smaller the share that must be encoded.
 """
 
 import json
@@ -33,8 +33,8 @@ NEXT_LINE = "\x85"
 
 
 def cuts_at_spaces(definition: Definition) -> bool:
-    """Return whether the ids of a text are those of its pieces between spaces and line feeds, concatenated.
-    This holds for the kinds trained here and for BERT's tokenizer.
+    """Return whether the ids of every text are the concatenated ids of its pieces between spaces and line
+    feeds. This holds for the BPE, WordPiece and unigram kinds trained here and for BERT's tokenizer.
 
     BERT's normaliser works on characters and combining marks, and its pre-tokenizer cuts at white space. NFC
     and NFKC never combine anything with a space.
@@ -57,7 +57,7 @@ def _both_cases(normalizer: Callable[[bool], Any]) -> list[Any]:
 
 
 class Pieces(NamedTuple):
-    """The k pieces of a batch of n texts, in order."""
+    """The k pieces of a batch of n texts, in text order."""
 
     words: Offsets  # int64 [k], index of each piece in the cache
     first: Offsets  # int64 [n + 1], first piece of each text
@@ -66,7 +66,9 @@ class Pieces(NamedTuple):
 
 
 class WordCache:
-    """The pieces seen so far and their ids. Not thread-safe."""
+    """A cache of the pieces seen so far and their ids. It is emptied when it exceeds its limits. Not
+    thread-safe.
+    """
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -78,7 +80,7 @@ class WordCache:
         self.offsets: Offsets = np.zeros(1, np.int64)
 
     def cut(self, texts: pa.LargeStringArray) -> Pieces:
-        """Cut texts into pieces, and encode those not seen before."""
+        """Cut texts into pieces, and encode the pieces not seen before."""
         parts = pc.split_pattern(pc.replace_substring(texts, "\n", " "), " ")
         flat = parts.flatten()
         coded = flat.dictionary_encode()
@@ -88,7 +90,9 @@ class WordCache:
         return Pieces(index, first - first[0], np.cumsum(sizes + 1) - sizes - 1, sizes)
 
     def _look_up(self, words: pa.LargeStringArray) -> Offsets:
-        """Return the index of each of some distinct words in the cache, int64 [words]; new words are added."""
+        """Return the cache index of each word, int64 [words]. The words must be distinct; new words are
+        encoded and added.
+        """
         if len(self.words) + len(words) > MAX_WORDS or self.words.nbytes > MAX_BYTES:
             self._forget()
         cached = pc.index_in(words, value_set=self.words)
@@ -104,7 +108,7 @@ class WordCache:
         return index
 
     def assemble(self, pieces: Pieces) -> tuple[Ids, Offsets]:
-        """Return the ids of all pieces, concatenated, and where those of each piece begin, int64 [k + 1]."""
+        """Return the concatenated ids of all pieces, and their offsets by piece, int64 [k + 1]."""
         counts = np.diff(self.offsets)[pieces.words]
         ends: Offsets = np.concatenate([[0], np.cumsum(counts)])
         return self.ids[np.repeat(self.offsets[pieces.words] - ends[:-1], counts) + np.arange(ends[-1])], ends
@@ -112,11 +116,11 @@ class WordCache:
     def find_tokens(
         self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
     ) -> Offsets:
-        """Return the token, counted within its text, of each byte position, int64 of the shape of
+        """Return the token index within its text for each byte position, as int64 with the shape of
         `positions`.
 
-        The start of a piece belongs to its first token, a position between pieces to the next token;
-        `find_in_word` locates the others.
+        The start of a piece belongs to the piece's first token, and a position between two pieces to the next
+        token. `find_in_word` finds the token of a position inside a piece.
         """
         document = np.repeat(np.arange(len(pieces.first) - 1), np.diff(position_offsets))
         begins = pieces.first[:-1][document]

@@ -1,5 +1,5 @@
-"""The command line of the trainers: `python -m trainers COMMAND`. --help lists the commands. Heavy libraries
-are imported only by the commands that need them.
+"""The command line of the trainers: `python -m trainers COMMAND`. `--help` lists the commands. Heavy
+libraries are imported only by the commands that need them.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _SPINS = "1000"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status of `gristmill.cli.run_command`."""
+    """Run one command and return the exit status of `gristmill.cli.run_command`."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     return run_command(parser(), arguments, "continues from the last checkpoint")

@@ -1,1 +1,3 @@
-"""Libraries: are they installed, which versions have known vulnerabilities, and how large ones are imported and started."""
+"""Third-party libraries: checks for installed extras and known vulnerabilities, and faster imports and starts
+of large libraries.
+"""

@@ -1,8 +1,8 @@
-"""Versions of ray, torch and pyarrow with known security advisories. No command starts with one of them
-installed.
+"""Versions of ray, torch and pyarrow with known security advisories. No command starts while such a version
+is installed.
 
-These libraries read untrusted bytes or open ports. The ranges are those of the advisories
-(`Advisory.source`). CVE-2023-48022 is not listed, because no version fixes it: anyone who reaches a Ray
+These libraries read untrusted bytes or open ports. The affected ranges are taken from the advisories
+(`Advisory.source`). CVE-2023-48022 is not listed, because no version fixes it: anyone who can reach a Ray
 cluster without token authentication can run code on it. See docs/security.md.
 """
 
@@ -15,7 +15,7 @@ from gristmill.errors import UserError
 
 @dataclass(frozen=True)
 class Advisory:
-    """One advisory: versions of `distribution` in [since, fixed) are affected."""
+    """One security advisory. Versions of `distribution` in [since, fixed) are affected."""
 
     id: str
     distribution: str
@@ -25,11 +25,11 @@ class Advisory:
 
     @property
     def source(self) -> str:
-        """URL of the advisory."""
+        """The URL of the advisory."""
         return f"https://nvd.nist.gov/vuln/detail/{self.id}"
 
     def affects(self, found: str) -> bool:
-        """Whether a version is in the range. Suffixes (`+cpu`, `rc1`) are ignored."""
+        """Return whether a version is in the affected range. Suffixes (`+cpu`, `rc1`) are ignored."""
         return _numbers(self.since) <= _numbers(found) < _numbers(self.fixed)
 
 
@@ -52,13 +52,13 @@ ADVISORIES = (
 
 
 def known(distribution: str, found: str) -> list[Advisory]:
-    """Return the advisories that affect a version, in the order of ADVISORIES."""
+    """Return the advisories that affect a version of a distribution, in the order of ADVISORIES."""
     return [entry for entry in ADVISORIES if entry.distribution == distribution and entry.affects(found)]
 
 
 def refuse_known(*distributions: str) -> None:
-    """Raise UserError if an installed version has a known advisory. The message names one and the version to
-    install.
+    """Raise UserError if the installed version of a distribution has a known advisory. The message names one
+    advisory and the version to install.
     """
     for name in distributions:
         try:
@@ -70,7 +70,9 @@ def refuse_known(*distributions: str) -> None:
 
 
 def describe(distribution: str, found: str, affected: list[Advisory]) -> str:
-    """Describe the newest advisory of a version and what to install, in one line."""
+    """Return one line that names the advisory with the highest fixed version and says which version to
+    install.
+    """
     newest = max(affected, key=lambda entry: _numbers(entry.fixed))
     others = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
     return (

@@ -1,7 +1,8 @@
 """Optional dependencies: how to install them, and whether they can be imported.
 
-Each is an extra of pyproject.toml. An installed library can still fail to import, because a dependency of its
-own is missing, or crash the interpreter. So the check imports it, in a separate process.
+Each optional dependency belongs to an extra of pyproject.toml. An installed library may still fail to import,
+because one of its own dependencies is missing, or may crash the interpreter. The check therefore imports it
+in a separate process.
 """
 
 import json
@@ -24,7 +25,7 @@ EXTRAS = {
     "harness": ("lm_eval",),
     "probe": ("sklearn",),
 }
-"""Modules by extra."""
+"""The optional modules of each extra."""
 
 _IMPORT = """
 import importlib, json, sys, warnings
@@ -44,13 +45,13 @@ def extra_of(module: str) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs an extra, in the versions that were tested."""
+    """Return the command that installs an extra with the versions that were tested."""
     return f"pip install --constraint constraints.txt --editable '.[{extra}]'"
 
 
 def import_failures(modules: Iterable[str]) -> dict[str, str]:
-    """Import modules in a separate process. Returns, by module, the first line of the error of each that
-    fails.
+    """Import modules in a separate process. Returns the first line of the error for each module that fails,
+    by module name. If an import ends the process, the modules after it are not tried.
     """
     names = list(modules)
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}

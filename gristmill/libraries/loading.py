@@ -1,4 +1,6 @@
-"""Import large libraries faster: without collecting garbage meanwhile, and with the files of transformers read once."""
+"""Import large libraries faster, with garbage collection paused and transformers' model directories read only
+once.
+"""
 
 import functools
 import gc
@@ -10,10 +12,12 @@ from typing import Any
 
 @contextmanager
 def loading(module: str) -> Iterator[None]:
-    """Collect no garbage within the block, which imports `module` and what that needs, and never look through what it has made.
+    """Pause garbage collection during the block, which imports `module`. Afterwards, exempt all objects made
+    so far from later collections.
 
-    Importing torch and transformers makes a million objects that all stay. Collections took a seventh of the time. If the module
-    is loaded, nothing changes: what would be kept might be garbage by now.
+    Importing torch and transformers creates a million objects, all of which stay alive. Collections took a
+    seventh of the import time. If the module is already loaded, nothing changes, because some of the exempted
+    objects could be garbage by then.
     """
     if module in sys.modules or not gc.isenabled():
         yield
@@ -29,10 +33,11 @@ def loading(module: str) -> Iterator[None]:
 
 @contextmanager
 def _models_listed_once() -> Iterator[None]:
-    """Within the block, transformers reads the files of a directory of its models once.
+    """During the block, make transformers read the files of each model directory only once.
 
-    It lists them all for itself and again for its `models`, 0.3 s each time. Both ask the same cached function, but its cache
-    holds 128 of the 549 directories (transformers 5.23).
+    transformers lists all model directories for itself and again for its `models` package, which takes 0.3 s
+    each time. Both call the same cached function, but its cache has room for only 128 of the 549 directories
+    (transformers 5.23).
     """
     bounded = functools.lru_cache
 

@@ -1,4 +1,4 @@
-"""Start Ray on this machine, with no processes but those that run tasks and export metrics."""
+"""Start Ray on this machine with only the processes that run tasks and export metrics."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,9 @@ _CHECK = "get_dashboard_dependency_error"
 
 
 def start_local_ray(**options: Any) -> None:
-    """Start Ray as `ray.init` does with `options`, on this machine, as a `lean_node`."""
+    """Start Ray on this machine, with only the processes that it needs (see `lean_node`). `options` are
+    passed to `ray.init`.
+    """
     import ray
 
     # Else `ray.init` waits for workers that Ray starts in advance, for ever if these are killed (ray-project/ray#40131).
@@ -24,10 +26,11 @@ def start_local_ray(**options: Any) -> None:
 
 @contextmanager
 def lean_node() -> Iterator[None]:
-    """Within the block, a head node of Ray starts without dashboard, autoscaler and log monitor.
+    """During the block, a head node of Ray starts without its dashboard, autoscaler and log monitor.
 
-    `ray.init` cannot leave them out: even with `include_dashboard=False` it starts the dashboard's server, for usage reports, and
-    waits for it. They take longer to start than the rest of Ray. In a version of Ray with other names, they start as usual.
+    These take longer to start than the rest of Ray, and `ray.init` cannot disable them all: even with
+    `include_dashboard=False` it starts the dashboard's server, for usage reports, and waits for it. In
+    versions of Ray whose internal functions have other names, they start as usual.
     """
     from ray._private import utils
     from ray._private.node import Node

@@ -1,6 +1,4 @@
-"""Determine where a class of a user comes from: the version and the source code that its results depend
-on.
-"""
+"""Find the code behind a user's class or function: the version and the source on which its results depend."""
 
 import inspect
 import sys
@@ -20,9 +18,9 @@ SCRIPT = "__main__"
 
 
 def provenance(thing: object) -> dict[str, str]:
-    """Return the version of the distribution that contains a function or the class of an object, and under
-    `source` a digest of all Python files of its package, or of its module if it is not in a package. Empty for
-    our own classes.
+    """Return the code identity of a function, or of the class of an object: the versions of the distributions
+    that contain it, by name, and a digest under `source`. The digest covers all Python files of its package,
+    or its module if it is not in a package. The result is empty for our own classes.
 
     Raises UserError for a class whose source is not in a file.
     """
@@ -35,8 +33,9 @@ def _owner(thing: object) -> FunctionType | type:
 
 
 def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
-    """Raise UserError if a function, or the class of an object, is not that of a plan with `code`. A class of a script travels
-    with its task.
+    """Raise UserError if the code of a function, or of the class of an object, differs from `code`, which was
+    recorded when the build was planned. Classes defined in a script are not checked, because they travel with
+    their tasks.
     """
     module = _owner(thing).__module__
     if module == SCRIPT:
@@ -50,7 +49,7 @@ def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
 
 
 def show_code(code: Mapping[str, str]) -> str:
-    """Return where code comes from, for a message: `shouting 1.0, source 0123456789ab`."""
+    """Format the result of `provenance` for a message: `shouting 1.0, source 0123456789ab`."""
     versions = [f"{name} {version}" for name, version in code.items() if name != "source"]
     return ", ".join([*versions, f"source {code['source'][:12]}"]) if code else "its own"
 

@@ -1,4 +1,4 @@
-"""Bar charts: stacked bars with their totals, and panels that compare the same bars by several measures."""
+"""Bar charts: stacked bars with their totals, and panels that compare the same groups by several measures."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ _GROUP = 16  # characters of the name of a group
 
 
 def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]]) -> Markup:
-    """Draw horizontal stacked bars with their totals, the first on top. `series` are (name, colour, the
-    length of its part in each bar).
+    """Draw horizontal stacked bars with their totals, the first bar at the top. Each entry of `series` is
+    (name, colour, lengths), with one length for each bar.
     """
     totals = [sum(parts) for parts in zip(*(values for _, _, values in series), strict=True)]
     labels = [shortened(name, _LABEL) for name in names]
@@ -42,8 +42,8 @@ def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, s
 
 @dataclass(frozen=True)
 class Panel:
-    """One measure, drawn as bars: `values` [series][group], None where there is no value. A logarithmic axis
-    spans whole decades.
+    """One measure, drawn as bars. `values` is indexed by [series][group]; no bar is drawn for None. A
+    logarithmic axis spans whole decades.
     """
 
     title: str
@@ -51,7 +51,9 @@ class Panel:
     logarithmic: bool = False
 
     def scale(self) -> tuple[Callable[[float], float], list[float]]:
-        """Return a function from a value to its position on the axis, 0 to 1, and the ticks of the axis."""
+        """Return a function that maps a value to its position on the axis, from 0 to 1, and the ticks of the
+        axis.
+        """
         given = [value for row in self.values for value in row if value is not None]
         if not self.logarithmic:
             high = 1.04 * max([*given, 1e-9])
@@ -66,7 +68,9 @@ class Panel:
 
 
 def bar_panels(label: str, groups: Sequence[str], names: Sequence[str], panels: Sequence[Panel]) -> Markup:
-    """Draw a panel for each measure, with a bar for each group and series, and a legend of the series."""
+    """Draw a panel for each measure and a legend of the series. A panel has one bar for each group and
+    series.
+    """
     left = max(text_width(shortened(group, _GROUP)) for group in groups) + 10
     tall = _HEAD + len(groups) * (_THIN * len(names) + _GROUP_GAP) + _FOOT
     places = [((_PANEL + _GAP) * (i % _COLUMNS) + left, tall * (i // _COLUMNS)) for i in range(len(panels) + 1)]

@@ -1,7 +1,8 @@
-"""Inline SVG: shapes in CSS pixels, text as text, colours as the variables of `page.css`.
+"""Inline SVG drawings. Shapes are measured in CSS pixels, labels remain text, and colours are the variables
+of `page.css`.
 
-One drawing therefore works in light, dark and print, can be searched, uses the font of the page, and has the
-same bytes every time.
+One drawing therefore works in light mode, in dark mode and in print. It can be searched, uses the font of the
+page, and has the same bytes every time.
 """
 
 import math
@@ -17,22 +18,24 @@ from gristmill.terminal import printable
 
 INK, MUTED, LINE, KEPT, LOST, SHADE = (f"var(--{name})" for name in ("ink", "muted", "line", "kept", "lost", "shade"))
 COLOURS = 8
-"""Colours of series; more series differ by their dashes."""
+"""The number of colours for series. Further series differ by their dashes."""
 
 TEXT = 11.5
-"""Pixels of a label."""
+"""The font size of a label, in pixels."""
 
 LEGEND_ROW = 18
-"""Pixels from a row of a legend to the next."""
+"""The distance from one row of a legend to the next, in pixels."""
 
 
 def series_colour(number: int) -> str:
-    """Return the colour of series `number`."""
+    """Return the colour of the series with index `number`. Colours repeat after COLOURS series."""
     return f"var(--series-{number % COLOURS})"
 
 
 def series_dashes(number: int) -> str | None:
-    """Return the dashes that distinguish series of the same colour."""
+    """Return the dash pattern that distinguishes series of the same colour; None for the first COLOURS
+    series, which are solid.
+    """
     return None if number < COLOURS else "7 3" if number < 2 * COLOURS else "2 3"
 
 
@@ -44,10 +47,11 @@ class Drawing:
         self._marks: list[str] = []
 
     def add(self, tag: str, words: str = "", *, title: str | None = None, **attributes: Any) -> None:
-        """Draw an element with text, or with a title that a browser shows under the pointer.
+        """Draw an SVG element. `words` is its text. Browsers show `title` while the pointer is over the
+        element.
 
-        Attributes are text, pixels or None. `_` in a name becomes `-`, pixels are rounded to tenths, None is
-        left out.
+        Attribute values are text, numbers of pixels or None. In names, `_` becomes `-` and a trailing `_` is
+        dropped. Pixels are rounded to tenths, and attributes that are None are omitted.
         """
         written = "".join(
             f' {name.rstrip("_").replace("_", "-")}="{_escaped(value if isinstance(value, str) else f"{round(value, 1):g}")}"'
@@ -60,7 +64,9 @@ class Drawing:
     def text(
         self, x: float, y: float, words: str, anchor: str | None = None, colour: str = MUTED, size: float | None = None
     ) -> None:
-        """Draw text with its baseline at `y`. `anchor` is None for its start, `middle` or `end`."""
+        """Draw text with its baseline at `y`. `anchor` says which point of the text is at `x`: its start
+        (None), its `middle` or its `end`.
+        """
         if words:
             self.add("text", words, x=x, y=y, text_anchor=anchor, fill=colour, font_size=size)
 
@@ -74,8 +80,8 @@ class Drawing:
             self.add("rect", title=title, x=x, y=y, width=width, height=height, fill=colour)
 
     def legend(self, x: float, y: float, names: Sequence[tuple[str, str]], rows: bool = False) -> None:
-        """Draw (name, colour) pairs, the first with its baseline at `y`: side by side, or with `rows` one
-        below the other.
+        """Draw a legend of (name, colour) pairs, with the baseline of the first at `y`. The pairs are side by
+        side, or one below the other with `rows`.
         """
         for name, colour in names:
             self.bar(x, y - 9, 10, 10, colour)
@@ -83,7 +89,7 @@ class Drawing:
             x, y = (x, y + LEGEND_ROW) if rows else (x + text_width(name) + 32, y)
 
     def open_plot(self, x: float, y: float, width: float, height: float) -> None:
-        """Move the origin to (x, y) and clip everything outside the plot, until `close_plot`."""
+        """Until `close_plot`, move the origin to (x, y) and clip everything outside the plot."""
         self._marks.append(f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" overflow="hidden">')
 
     def close_plot(self) -> None:
@@ -91,15 +97,15 @@ class Drawing:
         self._marks.append("</svg>")
 
     def finish(self, label: str, description: str) -> Markup:
-        """Return the SVG element. Screen readers read `label` and `description` in its place."""
+        """Return the SVG element. Screen readers read `label` and `description` instead of the image."""
         size = f'viewBox="0 0 {self._width:g} {self._height:g}" width="{self._width:g}" height="{self._height:g}"'
         head = f'<svg class="chart" {size} font-size="{TEXT}" role="img" aria-label="{_escaped(label)}">'
         return Markup(f"{head}<desc>{_escaped(description)}</desc>{''.join(self._marks)}</svg>")
 
 
 def standalone(svg: str) -> str:
-    """Return a drawing as a file for papers and slides, in the light colours of the page and without a
-    background.
+    """Return a drawing as the text of an SVG file for papers and slides, in the light colours of the page and
+    without a background.
     """
     style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     light = dict(re.findall(r"(--[\w-]+): (#[0-9a-f]+)", style.partition("@media")[0]))
@@ -108,25 +114,27 @@ def standalone(svg: str) -> str:
 
 
 def text_width(words: str) -> float:
-    """Estimate how many pixels a label takes; the font is not available."""
+    """Estimate the width of a label in pixels. The font itself is not available."""
     return 0.58 * TEXT * sum(2 if east_asian_width(letter) in "WF" else 1 for letter in printable(words))
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return about `most` round values from `low` to `high`."""
+    """Return about `most` evenly spaced round values from `low` to `high`."""
     step = round_step((high - low) / max(1, most))
     return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) + 1)]
 
 
 def powers(low: float, high: float) -> list[float]:
-    """Return ticks of a logarithmic axis: powers of ten, and if there are few, also 2 and 5 times these."""
+    """Return the ticks of a logarithmic axis: the powers of ten between `low` and `high`. If the axis spans
+    few decades, 2 and 5 times each power are included.
+    """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     several = [m * 10.0**e for e in exponents for m in ((1, 2, 5) if len(exponents) < 4 else (1,))]
     return [value for value in several if low <= value <= high]
 
 
 def round_step(width: float) -> float:
-    """Return the smallest of 1, 2 and 5 times a power of ten that is at least `width`."""
+    """Return the smallest round number that is at least `width`: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(width))
     return next(float(f"{step * power:.12g}") for step in (1, 2, 5, 10) if step * power >= width * 0.999999)
 

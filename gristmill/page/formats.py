@@ -18,7 +18,9 @@ def decimals(value: float | None, places: int) -> str:
 
 
 def compact(value: float) -> str:
-    """Format a count with at most four digits, and from 10,000 on with a power of 1000: `9,876`, `1.235M`."""
+    """Format a number with at most four digits: `9,876`, `1.235M`. From 10,000 on, it has a unit for the
+    power of 1000.
+    """
     for limit, divisor, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / divisor:.4g}{unit}"
@@ -26,7 +28,7 @@ def compact(value: float) -> str:
 
 
 def in_words(value: float | None) -> str:
-    """Format a count for prose: `7.12 million`."""
+    """Format a count for prose. From a million on, the power of 1000 is written as a word: `7.12 million`."""
     if value is None:
         return NONE
     for limit, unit in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
@@ -46,8 +48,8 @@ def short_size(value: float) -> str:
 
 
 def percent(part: float | None, whole: float | None = None, places: int | None = None) -> str:
-    """Format `part / whole`, or the share `part`, as `12.3 %`. Without `places`, 0 and 1 are exact and very
-    small shares get more decimal places.
+    """Format `part / whole`, or the share `part` if `whole` is None, as `12.3 %`. By default, shares of
+    exactly 0 and 1 have no decimal places, and shares very close to 0 or 1 have three instead of one.
     """
     if part is None or whole == 0:
         return NONE
@@ -58,7 +60,7 @@ def percent(part: float | None, whole: float | None = None, places: int | None =
 
 
 def duration(seconds: float) -> str:
-    """Format a measured time in two units: `3 h 25 min`, `4 min 07 s`."""
+    """Format a measured time in its two largest units: `3 h 25 min`, `4 min 07 s`. Under a minute: `12.3 s`."""
     minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -17,7 +17,7 @@ _SMALL = 9.5
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound at `x` on the axis, 0 to 1, with its label."""
+    """A filter's bound, with its label. `x` is its position on the axis, from 0 to 1."""
 
     x: float
     label: str
@@ -25,8 +25,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class HistogramRow:
-    """The heights of cells of equal width, in any unit: of all documents and of those kept. `shaded` are
-    spans (from, to) of the axis, 0 to 1.
+    """One row of a histogram chart. `every` and `kept` are the heights of its bars, in any unit, for all
+    documents and for those kept. The bars have equal widths. `shaded` lists spans (from, to) of the axis,
+    from 0 to 1.
     """
 
     name: str
@@ -39,7 +40,9 @@ class HistogramRow:
 
 
 def histogram_rows(label: str, rows: Sequence[HistogramRow], axis: Sequence[tuple[float, str]]) -> Markup:
-    """Draw `rows`, each scaled to its own peak, over an axis of ticks (0 to 1, label)."""
+    """Draw `rows` above a common axis, each row scaled to its own peak. `axis` lists the ticks as (position,
+    label), with positions from 0 to 1.
+    """
     drawing = Drawing(_WIDTH, _ROW * len(rows) + _FOOT)
     for number, row in enumerate(rows):
         bottom = float(_ROW * (number + 1))
@@ -69,7 +72,9 @@ def _at(x: float) -> float:
 
 
 def _steps(heights: Sequence[float], scale: float, bottom: float) -> str:
-    """Return the outline of the cells as path data; cells of the same height in a row are one step."""
+    """Return the outline of a histogram as path data. Neighbouring bars of the same height are joined into
+    one step.
+    """
     path, before = f"M{_LEFT} {bottom:g}", 0.0
     for cell, height in enumerate(heights):
         height = round(scale * height, 1)

@@ -1,4 +1,4 @@
-"""Line charts: curves over steps or thresholds, with single points and marks of events."""
+"""Line charts: curves over steps or thresholds, with single points and markers of events."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +17,9 @@ _LOGARITHMIC = 30.0  # minimum ratio of the highest to the middle value for a lo
 
 @dataclass(frozen=True)
 class Series:
-    """Points (x, y), ordered by x. `number` determines the colour. Each point of a `dotted` series is drawn
-    as a dot, which suits series of few points. A `band` of (x, low, high) is shaded behind the line.
+    """One series of a line chart: points (x, y), ordered by x. `number` determines the colour. Each point of
+    a `dotted` series is drawn as a dot, which suits series of few points. A `band` of (x, low, high) is
+    shaded behind the line.
     """
 
     number: int
@@ -30,8 +31,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """An event of a series at `x`, described in words. It is drawn as a dotted line, or as a triangle on the
-    axis if it is `brief`.
+    """An event at `x` in the series with index `number`, described by `text`. It is drawn as a dotted
+    vertical line, or as a triangle on the axis if it is `brief`.
     """
 
     number: int
@@ -42,10 +43,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class LineChart:
-    """The geometry of a chart: lines as points, bands as outlines, dots and marks in pixels of the plot, ticks as
-    (pixel, label).
+    """A line chart with its layout computed. Lines, band outlines, dots and marks are in pixels of the plot,
+    and ticks are (pixel, label).
 
-    `box` is the plot's left, top, width and height. `cut` says that a line begins outside the axis.
+    `box` is the plot's left, top, width and height. `cut` says whether the beginning of a line is cut off at
+    the top of the plot.
     """
 
     title: str
@@ -101,10 +103,12 @@ def line_chart(
     zero: bool = False,
     x_ticks: Sequence[tuple[float, str]] | None = None,
 ) -> LineChart | None:
-    """Lay out the chart of `series`; None if they have no finite point. `shown` formats a value as a label.
+    """Lay out a chart of `series`. Returns None if no series has a finite point. `shown` formats a value as a
+    label.
 
-    With `zero`, the axis begins at 0; otherwise it may leave out values that only the first steps reach.
-    `x_ticks` are (x, label).
+    With `zero`, the value axis includes 0. It is logarithmic instead if all values are positive and the
+    highest exceeds 30 times the median. Without `zero`, the axis may omit high values that occur only in the
+    first steps. `x_ticks` are (x, label).
     """
     series = [_finite(s) for s in series]
     series = [s for s in series if s.points]
@@ -148,7 +152,7 @@ def _finite(series: Series) -> Series:
 def _outline(
     band: Sequence[tuple[float, float, float]], place: Callable[[float, float], tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the outline of a band in pixels: its upper edge, then its lower one backwards."""
+    """Return the outline of a band in pixels: its upper edge, then its lower edge backwards."""
     return [place(x, high) for x, _, high in band] + [place(x, low) for x, low, _ in reversed(band)]
 
 
@@ -159,8 +163,8 @@ def _described(series: Series) -> str:
 
 
 def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[float, float, bool]:
-    """Return (low, high, cut): the ends of the axis, and whether the beginning of a line lies above it. The
-    last point of a line and all dots lie on the axis.
+    """Return the value axis as (low, high, cut). `cut` is True if the beginning of a line exceeds `high`. The
+    last point of each line and all dots are within the axis.
     """
     edges = [y for s in series for _, *both in s.band for y in both]
     every = [y for s in series for _, y in s.points] + edges
@@ -182,8 +186,8 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return `points` unchanged, or if there are many, only the lowest and the highest of each of several
-    equal parts, so that no peak is lost.
+    """Return `points` unchanged, or, if there are many, a selection that keeps every peak: the lowest and
+    highest point of each of 240 equal parts, and the first and last point.
     """
     if len(points) <= 2 * _BUCKETS:
         return list(points)

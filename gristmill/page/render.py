@@ -1,4 +1,5 @@
-"""HTML pages: a template, filled in and escaped, becomes one file that has no scripts and loads nothing.
+"""Render HTML pages. A template is filled in with escaped values and becomes one file without scripts or
+external resources.
 
 A template extends `layout.html` and imports macros from `macros.html`, both in this folder. `page.css` is
 included in every page.
@@ -50,5 +51,5 @@ def _harmless(value: Any) -> Any:
 
 
 def _breakable(name: str) -> Markup:
-    """Return a name that a browser breaks after its dots and underscores only."""
+    """Return a name as HTML that browsers may break after its dots and underscores."""
     return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(_harmless(name)))))

@@ -1,4 +1,4 @@
-"""Scatter charts: points of one measure against another of the same unit, with the line on which they agree."""
+"""Scatter charts of two measures in the same unit, with the diagonal on which both are equal."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,9 @@ def scatter(
     axes: tuple[str, str],
     shown: Callable[[float], str],
 ) -> Markup:
-    """Draw `points`, (name, x, y), on equal axes, titled `axes`. `shown` formats a value as a label."""
+    """Draw `points`, given as (name, x, y). Both axes have the same range, and `axes` are their titles.
+    `shown` formats a value as a label.
+    """
     values = [value for _, x, y in points for value in (x, y)]
     low, high = min(values), max(values)
     room = 0.06 * (high - low) or max(1e-6, 1e-3 * abs(high))

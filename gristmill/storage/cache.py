@@ -1,9 +1,9 @@
-"""A bounded local cache of remote files, named by their checksum, and of computed files, named by their
-inputs. Such names rule out stale entries.
+"""A bounded local cache of remote files, named by their checksums, and of computed files, named by their
+inputs. Because of these names, no entry can be stale.
 
-It is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to
-$GRISTMILL_CACHE_BYTES (default: 20 GiB); the least recently used files are evicted. A file that is evicted
-while it is open stays readable.
+The cache is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to
+$GRISTMILL_CACHE_BYTES (default: 20 GiB). The least recently used files are evicted. A file that is evicted
+while open stays readable.
 """
 
 import errno
@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 
 
 def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
-    """Store a remote file and keep a copy. Returns (bytes, xxh3_128 in hex)."""
+    """Store a remote file and keep a copy in the cache. Returns (bytes, xxh3_128 in hex)."""
     with _scratch() as local:
         with host().open(str(local), "wb") as sink:
             if callable(content):
@@ -41,8 +41,8 @@ def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
 
 
 def fetch(url: str, remote: Remote) -> tuple[int, str]:
-    """Copy a remote file into the cache. Returns (bytes, xxh3_128 in hex). Raises FileNotFoundError if there
-    is none.
+    """Copy a remote file into the cache. Returns (bytes, xxh3_128 in hex). Raises FileNotFoundError if the
+    file does not exist.
     """
     with _scratch() as local:
         fetch_url(url, remote, local)
@@ -52,7 +52,7 @@ def fetch(url: str, remote: Remote) -> tuple[int, str]:
 
 
 def lookup(checksum: str) -> LocalPath | None:
-    """Return the cached file with that checksum and mark it as used; None if there is none."""
+    """Return the cached file with the given checksum and mark it as used. None if it is not cached."""
     path = _directory() / checksum[:2] / checksum
     try:
         host().utime(str(path), (int(host().time() * 1e9), path.stat().st_mtime_ns))
@@ -62,7 +62,7 @@ def lookup(checksum: str) -> LocalPath | None:
 
 
 def path_for(kind: str, name: str) -> LocalPath:
-    """Return the path at which to cache a file computed from other files. `name` identifies its inputs."""
+    """Return the path in the cache for a file computed from other files. `name` identifies its inputs."""
     return _directory() / kind / name
 
 
@@ -98,7 +98,9 @@ def _facts(path: LocalPath) -> tuple[int, str]:
 
 
 def _keep(local: LocalPath, checksum: str) -> None:
-    """Move a file into the cache, and evict others each time this process has added a hundredth of the limit."""
+    """Move a file into the cache. Each time this process has added a hundredth of the limit, evict other
+    files.
+    """
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
     limit = _limit()

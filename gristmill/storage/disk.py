@@ -1,8 +1,7 @@
 """LocalPath: files on a local disk that are either whole or absent.
 
 A file is written under a name unique to the attempt, fsynced and renamed; then its directory is fsynced. A
-process that is killed at any instant leaves at most a file whose name ends in `.tmp`, which no reader looks
-at.
+process that is killed at any instant leaves at most a file whose name ends in `.tmp`, which readers ignore.
 """
 
 import errno
@@ -39,21 +38,21 @@ class LocalPath(PosixPath, Location):
         return host().stat(str(self)) if follow_symlinks else super().stat(follow_symlinks=False)
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether the path exists, as in pathlib."""
+        """Return whether the path exists, as in pathlib."""
         return self._mode() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether the path is a regular file, as in pathlib."""
+        """Return whether the path is a regular file, as in pathlib."""
         mode = self._mode()
         return mode is not None and S_ISREG(mode)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether the path is a directory, as in pathlib."""
+        """Return whether the path is a directory, as in pathlib."""
         mode = self._mode()
         return mode is not None and S_ISDIR(mode)
 
     def _mode(self) -> int | None:
-        """Return the type and permissions of the path, or None if it does not exist."""
+        """Return the file type and permission bits of the path, or None if it does not exist."""
         try:
             return host().stat(str(self)).st_mode
         except OSError as error:
@@ -64,12 +63,12 @@ class LocalPath(PosixPath, Location):
         return None
 
     def iterdir(self) -> Generator[Self, None, None]:
-        """Yield the files and directories directly below, as in pathlib."""
+        """Yield the files and directories directly below this one, as in pathlib."""
         return (self / name for name, _ in host().entries(str(self)))
 
     def glob(self, pattern: str) -> Generator[Self, None, None]:
-        """Yield everything below the path that matches a pattern of names with slashes between them. `*` also
-        matches a leading dot.
+        """Yield every path below this one that matches `pattern`, which consists of name patterns separated
+        by slashes. Unlike in a shell, `*` also matches a leading dot.
         """
         first, _slash, rest = pattern.partition("/")
         if not set(first) & set("*?["):
@@ -83,7 +82,7 @@ class LocalPath(PosixPath, Location):
             yield from path.glob(rest) if rest else (path,)
 
     def rglob(self, pattern: str) -> Generator[Self, None, None]:
-        """Yield everything below the path, at any depth, whose name matches a pattern. Symbolic links are not
+        """Yield every path below this one, at any depth, whose name matches a pattern. Symbolic links are not
         followed.
         """
         try:
@@ -105,7 +104,7 @@ class LocalPath(PosixPath, Location):
         errors: str | None = None,
         newline: str | None = None,
     ) -> IO[Any]:
-        """Open the file as in pathlib; text is UTF-8 unless `encoding` is given."""
+        """Open the file, as in pathlib. Text is UTF-8 unless `encoding` is given."""
         if "b" in mode:
             return host().open(str(self), mode, buffering)
         raw = host().open(str(self), mode.replace("t", "") + "b")
@@ -117,11 +116,13 @@ class LocalPath(PosixPath, Location):
             return source.read()
 
     def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
-        """Read the text as in pathlib, but keep line ends; UTF-8 unless `encoding` is given."""
+        """Read the text, as in pathlib, but without converting line endings. It is decoded as UTF-8 unless
+        `encoding` is given.
+        """
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Create the directory, as in pathlib. Its name survives a power failure."""
+        """Create the directory, as in pathlib. Its name survives a power failure if its parent is readable."""
         for left in reversed(range(_REMOVALS)):
             try:
                 host().mkdir(str(self))
@@ -145,7 +146,9 @@ class LocalPath(PosixPath, Location):
         host().open(str(self), "ab").close()
 
     def rename(self, target: os.PathLike[str] | str) -> Self:
-        """Rename as in pathlib. It replaces a file, or an empty directory."""
+        """Rename the file or directory, as in pathlib. An existing file or empty directory at `target` is
+        replaced.
+        """
         host().rename(str(self), str(target))
         return type(self)(target)
 
@@ -169,20 +172,20 @@ class LocalPath(PosixPath, Location):
         return self
 
     def is_within(self, outer: Location) -> bool:
-        """Whether the path is `outer` or lies below it, with symbolic links resolved."""
+        """Return whether the path is `outer` or lies below it, with symbolic links resolved."""
         return outer.local is not None and self.resolve().is_relative_to(outer.local.resolve())
 
     def version(self) -> tuple[int, ...]:
-        """Return the size, the times of the last changes of content and of attributes, and the inode.
+        """Return (size, modification time, status-change time, inode), with times in nanoseconds.
 
-        Raises FileNotFoundError if there is no such file.
+        Raises FileNotFoundError if the file does not exist.
         """
         status = self.stat()
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def bytes_below(self) -> int:
         """Return the total size in bytes of all files below a directory. Files that are removed during the
-        call do not count.
+        call are not counted.
         """
         total = 0
         for path in self.rglob("*"):
@@ -192,11 +195,13 @@ class LocalPath(PosixPath, Location):
         return total
 
     def missing_hint(self) -> str:
-        """Return an empty string: no setting can be missing on a local disk."""
+        """Return an empty string, because a local disk needs no settings."""
         return ""
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Read the bytes [start, end) of recorded files below the directory."""
+        """Return the bytes of each range (record, start, end): the bytes [start, end) of a recorded file
+        below the directory.
+        """
         return [read_range(self / record.path, start, end) for record, start, end in ranges]
 
     def record(self, relative: str) -> FileRecord:
@@ -206,7 +211,8 @@ class LocalPath(PosixPath, Location):
 
     def verify(self, record: FileRecord) -> Path:
         """Return the path of a recorded file below the directory. The file is verified once per process, and
-        again if it has changed since. Raises CorruptFileError if it is missing or differs from its record.
+        again if it has changed since. Raises CorruptFileError if the file is missing or differs from its
+        record.
         """
         path = self / record.path
         try:
@@ -218,9 +224,9 @@ class LocalPath(PosixPath, Location):
         return path
 
     def write_atomic(self, content: Content, check: Check | None = None) -> None:
-        """Write the file under another name, fsync it and rename it.
+        """Write the file under a temporary name, fsync it and rename it.
 
-        The write is repeated after an I/O error that may be transient. `check` is called before each.
+        The write is repeated after an I/O error that may be transient. `check` is called before each attempt.
         """
         write = content if callable(content) else partial(_write_bytes, content)
         for _ in range(_REMOVALS):
@@ -248,7 +254,7 @@ class LocalPath(PosixPath, Location):
         self.parent.fsync()
 
     def _create(self) -> BinaryIO:
-        """Open a new file, and create its directory if it is missing."""
+        """Open a new file for writing. Its directory is created if missing."""
         try:
             return host().open(str(self), "wb")
         except FileNotFoundError:
@@ -256,7 +262,7 @@ class LocalPath(PosixPath, Location):
             return host().open(str(self), "wb")
 
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
-        """Write the file unless it exists, by means of a hard link. Returns whether this call wrote it."""
+        """Write the file unless it already exists, using a hard link. Returns whether this call wrote it."""
         if self.exists():
             return False
         aside = self.with_name(f".{self.name}.{host().unique()}.tmp")
@@ -285,8 +291,9 @@ class LocalPath(PosixPath, Location):
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, through one descriptor. If another process replaces the file during
-        the call, its file is kept.
+        """Overwrite the file in place, through one descriptor, if it exists and `accept` returns True for its
+        current bytes. Returns whether it was written. If another process replaces the file during the call,
+        the other process's file is unaffected.
         """
         try:
             with self.open("r+b", buffering=0) as file:
@@ -299,9 +306,10 @@ class LocalPath(PosixPath, Location):
         return True
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Replace the file's bytes if they equal `expected`, under a lock on its directory.
+        """Replace the file's bytes if they equal `expected`, under a lock on the file's directory.
 
-        Returns whether it did. It does not if another process removed the directory.
+        Returns whether the bytes were replaced. They are not if another process holds the lock or has removed
+        the directory.
         """
         try:
             with host().lock(str(self.parent)) as alone:
@@ -318,7 +326,9 @@ class LocalPath(PosixPath, Location):
             host().fsync_directory(str(self))
 
     def probe_writable(self) -> None:
-        """Create the directory if it is missing, and a temporary file in it. Raises OSError if that fails."""
+        """Create the directory if it is missing, then create and remove a temporary file in it. Raises
+        OSError if that fails.
+        """
         self.mkdir(parents=True, exist_ok=True)
         host().probe(str(self))
 
@@ -340,14 +350,14 @@ class LocalPath(PosixPath, Location):
                     raise
 
     def remove_temporaries(self) -> None:
-        """Remove all temporary files that killed calls of `write_atomic` have left below the directory."""
+        """Remove all temporary files left below the directory by killed calls of `write_atomic`."""
         for path in self.rglob(".*.tmp"):
             with suppress(IsADirectoryError):
                 path.unlink(missing_ok=True)
 
 
 def discard(directory: LocalPath) -> None:
-    """Remove a directory and everything below, as far as the file system allows."""
+    """Remove a directory and everything below it, as far as the file system allows. Errors are ignored."""
     with suppress(OSError):
         directory.remove_tree()
 
@@ -364,9 +374,10 @@ def read_range(path: Path, start: int, end: int) -> bytes:
 
 
 def verify_once(path: Path, record: FileRecord) -> None:
-    """Raise CorruptFileError if a file differs from its record, FileNotFoundError if there is none.
+    """Raise CorruptFileError if a file differs from its record, and FileNotFoundError if it does not exist.
 
-    The checksum is computed once per process and state of the file.
+    A process computes the checksum of a file once, and again only after the file's size, modification time or
+    inode has changed.
     """
     status = host().stat(str(path))
     _verify(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)

@@ -1,13 +1,13 @@
 """Leases keep a second process from doing the same work in an output root or a run directory.
 
-A lease is a small file, `.lease`, with a counter that its holder raises every few seconds. Another process
-watches it, measuring time with its own monotonic clock: while the bytes change, the holder is alive; after a
-timeout without a change, the lease may be taken over. Neither clocks of two machines nor file times are
-compared. A holder that is known to be dead is not waited for. This can be known only of processes of the same
-machine, boot and process namespace.
+A lease is a small file, `.lease`, with a counter that its holder increments every few seconds. Another
+process watches the file and measures time with its own monotonic clock. While the bytes keep changing, the
+holder is alive; after a timeout without a change, the lease may be taken over. Neither the clocks of two
+machines nor file times are ever compared. The lease of a holder that is known to be dead may be taken over at
+once, but only the death of processes of the same machine, boot and process namespace can be known.
 
-A lease saves work and does not guarantee exclusion. It can be lost (the process is suspended, or the store
-does not answer), and two processes may both acquire it at the same instant. Writes under a lease must
+A lease saves work and does not guarantee exclusion. It can be lost when its holder is suspended or the store
+does not answer, and two processes may both acquire it at the same instant. Writes under a lease must
 therefore be correct with two writers.
 """
 
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 class Lease:
     """A lease that this process holds.
 
-    `work` says in one word what the process does: building, training.
+    `work` says in one word what the process is doing: building, training.
     """
 
     path: Location
@@ -44,24 +44,25 @@ class Lease:
     count: int = 0
 
     def state(self) -> bytes:
-        """Return the bytes of the lease: the holder and counter, the facts that show whether the holder is
-        dead, and details for messages.
+        """Return the bytes of the lease file: the holder, the counter, the facts that show whether the holder
+        is dead, and details for messages.
         """
         facts: dict[str, object] = {"holder": self.holder, "count": str(self.count).zfill(_DIGITS), "work": self.work}
         return json.dumps(facts | host().identity()).encode() + b"\n"
 
     def beat(self) -> bool:
-        """Raise the counter. Returns False if another process has taken the lease.
+        """Increment the counter and renew the lease. Returns False if the lease is lost.
 
-        A lease that is gone counts as lost, because another process may have taken it and finished.
+        A missing lease file counts as lost, because another process may have taken the lease and finished.
         """
         self.count += 1
         return self.path.update(self._owns, self.state())
 
     def check(self) -> None:
-        """Raise ConflictError if another process has taken the lease, even if it has finished since.
+        """Raise ConflictError if another process has taken the lease, even if that process has finished
+        since.
 
-        Commands call it immediately before they remove files.
+        Commands call this immediately before they remove files.
         """
         current = _read(self.path)
         if current is None or not self._owns(current):
@@ -77,8 +78,8 @@ class Lease:
         self.path.unlink(missing_ok=True)
 
     def _owns(self, found: bytes) -> bool:
-        """Whether the bytes of a lease file name this lease's holder. Unreadable bytes count as this
-        lease's.
+        """Return whether the bytes of a lease file name the holder of this lease. Unreadable bytes count as
+        this holder's.
         """
         return _facts(found).get("holder", self.holder) == self.holder
 
@@ -94,10 +95,10 @@ def lock(
     timeout: float = TIMEOUT_SECONDS,
     beat: float = _HEARTBEAT_SECONDS,
 ) -> Iterator[Lease]:
-    """Hold the lease of a directory or prefix while the block runs. Waits and raises ConflictError as
-    `acquire` does.
+    """Hold the lease of a directory or prefix during the block. Waits and raises ConflictError as `acquire`
+    does.
 
-    If another process takes the lease over, `lost` is called in a thread. By default it prints a line, and
+    If another process takes over the lease, `lost` is called in a thread. By default a line is printed and
     work continues.
     """
     lease = acquire(place, work, say, wait=wait, timeout=timeout)
@@ -136,8 +137,10 @@ def acquire(
     """Take the lease of a directory or prefix.
 
     If another process holds it, wait until that process has finished, is dead, or has not renewed it for
-    `timeout` seconds. Without `wait`, raise ConflictError as soon as the holder is known to be
-    alive. Raises ConflictError, too, if a process is suspended while it takes the lease, which no other can take then.
+    `timeout` seconds. Without `wait`, raise ConflictError as soon as the holder is known to be alive.
+
+    Also raises ConflictError if this process fails to take over the same lease for 2 * `timeout` seconds.
+    This happens when a process is suspended in the middle of a takeover.
     """
     lease, clock, sleep = Lease(place / LEASE, work), host().monotonic, host().sleep
     watched: bytes | None = None
@@ -186,7 +189,9 @@ def acquire(
 
 
 def _put(lease: Lease, found: bytes | None) -> bool:
-    """Write a lease in place of `found` (None: nothing); False if the file is no longer `found`."""
+    """Write a lease file in place of one with the bytes `found`, or as a new file if `found` is None. Returns
+    False if another process has changed the file in the meantime.
+    """
     if found is None:
         try:
             return lease.path.write_new(lease.state())

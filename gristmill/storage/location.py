@@ -1,8 +1,8 @@
-"""Location: the interface of a file or directory of a corpus, on a local disk or in an object store.
+"""Location: the interface for a file or directory of a corpus, on a local disk or in an object store.
 
-There are two implementations: `gristmill.storage.disk.LocalPath` and
+It has two implementations: `gristmill.storage.disk.LocalPath` and
 `gristmill.storage.object_store.RemotePath`. Code that works with both takes a `Location`. Code that needs a
-local file takes a `pathlib.Path`: a LocalPath is one, a RemotePath is not.
+local file takes a `pathlib.Path`: a LocalPath is a Path, a RemotePath is not.
 """
 
 from abc import ABC, abstractmethod
@@ -15,19 +15,21 @@ from gristmill.errors import CorruptFileError
 from gristmill.host import host
 
 Content = bytes | Callable[[BinaryIO], None]
-"""The bytes of a file, or a function that writes them to a sink. It is called again if the write fails."""
+"""The bytes of a file, or a function that writes them to a sink. The function is called again if the write
+fails.
+"""
 Check = Callable[[], None]
-"""Raises an error if a file must not be written. It is called once the temporary file exists and is still
-empty; if another process removes this file before it gets its final name, the check is repeated with a new
-one. So a process that makes the check fail and then removes temporary files, or the directory, knows that the
-file will not appear afterwards.
+"""A function that raises an error if a file must not be written. It is called once the temporary file exists
+and is still empty. If another process removes this file before it gets its final name, the check is repeated
+with a new temporary file. A process that makes the check fail and then removes the temporary files, or the
+directory, can therefore be sure that the file will not appear afterwards.
 """
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A finished file: its path relative to its manifest's directory, its size in bytes, and the xxh3_128 of
-    all its bytes in hex.
+    """The record of a finished file: its path relative to the directory of its manifest, its size in bytes,
+    and the xxh3_128 of its content in hex.
     """
 
     path: str
@@ -36,24 +38,24 @@ class FileRecord:
 
 
 class Status(Protocol):
-    """The fields of `os.stat_result` that an object store has as well."""
+    """The fields of `os.stat_result` that an object store also provides."""
 
     @property
     def st_size(self) -> int:
-        """Size in bytes."""
+        """The size in bytes."""
         ...
 
     @property
     def st_mtime_ns(self) -> int:
-        """Time of the last change, in nanoseconds since the epoch."""
+        """The time of the last change, in nanoseconds since the epoch."""
         ...
 
 
 class Location(ABC):
     """A file or directory.
 
-    Names, listings and reads are those of `pathlib.Path`. The other operations are those that a corpus needs
-    of its store.
+    Names, listings and reads work as in `pathlib.Path`. The other operations are what a corpus needs from its
+    store.
     """
 
     __slots__ = ()
@@ -83,58 +85,59 @@ class Location(ABC):
 
     @abstractmethod
     def is_within(self, outer: "Location") -> bool:
-        """Whether the path is `outer` or lies below it."""
+        """Return whether the path is `outer` or lies below it."""
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether there is such a file or directory."""
+        """Return whether the file or directory exists."""
 
     @abstractmethod
     def is_file(self) -> bool:
-        """Whether there is such a file."""
+        """Return whether the path is an existing file."""
 
     @abstractmethod
     def is_dir(self) -> bool:
-        """Whether there is such a directory; in an object store, whether there is a file below it."""
+        """Return whether the path is an existing directory. In an object store, a directory exists if a file
+        lies below it.
+        """
 
     @abstractmethod
     def iterdir(self) -> Iterator[Self]:
-        """Yield the files and directories directly below it."""
+        """Yield the files and directories directly below this path."""
 
     @abstractmethod
     def glob(self, pattern: str) -> Iterator[Self]:
-        """Yield everything below the path that matches a pattern of names with slashes between them.
-
-        `**` works on a local disk only.
+        """Yield every path below this one that matches `pattern`, which consists of name patterns separated
+        by slashes.
         """
 
     @abstractmethod
     def stat(self) -> Status:
-        """Return the size and time of the file. Raises FileNotFoundError if there is none."""
+        """Return the size and modification time of the file. Raises FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def version(self) -> tuple[int, ...] | None:
         """Return numbers that change whenever the file is replaced, or None if getting them costs as much as
         reading the file.
 
-        Raises FileNotFoundError if there is none.
+        Raises FileNotFoundError if the file does not exist, except in an object store.
         """
 
     @abstractmethod
     def bytes_below(self) -> int:
-        """Return the total size in bytes of all files below a directory; 0 in an object store, where counting
-        takes many requests.
+        """Return the total size in bytes of all files below a directory. In an object store, where counting
+        would take many requests, return 0.
         """
 
     @abstractmethod
     def missing_hint(self) -> str:
-        """Return the settings that may be missing if nothing is found here, as the end of a message; an empty
-        string if there are none.
+        """Return a hint to append to a message that nothing was found here: the settings that may be missing.
+        Empty if no setting can be missing.
         """
 
     @abstractmethod
     def read_bytes(self) -> bytes:
-        """Read all bytes of the file. Raises FileNotFoundError if there is none."""
+        """Read all bytes of the file. Raises FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def read_text(self, encoding: str | None = None) -> str:
@@ -142,7 +145,8 @@ class Location(ABC):
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Read the bytes [start, end) of recorded files below a directory. They are not verified.
+        """Return the bytes of each range (record, start, end): the bytes [start, end) of a recorded file
+        below the directory. They are not verified.
 
         A range is cut at the end of its file. Raises FileNotFoundError if a file is missing.
         """
@@ -153,11 +157,11 @@ class Location(ABC):
 
     @abstractmethod
     def verify(self, record: FileRecord) -> Path:
-        """Return a local file with the content of a recorded file below a directory. It is verified once per
-        process.
+        """Return a local file with the content of a recorded file below a directory. The content is verified
+        once per process.
 
-        On disk it is the file itself, from an object store its copy in the cache. Raises CorruptFileError if
-        the file is missing or differs from its record.
+        On a local disk the result is the file itself; for an object store it is a copy in the cache. Raises
+        CorruptFileError if the file is missing or differs from its record.
         """
 
     @abstractmethod
@@ -166,9 +170,10 @@ class Location(ABC):
 
     @abstractmethod
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
-        """Write the file as `write_atomic` does unless it exists. Returns whether this call wrote it.
+        """Write the file as `write_atomic` does, unless it already exists. Returns whether this call wrote
+        it.
 
-        Of several processes, exactly one succeeds.
+        If several processes try, exactly one succeeds.
         """
 
     @abstractmethod
@@ -180,15 +185,16 @@ class Location(ABC):
         """Overwrite the file if it exists and `accept` returns True for its current bytes. Returns whether it
         was written.
 
-        Neither atomic nor durable: meant for leases, which are rewritten every few seconds at the same
-        length.
+        The write is neither atomic nor durable. It is meant for leases, which are rewritten every few seconds
+        at the same length.
         """
 
     @abstractmethod
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Replace the file's bytes if they equal `expected`. Returns whether they are `content` now.
+        """Replace the file's bytes if they equal `expected`. Returns whether they are now `content`.
 
-        Object stores have no such conditional write: with two writers, the last one wins.
+        Object stores have no such conditional write. There, the file is replaced in any case, and with two
+        writers the last one wins.
         """
 
     @abstractmethod
@@ -198,7 +204,7 @@ class Location(ABC):
     @abstractmethod
     def probe_writable(self) -> None:
         """Create the directory if it is missing and check that a file can be created in it. Raises OSError if
-        not.
+        that fails.
 
         Does nothing in an object store.
         """
@@ -210,9 +216,11 @@ class Location(ABC):
         """
 
     def set_aside(self) -> Self:
-        """Give a directory a temporary name, so that all of it disappears at once. Returns the new path.
+        """Rename a directory to a temporary name, so that its whole content disappears at once. Returns the
+        new path.
 
-        A writer that is about to publish a file there finds its temporary file gone, and checks again.
+        A writer that is about to publish a file in the directory then finds its temporary file gone, and
+        calls its `check` again.
         """
         aside = self.parent / f".{self.name}.{host().unique()}.tmp"
         self.rename_if_possible(aside)
@@ -221,27 +229,28 @@ class Location(ABC):
 
     @abstractmethod
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file. Raises FileNotFoundError if there is none, unless `missing_ok`."""
+        """Remove the file. Raises FileNotFoundError if it does not exist, unless `missing_ok`."""
 
     @abstractmethod
     def remove_tree(self) -> None:
-        """Remove a directory, or prefix, and everything below it. Does nothing if it does not exist.
+        """Remove a directory or prefix and everything below it. Does nothing if it does not exist.
 
         Another process may remove it at the same time or still write into it. Files written during the
-        removal may stay until the next one.
+        removal may remain until the next removal.
         """
 
     @abstractmethod
     def remove_temporaries(self) -> None:
-        """Remove the temporary files that killed writers have left below a directory. An object store has
-        none.
+        """Remove the temporary files that killed writers left below a directory. Does nothing in an object
+        store, which has no temporary files.
         """
 
 
 def missing_file(path: Location, directory: Location) -> CorruptFileError:
     """Return the error for a recorded file below `directory` that is missing.
 
-    `pipelines forget` and `gc` replace and remove files that a reader may be about to open.
+    Files can go missing during normal operation: `pipelines forget` and `gc` may replace or remove a file
+    that a reader is about to open.
     """
     return CorruptFileError(
         f"{path}: recorded in its manifest but missing; run the command again, and if that does not help, "
@@ -250,7 +259,7 @@ def missing_file(path: Location, directory: Location) -> CorruptFileError:
 
 
 def repair_advice(path: Location, directory: Location) -> str:
-    """Say what to do about a damaged file below `directory`: remove the step that it belongs to."""
+    """Return advice for a damaged file below `directory`: remove the step that it belongs to and build again."""
     step = path.parent
     while str(step) != str(directory) and step != step.parent and not (step / "manifest.json").exists():
         step = step.parent

@@ -1,8 +1,8 @@
-"""RemotePath: files of an object store, under a prefix that looks like a directory.
+"""RemotePath: files in an object store, under a prefix that looks like a directory.
 
-Object stores have neither directories nor renames, and need neither: one request puts a file under its final
-name, and the file appears whole or not at all. Libraries expect local files, so files are read through the
-cache (`gristmill.storage.cache`).
+Object stores have neither directories nor renames, and neither is needed: one request puts a file under its
+final name, and the file appears whole or not at all. Libraries expect local files, so files are read through
+the cache (`gristmill.storage.cache`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,9 @@ class _Status(NamedTuple):
 @final
 @dataclass(frozen=True)
 class RemotePath(Location):
-    """A URL without a trailing slash, with the options that open its store."""
+    """A file or prefix in an object store: its URL without a trailing slash, and the options for opening the
+    store.
+    """
 
     url: str
     remote: Remote
@@ -50,7 +52,7 @@ class RemotePath(Location):
 
     @property
     def name(self) -> str:
-        """The last component."""
+        """The last component of the URL."""
         return self.url.rstrip("/").rpartition("/")[2]
 
     @property
@@ -69,19 +71,19 @@ class RemotePath(Location):
         return None
 
     def is_within(self, outer: Location) -> bool:
-        """Whether the path is `outer` or lies below it."""
+        """Return whether the path is `outer` or lies below it."""
         return f"{self}/".startswith(f"{outer}/")
 
     def exists(self) -> bool:
-        """Whether there is such a file, or a file below this prefix."""
+        """Return whether this file exists, or any file below this prefix."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        """Whether there is such a file."""
+        """Return whether this file exists."""
         return stat_url(self.url, self.remote) is not None
 
     def is_dir(self) -> bool:
-        """Whether there is a file below this prefix."""
+        """Return whether any file exists below this prefix."""
         return bool(children_of_url(self.url, self.remote))
 
     def iterdir(self) -> Iterator["RemotePath"]:
@@ -89,14 +91,16 @@ class RemotePath(Location):
         return (self / name for name in children_of_url(self.url, self.remote))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Yield everything below this prefix that matches a pattern of names with slashes between them."""
+        """Yield every path below this prefix that matches `pattern`, which consists of name patterns
+        separated by slashes.
+        """
         first, _, rest = pattern.partition("/")
         for path in self.iterdir():
             if fnmatchcase(path.name, first):
                 yield from path.glob(rest) if rest else [path]
 
     def stat(self) -> _Status:
-        """Return the size and time of the file. Raises FileNotFoundError if there is none."""
+        """Return the size and modification time of the file. Raises FileNotFoundError if it does not exist."""
         facts = stat_url(self.url, self.remote)
         if facts is None:
             raise FileNotFoundError(self.url)
@@ -107,24 +111,24 @@ class RemotePath(Location):
         return
 
     def bytes_below(self) -> int:
-        """Return 0: the files are not counted."""
+        """Return 0, because counting the bytes would take many requests."""
         return 0
 
     def missing_hint(self) -> str:
-        """Name the setting for a store other than AWS, if it is not set."""
+        """Return a hint that names the setting for stores other than AWS, if it is not set."""
         return endpoint_hint(self.url, self.remote)
 
     def read_bytes(self) -> bytes:
-        """Read all bytes of the file with one request. Raises FileNotFoundError if there is none."""
+        """Read all bytes of the file with one request. Raises FileNotFoundError if it does not exist."""
         return read_url(self.url, self.remote)
 
     def read_text(self, encoding: str | None = None) -> str:
-        """Read the whole file as text, as UTF-8 unless `encoding` is given."""
+        """Read the whole file as text. It is decoded as UTF-8 unless `encoding` is given."""
         return self.read_bytes().decode(encoding or "utf-8")
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Read the bytes [start, end) of recorded files, from cached copies or with concurrent range
-        requests.
+        """Return the bytes [start, end) of recorded files. They are read from copies in the cache, or with
+        concurrent range requests for files without a copy.
         """
         found: list[bytes] = [b""] * len(ranges)
         requested: list[int] = []
@@ -144,12 +148,12 @@ class RemotePath(Location):
         return found
 
     def record(self, relative: str) -> FileRecord:
-        """Return the record of a finished file, which is copied into the cache."""
+        """Copy a finished file into the cache and return its record."""
         return FileRecord(relative, *cache.fetch((self / relative).url, self.remote))
 
     def verify(self, record: FileRecord) -> Path:
-        """Return the path of a verified copy of a recorded file in the cache. The file is fetched if its copy is missing
-        or damaged.
+        """Return the path of a verified copy of a recorded file in the cache. The file is fetched if the copy
+        is missing or damaged. Raises CorruptFileError if the file is missing or differs from its record.
         """
         copy = cache.lookup(record.xxh3_128)
         if copy is not None:
@@ -193,8 +197,8 @@ class RemotePath(Location):
         return FileRecord(relative, *cache.put((self / relative).url, self.remote, content))
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Read the file, then store `content` if `accept` returns True for the bytes read. A write in between
-        is lost.
+        """Read the file, then store `content` if `accept` returns True for the bytes read. Returns whether it
+        was stored. If another process writes between the two requests, its write is lost.
         """
         try:
             if not accept(self.read_bytes()):
@@ -205,8 +209,8 @@ class RemotePath(Location):
         return True
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Store `content` and read it back, because no store can replace an object only if it has a given
-        content.
+        """Store `content`, whatever the file contains, and return whether reading the file back gives
+        `content`. Object stores cannot make the write depend on the current content.
         """
         write_url(self.url, self.remote, content)
         try:
@@ -224,7 +228,7 @@ class RemotePath(Location):
         """Do nothing: object stores cannot rename."""
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file. Raises FileNotFoundError if there is none, unless `missing_ok`."""
+        """Remove the file. Raises FileNotFoundError if it does not exist, unless `missing_ok`."""
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(self.url)
         remove_url(self.url, self.remote)

@@ -12,12 +12,12 @@ from gristmill.storage.remote import Remote, check_url, has_query, shown
 
 
 def parse_location(name: str, remote: Remote | None = None, field: str = "corpus") -> Location:
-    """Parse a path, with `~` expanded, or a URL.
+    """Parse a path or a URL. A leading `~` or `$HOME` of a path is expanded.
 
-    `remote` says which URLs may be opened. Without it, as on a command line, the defaults hold, and
+    `remote` says which URLs may be opened. Without it, as on a command line, the defaults apply, and
     GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public. Raises ConfigError,
-    which names `field`, for a URL that is malformed, whose scheme may not be opened, or that holds
-    credentials or a query: locations are stored and shown.
+    which names `field`, for a URL that is malformed, has a scheme that may not be opened, or contains
+    credentials or a query. These are refused because locations are stored and shown.
     """
     if not is_url(name):
         return LocalPath(expand_location(name, field))
@@ -37,7 +37,7 @@ def parse_location(name: str, remote: Remote | None = None, field: str = "corpus
 
 
 def location_argument(name: str) -> Location:
-    """Parse an argument of a command line with `parse_location`."""
+    """Parse a command-line argument with `parse_location`. Raises the error that argparse expects."""
     try:
         return parse_location(name)
     except ConfigError as error:
@@ -45,7 +45,7 @@ def location_argument(name: str) -> Location:
 
 
 def expand_location(name: str, field: str) -> str:
-    """Expand a location that a configuration names in `field`, as `expand_home` does, but raise ConfigError
+    """Expand a location from the configuration field `field`, as `expand_home` does. Raises ConfigError
     instead of PathError.
     """
     try:
@@ -55,7 +55,9 @@ def expand_location(name: str, field: str) -> str:
 
 
 def parse_local(name: str, field: str) -> LocalPath:
-    """Parse a local path that a configuration names in `field`. Raises ConfigError for a URL."""
+    """Parse a local path from the configuration field `field`. Raises ConfigError for a URL or a path that
+    cannot be expanded.
+    """
     try:
         return local_path(name)
     except PathError as error:

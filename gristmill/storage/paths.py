@@ -1,5 +1,5 @@
-"""Paths that users write, in any package. `~` and `$HOME` are expanded, and nothing that looks like a URL
-becomes a file name.
+"""Handle paths that users write, for all packages. `~` and `$HOME` are expanded, and nothing that looks like
+a URL becomes a file name.
 """
 
 import argparse
@@ -15,18 +15,18 @@ _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})
 
 
 class PathError(ValueError, argparse.ArgumentTypeError):
-    """A path that cannot be used. argparse prints the message after the argument's name."""
+    """A path cannot be used. argparse prints the message after the name of the argument."""
 
 
 class NotLocalError(PathError):
-    """A URL where a local path is expected."""
+    """A URL was given where a local path is expected."""
 
 
 def expand_home(name: str) -> str:
-    """Expand a leading `~`, `~USER` or `$HOME` of a path or URL for this process's user and environment.
+    """Expand a leading `~`, `~USER` or `$HOME` in a path or URL, for this process's user and environment.
 
-    Raises PathError for an unknown user, and for any other leading variable, which would become the name of a
-    directory.
+    Raises PathError for an unknown user, and for any other leading variable, which would otherwise become the
+    name of a directory.
     """
     name = _HOME.sub("~", name, count=1) if _HOME.match(name) else name
     if name.startswith("~"):
@@ -46,15 +46,17 @@ def expand_home(name: str) -> str:
 
 
 def is_url(place: str) -> bool:
-    """Whether a location is a URL, or a misspelt one such as `s3:/bucket`, rather than a path."""
+    """Return whether a location is a URL rather than a path. A misspelt URL such as `s3:/bucket` counts as a
+    URL.
+    """
     return bool(_URL.match(place))
 
 
 def local_path(name: str) -> LocalPath:
-    """Return the path of a local file or directory, expanded. Raises PathError as `expand_home` does.
+    """Return the expanded path of a local file or directory. Raises PathError as `expand_home` does.
 
-    Raises NotLocalError for a URL; the message contains only its scheme, since the rest may contain
-    credentials.
+    Raises NotLocalError for a URL. The message contains only the scheme, since the rest of the URL may
+    contain credentials.
     """
     found = _URL.match(name)
     if found is None:

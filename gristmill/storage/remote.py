@@ -1,9 +1,10 @@
-"""Files behind URLs: object stores and web servers through fsspec, which only this file imports.
+"""Files behind URLs, in object stores and on web servers. They are reached through fsspec, which only this
+file imports.
 
 A URL is opened only if the configuration allows its scheme, and only at public addresses unless the
-configuration says otherwise. Addresses are checked before the first connection, for a clear message, and
-again for every socket that S3 and HTTP open, so that neither a redirect nor a changed DNS answer leads to a
-private address.
+configuration says otherwise. Addresses are checked before the first connection, to give a clear message, and
+again for every socket that S3 and HTTP open. Neither a redirect nor a changed DNS answer can therefore lead
+to a private address.
 """
 
 import errno
@@ -48,21 +49,21 @@ _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: local use
 class Remote:
     """The URLs that may be opened, and the options for opening them.
 
-    Credentials come from where the store's own tools look for them; other options come from fsspec's
-    environment variables (`FSSPEC_S3_ANON=true` for public buckets without credentials).
+    Credentials are taken from where the store's own tools look for them. Other options are taken from
+    fsspec's environment variables (`FSSPEC_S3_ANON=true` for public buckets without credentials).
     """
 
     schemes: tuple[str, ...] = ("s3", "gs", "hf")
-    """Schemes that may be opened, of s3, gs, hf, http and https."""
+    """Schemes that may be opened, out of s3, gs, hf, http and https."""
     endpoint: str = ""
     """URL of the S3 service; empty to use the environment (AWS_ENDPOINT_URL) or the AWS configuration."""
     allow_private: bool = False
-    """Allow hosts whose address is private, loopback, link-local or otherwise not public: a self-hosted
-    store.
+    """Allow hosts whose address is private, loopback, link-local or otherwise not public, such as a
+    self-hosted store.
     """
 
     def check(self) -> None:
-        """Raise ValueError for a scheme that cannot be opened."""
+        """Raise ValueError for a scheme that cannot be opened or an endpoint that is not an HTTP URL."""
         for scheme in self.schemes:
             if scheme not in _LIBRARIES:
                 raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_LIBRARIES)}")
@@ -74,15 +75,17 @@ class Remote:
 
 
 class Facts(NamedTuple):
-    """A remote file: its size in bytes, and an ETag, hash or time that changes with its content, or None."""
+    """Facts about a remote file: its size in bytes and its version. The version is an ETag, hash or time that
+    changes with the content; None if the store gives none.
+    """
 
     size: int
     version: str | None
 
 
 def check_url(field: str, place: str) -> None:
-    """Raise ValueError for a URL that is malformed or contains credentials, since configurations are stored
-    and shown.
+    """Raise ValueError for a URL that is malformed or contains credentials, because configurations are stored
+    and shown. Paths are accepted.
     """
     if not is_url(place):
         return
@@ -107,23 +110,29 @@ def check_url(field: str, place: str) -> None:
 
 
 def holds_credentials(text: str) -> bool:
-    """Whether a URL in a text has a user name, or a parameter with a name like signature, token or key."""
+    """Return whether a text contains a URL with a user name, or a URL parameter with a name like signature,
+    token or key.
+    """
     return bool(_CREDENTIALS.search(text))
 
 
 def has_query(place: str) -> bool:
-    """Whether a location is an HTTP URL with a query or fragment, which may contain a signature or a key."""
+    """Return whether a location is an HTTP URL with a query or fragment, which may contain a signature or a
+    key.
+    """
     return bool(_WEB.match(place)) and ("?" in place or "#" in place)
 
 
 def shown(place: str) -> str:
-    """Return a location as it is shown, logged and stored: HTTP URLs without their query."""
+    """Return a location in the form in which it is shown, logged and stored. The query and fragment of an
+    HTTP URL become `?...`.
+    """
     return re.sub(r"[?#].*", "?...", place, flags=re.DOTALL) if has_query(place) else place
 
 
 def file_name(url: str) -> str:
-    """Return the file name of a URL: the last component of its path without a query, or the host if the path
-    is empty.
+    """Return the file name of a URL: the last component of its path without the query, or the host if the
+    path is empty.
     """
     bare = url.partition("://")[2]
     if _WEB.match(url):
@@ -132,9 +141,10 @@ def file_name(url: str) -> str:
 
 
 def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
-    """List every file below a URL by its relative path, which is empty if the URL is itself a file.
+    """Return the facts of every file below a URL, by the file's path relative to the URL. The path is empty
+    if the URL is itself a file.
 
-    Web servers have no listings: an HTTP URL is one file.
+    Web servers have no listings, so an HTTP URL is always one file.
     """
     if url.lower().startswith("http"):
         return {"": _ask(url, remote, lambda store, path: _facts(url, store.info(path)))}
@@ -151,8 +161,8 @@ def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
 
 
 def stat_url(url: str, remote: Remote) -> Facts | None:
-    """Return the size and version of a remote file; None if there is none, even if there are files below the
-    URL.
+    """Return the size and version of a remote file. None if no file has this URL, even if files exist below
+    it.
     """
 
     def facts(store: Any, path: str) -> Facts | None:
@@ -168,14 +178,16 @@ def stat_url(url: str, remote: Remote) -> Facts | None:
 def open_url(url: str, remote: Remote) -> "RemoteFile":
     """Open a remote file for reading.
 
-    Raises UserError if it is missing or forbidden, RemoteError if the store fails.
+    Raises UserError if it is missing or forbidden, and RemoteError if the store fails.
     """
     options = {"block_size": _BLOCK_BYTES, "cache_type": "readahead"}
     return RemoteFile(url, _ask(url, remote, lambda store, path: store.open(path, "rb", **options)))
 
 
 class RemoteFile(io.RawIOBase):
-    """An open remote file. Failures are RemoteErrors, not OSErrors, which readers treat as damage."""
+    """An open remote file. Failures of the store raise RemoteError, not OSError, because readers treat an
+    OSError as a damaged file.
+    """
 
     def __init__(self, url: str, file: Any) -> None:
         self._url = url
@@ -186,7 +198,7 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Whether the store answers range requests."""
+        """Return whether the store answers range requests."""
         return bool(self._file.seekable())
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -198,7 +210,9 @@ class RemoteFile(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer`. Returns fewer bytes only at the end of the file, even if single responses are short."""
+        """Fill `buffer` and return the number of bytes read. It is less than the size of the buffer only at
+        the end of the file, even if single responses are short.
+        """
         size: int | None = self._file.size
         left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
         filled = 0
@@ -220,7 +234,9 @@ class RemoteFile(io.RawIOBase):
 
 
 def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options: Any) -> Result:
-    """Return the answer to `call(store, path)`; see `gristmill.storage.timeouts.ask`."""
+    """Return the result of `call(store, path)`, with retries, timeouts and errors as in
+    `gristmill.storage.timeouts.ask`.
+    """
 
     def asked() -> Result:
         return call(*_connect(url, remote))
@@ -235,9 +251,10 @@ def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options
 
 
 def endpoint_hint(url: str, remote: Remote) -> str:
-    """Return a hint for messages about S3 URLs if no endpoint is configured, else an empty string.
+    """Return a hint for error messages about S3 URLs if no endpoint is configured, else an empty string.
 
-    Commands that read a corpus do not know its `remote.endpoint`; they take it from the environment.
+    Commands that read a corpus do not know its `remote.endpoint`. They take the endpoint from the
+    environment.
     """
     if not url.lower().startswith("s3:") or remote.endpoint:
         return ""
@@ -251,7 +268,9 @@ def endpoint_hint(url: str, remote: Remote) -> str:
 
 
 def _tries(url: str) -> int:
-    """Return the number of tries. The libraries of object stores retry by themselves; that of HTTP does not."""
+    """Return how often to try a request. The libraries of object stores retry by themselves; the HTTP library
+    does not.
+    """
     return 3 if _WEB.match(url) else 1
 
 
@@ -263,7 +282,9 @@ def _facts(url: str, info: dict[str, Any]) -> Facts:
 
 
 def _connect(url: str, remote: Remote) -> tuple[Any, str]:
-    """Return the fsspec store of a URL, and the path in it."""
+    """Return the fsspec store of a URL, and the URL's path in that store. Raises UserError if the URL may not
+    be opened.
+    """
     scheme = urlsplit(url).scheme.lower()
     if scheme not in remote.schemes:
         raise UserError(
@@ -304,7 +325,7 @@ def _store(scheme: str, remote: Remote) -> Any:
 
 
 def _address(url: str, scheme: str, store: Any) -> str:
-    """Return the URL of the service behind a store."""
+    """Return the URL of the service behind a store; empty if unknown."""
     if scheme == "s3":
         return str(store.s3.meta.endpoint_url)
     if scheme in ("http", "https"):
@@ -313,7 +334,9 @@ def _address(url: str, scheme: str, store: Any) -> str:
 
 
 def _refuse_private(service: str, url: str) -> None:
-    """Raise UserError unless all addresses of a service are public; each service is looked up once."""
+    """Raise UserError unless all addresses of a service are public. A service that has passed is not looked
+    up again.
+    """
     parts = urlsplit(service)
     host, port = parts.hostname or "", parts.port or 443
     if (host, port) in _public:
@@ -335,8 +358,8 @@ _public: set[tuple[str, int]] = set()  # services whose addresses were public at
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the public internet (IANA's special-purpose registries, as in
-    `ipaddress`).
+    """Return whether an IP address belongs to the public internet, according to IANA's special-purpose
+    registries as implemented in `ipaddress`.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
@@ -351,7 +374,7 @@ def is_public(address: str) -> bool:
 
 
 def _public_socket(info: Any) -> socket.socket:
-    """Return a socket for one address of a host; PermissionError if the address is not public."""
+    """Return a socket for an address of a host. Raises PermissionError if the address is not public."""
     family, kind, protocol, _, address = info
     if not is_public(address[0]):
         raise PermissionError(f"{address[0]} is not public")
@@ -359,22 +382,23 @@ def _public_socket(info: Any) -> socket.socket:
 
 
 async def _public_client(**options: Any) -> Any:
-    """Return fsspec's HTTP client, which checks the address of every socket."""
+    """Return an HTTP client for fsspec that checks the address of every socket."""
     import aiohttp
 
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_public_socket), **options)
 
 
 def read_url(url: str, remote: Remote) -> bytes:
-    """Read all bytes of a remote file with one request. Raises FileNotFoundError if there is none."""
+    """Read all bytes of a remote file with one request. Raises FileNotFoundError if it does not exist."""
     alone = {"max_concurrency": 1} if url.lower().startswith("s3:") else {}  # else s3fs requests the size first
     return _ask(url, remote, lambda store, path: bytes(store.cat_file(path, **alone)), size=_SMALL_BYTES, missing=True)
 
 
 def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> list[bytes]:
-    """Read the bytes [start, end) of files of one store, with concurrent requests.
+    """Return the bytes [start, end) of each (URL, start, end), with concurrent requests. All files must be in
+    the same store.
 
-    Raises FileNotFoundError if a file is missing. The caller checks that the results are complete.
+    Raises FileNotFoundError if a file is missing. The caller must check that the results are complete.
     """
     pieces: list[bytes] = []
     for first in range(0, len(ranges), _AT_ONCE):
@@ -393,7 +417,7 @@ def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> l
 
 
 def fetch_url(url: str, remote: Remote, target: Path) -> None:
-    """Copy a remote file to a local one. Raises FileNotFoundError if there is none."""
+    """Copy a remote file to a local file. Raises FileNotFoundError if the remote file does not exist."""
     size = _ask(url, remote, lambda store, path: _facts(url, store.info(path)).size, missing=True)
     target.touch()  # raises a local error here, so that it is not taken for an error of the store
 
@@ -407,20 +431,21 @@ def fetch_url(url: str, remote: Remote, target: Path) -> None:
 
 
 def put_url(url: str, remote: Remote, local: Path) -> None:
-    """Store a local file under a URL, replacing any other. It appears whole or not at all."""
+    """Store a local file under a URL, replacing any existing file. It appears whole or not at all."""
     _ask(url, remote, lambda store, path: store.put_file(str(local), path), size=local.stat().st_size)
 
 
 def write_url(url: str, remote: Remote, content: bytes) -> None:
-    """Store bytes under a URL, replacing any other file."""
+    """Store bytes under a URL, replacing any existing file."""
     _ask(url, remote, lambda store, path: store.pipe_file(path, content), size=len(content))
 
 
 def create_url(url: str, remote: Remote, content: bytes) -> bool:
-    """Store bytes under a URL unless the file exists or another process is creating it.
+    """Store bytes under a URL, unless the file exists or another process is creating it.
 
-    Returns whether the file now holds these bytes, because this call or its first attempt stored them. In a
-    store without conditional requests, which answers 501, the last writer wins.
+    Returns whether this call stored them. It also returns True if the file already has exactly these bytes,
+    because an earlier attempt may have stored them although its response was lost. In a store without
+    conditional requests, which answers 501, the last writer wins.
     """
 
     def create(store: Any, path: str) -> bool:
@@ -445,7 +470,7 @@ def create_url(url: str, remote: Remote, content: bytes) -> bool:
 
 
 def remove_url(url: str, remote: Remote) -> None:
-    """Remove a remote file, or everything below a prefix; no error if there is nothing."""
+    """Remove a remote file, or everything below a prefix. It is not an error if nothing exists."""
 
     def remove(store: Any, path: str) -> None:
         if store.exists(path):
@@ -456,7 +481,7 @@ def remove_url(url: str, remote: Remote) -> None:
 
 
 def children_of_url(url: str, remote: Remote) -> list[str]:
-    """Return the names directly below a prefix; empty if there are none."""
+    """Return the names directly below a prefix, sorted. Empty if nothing exists below it."""
 
     def children(store: Any, path: str) -> list[str]:
         names = store.ls(path, detail=False)
@@ -469,5 +494,5 @@ def children_of_url(url: str, remote: Remote) -> list[str]:
 
 
 def modified_ns(url: str, remote: Remote) -> int:
-    """Return when a remote file was stored, in nanoseconds since the epoch."""
+    """Return the time at which a remote file was stored, in nanoseconds since the epoch."""
     return _ask(url, remote, lambda store, path: int(store.modified(path).timestamp() * 1e9), missing=True)

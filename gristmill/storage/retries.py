@@ -1,4 +1,4 @@
-"""Retry transient I/O errors (EIO, ESTALE, ETIMEDOUT), and attach the file name."""
+"""Retry transient I/O errors (EIO, ESTALE, ETIMEDOUT) and attach the file name to errors."""
 
 import errno
 from collections.abc import Callable
@@ -15,11 +15,11 @@ _TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 
 def retry(place: Any, call: Callable[[], Result]) -> Result:
-    """Call a function that starts from scratch each time, up to three times with growing pauses. Returns its
-    result.
+    """Call a function up to three times, with growing pauses, until it raises no transient error. Returns its
+    result. The function must start from scratch each time.
 
-    After a failed fsync the kernel may regard unwritten pages as clean. A file is therefore never fsynced
-    again: the next try writes it under another name.
+    After a failed fsync, the kernel may regard unwritten pages as clean. A file is therefore never fsynced
+    again: the next attempt writes it under another name.
     """
     for attempt in range(1, _ATTEMPTS):
         try:

@@ -16,7 +16,7 @@ _CHUNK = 1 << 20
 
 
 def file_checksum(path: Path) -> str:
-    """Return the xxh3_128 of the whole file, in hex."""
+    """Return the xxh3_128 of a whole file, in hex."""
     with spend(HASHING):
         return retry(path, lambda: _checksum(path))
 
@@ -35,20 +35,21 @@ def canonical_json(value: Any) -> bytes:
 
 
 def digest(value: Any) -> str:
-    """Return the xxh3_128 of the canonical JSON of a value: 32 hex digits."""
+    """Return the xxh3_128 of a value's canonical JSON, as 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(canonical_json(value))
 
 
 def write_json(path: Location, value: dict[str, Any], check: Check | None = None) -> None:
-    """Write a JSON object atomically, with its own checksum in the field `checksum`, if `check` passes.
+    """Write a JSON object atomically if `check` passes. The field `checksum` is added; it is the checksum of
+    the other fields.
 
-    It is indented, with its keys in the order given.
+    The file is indented, with its keys in the given order.
     """
     path.write_atomic(_with_checksum(value), check)
 
 
 def write_new_json(path: Location, value: dict[str, Any], check: Check | None = None) -> bool:
-    """Write a JSON object as `write_json` does unless the file exists. Returns whether this call wrote it."""
+    """Write a JSON object as `write_json` does, unless the file exists. Returns whether this call wrote it."""
     return path.write_new(_with_checksum(value), check)
 
 
@@ -61,7 +62,7 @@ def _with_checksum(value: dict[str, Any]) -> bytes:
 def read_json(path: Location, advice: str = "remove it and run the same command again") -> dict[str, Any]:
     """Read a JSON object written by `write_json` and verify its checksum.
 
-    `advice` says what to do about a damaged file. Raises FileNotFoundError if there is no file, and
+    `advice` says what to do about a damaged file. Raises FileNotFoundError if the file does not exist, and
     CorruptFileError if its content is not what was written.
     """
     value = _parse_intact(retry(path, path.read_bytes))
@@ -73,7 +74,7 @@ def read_json(path: Location, advice: str = "remove it and run the same command 
 
 
 def _parse_intact(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in `data`; None unless its checksum is right."""
+    """Return the JSON object in `data`, or None if its checksum is wrong or missing."""
     try:
         value = json.loads(data)
         body = {name: field for name, field in value.items() if name != "checksum"}

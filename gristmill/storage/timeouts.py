@@ -1,7 +1,7 @@
-"""Calls to an object store or a web server, with timeouts, retries and our own errors.
+"""Calls to object stores and web servers, with timeouts, retries and our own errors.
 
-The libraries keep waiting as long as any bytes arrive, however few. Here, the timeout of a call is
-proportional to the bytes that it transfers. A call that takes longer is abandoned and counts as failed.
+The libraries keep waiting while any bytes arrive, however few. Here, the time limit of a call grows with the
+number of bytes that it transfers. A call that takes longer is abandoned and counts as failed.
 """
 
 import errno
@@ -34,14 +34,13 @@ def ask(
     missing: bool = False,
     tries: int = 3,
 ) -> Result:
-    """Run a call that transfers about `size` bytes and return its result.
+    """Run a call that transfers about `size` bytes and return its result. Transient failures are retried, up
+    to `tries` attempts in all; a timeout is not retried.
 
-    Transient failures are retried, up to `tries` in all.
-
-    Raises RemoteError if the store fails each time, or takes longer than `seconds` (default: two minutes)
-    plus a second for each 64 KiB. Raises UserError if something is missing or forbidden; with `missing`,
-    FileNotFoundError if it is missing. Messages name `place`; with `secret` they contain nothing else of the
-    library's error.
+    Raises RemoteError if the store fails in every attempt, or if an attempt takes longer than `seconds`
+    (default: two minutes) plus a second for each 64 KiB. Raises UserError if access is denied or the file is
+    missing; with `missing`, a missing file raises FileNotFoundError instead. Messages name `place`. With
+    `secret`, they contain no other text from the library's error, only its type or HTTP status.
     """
     limit = (_SECONDS if seconds is None else seconds) + size / _LEAST_RATE
     for pause in _PAUSES[: tries - 1]:
@@ -81,8 +80,8 @@ def _errors(place: str, secret: bool, missing: bool) -> Iterator[None]:
 
 
 def hides_failure(error: FileNotFoundError) -> bool:
-    """Whether the server failed although fsspec raised FileNotFoundError, which it also raises for a missing
-    file.
+    """Return whether a FileNotFoundError from fsspec hides a server failure. fsspec raises it both for
+    missing files and for failures.
     """
     cause = error.__cause__
     failed = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
@@ -90,7 +89,7 @@ def hides_failure(error: FileNotFoundError) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of the response that caused an error; None if there was no response."""
+    """Return the HTTP status of the response that caused an error. None if no response did."""
     for found in (error, error.__cause__):
         response: Any = getattr(found, "response", None)
         facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}

@@ -1,4 +1,4 @@
-"""Run tasks of fused part stages: a task reads the text of a part once and writes one annotation file per
+"""Run tasks of fused part stages: each task reads the text of a part once and writes one annotation file per
 stage.
 
 This code runs on a worker; `pipelines.building.build` submits the tasks and publishes what they wrote.
@@ -27,7 +27,10 @@ from pipelines.planning.poison import unwrapped
 
 @dataclass(frozen=True)
 class StageWork:
-    """One stage's share of a task. `code` says where the code of the stage comes from (`gristmill.libraries.provenance`)."""
+    """One stage's share of a task. `key` identifies the stage in the cache of stages that a worker process
+    has set up. `visible` are the names of the steps whose columns the stage may read. `code` says where the
+    code of the stage comes from (`gristmill.libraries.provenance`).
+    """
 
     name: str
     key: str
@@ -40,7 +43,7 @@ class StageWork:
 
 @dataclass(frozen=True)
 class AnnotateTask:
-    """Stages to run over one part, in an order that satisfies their inputs."""
+    """One task: the stages to run over one part, in an order that satisfies their inputs."""
 
     part: Part
     works: tuple[StageWork, ...]
@@ -82,8 +85,8 @@ def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str
 
 
 def annotate_rows(probe: Probe) -> None:
-    """Run one stage of a task over some documents of its part. The stages before it must have committed their
-    columns.
+    """Run one stage of a task over some documents of its part and discard the output. The stages before it
+    must have committed their columns.
     """
     part, work = probe.task.part, probe.task.works[probe.stage]
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -99,8 +102,8 @@ def annotate_rows(probe: Probe) -> None:
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
-    """Return the stage after its setup, the documents that it receives, and their rows (None if it receives
-    all).
+    """Return the stage after its setup, the documents that it receives from the rows `low` up to `high` of a
+    part, and their row numbers counted from `low` (None if it receives all).
     """
     stage = _READY.get(work.key)
     if stage is None:
@@ -120,8 +123,8 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
 
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
-    """Run a stage over a part and check the columns that it writes; edits are converted to those of the
-    stored text.
+    """Run a stage over a part, check the columns that it writes, and return them. Edits are converted to
+    edits of the stored text.
     """
     stage, docs, rows = _ready(work, part)
     try:
@@ -158,7 +161,9 @@ def _run_stage(work: StageWork, part: Part) -> pa.Table:
 
 
 def _annotate(stage: PartStage, docs: pa.Table) -> pa.Table:
-    """Run a stage and check what it returns. Raises what `annotate_checked` does."""
+    """Run a stage and check what it returns. Raises StageOutputError for edits that do not fit the text, and
+    the errors of `annotate_checked`.
+    """
     table = annotate_checked(stage, docs).combine_chunks()
     if EDITS_COLUMN in table.column_names:
         try:

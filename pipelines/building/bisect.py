@@ -1,5 +1,5 @@
-"""Find by bisection the document that breaks a task: it makes a stage raise an error, exhausts the memory, or
-kills the process.
+"""Find by bisection the document that breaks a task: a document that makes a stage raise an error, exhausts
+the memory, or kills the process.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ class _Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Probe:
-    """One stage of a task, run over the documents from `low` up to `high` of its part; its output is
-    discarded.
+    """A trial run of one stage of a task over the documents from `low` up to `high` of its part. Its output
+    is discarded.
     """
 
     task: Any
@@ -28,8 +28,9 @@ class Probe:
 
 
 def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
-    """Return the first of `count` rows that fails alone; None if rows fail only together. `fails(low, high)`
-    says whether the rows from `low` up to `high` fail.
+    """Return a row, out of `count`, that fails alone, found by bisection. None if the bisection ends at a row
+    that does not, for example because rows fail only together. `fails(low, high)` says whether the rows from
+    `low` up to `high` fail.
     """
     low, high = 0, count
     while high - low > 1:
@@ -47,10 +48,10 @@ def find_poison(
     """Return a PoisonError that names the document that alone breaks a stage of a task every time, or `error`
     if there is no such document.
 
-    Every probe is a separate task with the memory of the last attempt, so it fails in the same way as the
-    task did, even if the task was killed. `names` are the names of the task's stages; `run` is a module-level
-    function. So that no document is blamed for what other programs do to a process, it must break its stage
-    alone three times, and the stage must survive without any documents.
+    Every probe is a separate task with the memory of the last attempt, so that it fails in the same way as
+    the task, even if the task was killed. `names` are the names of the task's stages; `run` is a module-level
+    function. A document is blamed only if it breaks the stage alone three times, and if the stage survives
+    without any documents. Otherwise a document could be blamed for what other programs do to a process.
     """
     part = task.part
 

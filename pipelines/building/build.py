@@ -54,7 +54,7 @@ def plan_and_build(
     quarantine: bool = False,
     variant: str | None = None,
 ) -> CorpusManifest:
-    """Plan without the documents that were set aside before, and build. A document that breaks a step ends
+    """Plan without the documents that earlier builds set aside, and build. A document that breaks a step ends
     the build with PoisonError. With `quarantine`, the document is set aside instead, and the build is planned
     again. `variant` is as in `build`.
     """
@@ -77,16 +77,16 @@ def _keep_units(before: Plan, after: Plan, source: str) -> None:
     """Keep the units that were read before a poison document was found, because reading them again would give
     the same result.
 
-    The unit with that document is unfinished. In an object store, which cannot rename, all units are read
-    again.
+    The unit with that document is unfinished. In an object store, where directories cannot be renamed, all
+    units are read again.
     """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
     (root / old).rename_if_possible(root / new)
 
 
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: str | None = None) -> CorpusManifest:
-    """Run every step of the plan that is not published, then publish the corpus, or a variant of it under this name.
-    Returns its manifest.
+    """Run every step of the plan that is not published. Then publish the corpus, or with `variant` a variant
+    of this name, and return its manifest.
     """
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
@@ -119,8 +119,8 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: 
 
 
 def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
-    """Run `work` and return True. If it fails and a concurrent build has published steps meanwhile, adopt
-    these steps and return False, so that the caller tries again with the remaining ones. The failure may be
+    """Run `work` and return True. If it fails but a concurrent build has published steps meanwhile, adopt
+    these steps and return False, so that the caller tries again with the remaining steps. The failure may be
     due to the other build, which removes files that only unfinished steps need.
     """
     started, before = time.perf_counter(), len(state.published)
@@ -166,7 +166,7 @@ def _find_published(state: Build) -> None:
 
 
 def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
-    """Whether a step was published under another tombstone, or one of its inputs is not published."""
+    """Return whether a step was published under another tombstone, or one of its inputs is not published."""
     if manifest is None:
         return (state.root / step.directory / "manifest.json").exists()
     needed = [state.plan.step(label) for label in step.inputs() if label not in state.published]
@@ -195,8 +195,8 @@ def _check_reads(state: Build) -> None:
 
 
 def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
-    """Raise ConflictError if `root` holds anything but this corpus; with `write`, mark it as this corpus's
-    directory.
+    """Raise ConflictError if `root` belongs to another corpus or holds files that are not of a corpus. With
+    `write`, mark it as the directory of this corpus.
     """
     marker = root / "corpus.txt"
     try:
@@ -217,7 +217,9 @@ def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
 
 
 def refuse_unwritable(root: Location) -> None:
-    """Raise UserError if no file can be created in the local directory `root`; creates it if missing."""
+    """Raise UserError if no file can be created in the directory `root`, which is created if it is missing.
+    An object store is not checked.
+    """
     try:
         root.probe_writable()
     except OSError as error:
@@ -225,8 +227,8 @@ def refuse_unwritable(root: Location) -> None:
 
 
 def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
-    """Return the part steps that can run now, because their inputs are published or written by steps of the
-    same group.
+    """Return the part steps that can run now, because their inputs are published or written by other steps of
+    this group.
     """
     group: list[Step] = []
     labels = set(state.published)
@@ -291,8 +293,8 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
 
 
 def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTask], state: Build) -> list[Result]:
-    """Collect the results in order. If a task breaks, raise PoisonError, which names the document that alone
-    breaks it, or the error of the task if there is no such document.
+    """Collect the results in order. If a task breaks, raise a PoisonError that names the document that alone
+    breaks it. If there is no such document, raise the error of the task.
     """
     try:
         return in_order(results, len(tasks))
@@ -335,7 +337,7 @@ def publish_annotations(
 
 
 def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
-    """Sum counts by `source/part` to counts by source."""
+    """Sum the counts of parts, given by `source/part`, into counts by source."""
     totals: dict[str, Counts] = {}
     for name, count in counts.items():
         source = name.rpartition("/")[0]

@@ -1,4 +1,6 @@
-"""The budget of a build: where its processor time went, on the screen and in `run.json` of the output."""
+"""The budget of a build: the processor time that it used, by purpose, shown on the screen and written to
+`run.json` of the output.
+"""
 
 import os
 import resource
@@ -21,8 +23,9 @@ _SHOWN = 0.02  # share of the total from which a purpose is printed
 def close_and_record(
     cluster: AnyCluster, root: Location, began: float, say: Callable[[str], None], before: float = 0.0
 ) -> None:
-    """Close the cluster, print the budget of the build, and write it to `run.json` if a step was built. `began` is
-    the monotonic time at which the build began, `before` the processor seconds that are not part of it.
+    """Close the cluster, print the budget of the build, and write it to `run.json` if a step was built.
+    `began` is the monotonic time at which the build began, and `before` the processor seconds that were spent
+    before it and do not count.
     """
     # Measured before Ray ends, because what its processes used cannot be found out afterwards.
     seconds, own, workers = processor_seconds() - before, take_account(), cluster.workers
@@ -46,10 +49,11 @@ def close_and_record(
 
 
 def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
-    """Return `processor_seconds` and, in descending order, `by_purpose`. `processor_seconds` are the
-    `seconds` that the operating system counts for the processes of this machine, or the sum over all machines
-    if that is more. If Ray ran on this machine, the purpose `Ray` is what its processes used outside the
-    tasks.
+    """Return `processor_seconds` and, in descending order, `by_purpose`.
+
+    `processor_seconds` is `seconds`, which the operating system counts for the processes of this machine, or
+    the sum over all machines if that is more. If Ray ran on this machine, the purpose `Ray` is the time that
+    its processes used outside of tasks.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())
@@ -63,7 +67,9 @@ def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
 
 
 def describe_budget(budget: Mapping[str, Any]) -> str:
-    """Return one line: the total, and the purposes that took a fiftieth of it or more."""
+    """Return one line: the total, the purposes that took at least a fiftieth of it, and the sum of the other
+    purposes.
+    """
     total, purposes = budget["processor_seconds"], budget["by_purpose"]
     shown = {purpose: seconds for purpose, seconds in purposes.items() if seconds >= _SHOWN * total}
     rest = sum(purposes.values()) - sum(shown.values())
@@ -72,7 +78,7 @@ def describe_budget(budget: Mapping[str, Any]) -> str:
 
 
 def processor_seconds() -> float:
-    """Return the processor seconds of this process and of those that it started."""
+    """Return the processor seconds of this process and of the processes that it started."""
     seconds = tree_seconds(os.getpid())
     if seconds is not None:
         return seconds

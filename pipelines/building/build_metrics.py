@@ -35,7 +35,7 @@ class BuildMetrics:
         self._exporter.record("steps_published", published)
 
     def task(self, step: str, source: str, counts: Counts, text_bytes: int, seconds: float) -> None:
-        """Record that a task has finished its share of a step."""
+        """Record that a task has finished its work for a step."""
         self._exporter.record("task_seconds", seconds, step=step)
         self._count(step, source, counts, text_bytes)
 

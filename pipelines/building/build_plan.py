@@ -1,4 +1,6 @@
-"""The plan of a build as a value: what is finished, what will run and why, and what that is expected to take."""
+"""The plan of a build as a value: which steps are finished, which will run and why, and the time and space
+that these are expected to take.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from pipelines.planning.source_fit import fit_of_plan
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of a build. `name` is that of the step, with its source if it has one (`language.web`); `directory` that of its
-    results below the output; `is_finished` whether they are there; `why` what has changed since it was last built.
+    """A step of a planned build. `name` includes the source if the step has one (`language.web`). `directory`
+    is the directory of its results, relative to the output, and `is_finished` says whether the results are
+    there. `why` says what has changed since the step was last built.
     """
 
     name: str
@@ -32,8 +35,9 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What a build would do. `steps` are in order. `warnings` are about rules that cannot judge a source, or drop what has no
-    value. `expected` has the estimates of the steps that will run, in seconds and bytes, from the rates of earlier builds.
+    """What a build would do. `steps` are in order. `warnings` are about rules that cannot judge a source, and
+    about rules that test columns with missing values. `expected` has the estimates for the steps that will
+    run, in seconds and bytes, from the rates of earlier builds.
     """
 
     plan: Plan
@@ -43,15 +47,15 @@ class BuildPlan:
 
     @property
     def files(self) -> dict[str, tuple[int, int]]:
-        """The number of files of each source, and their size in bytes."""
+        """The number of files of each source, and their total size in bytes."""
         return {name: (len(each.files), each.bytes) for name, each in self.plan.inventories.items()}
 
 
 def plan_build(config: CorpusConfig, rates: Sequence[LocalPath] = ()) -> BuildPlan:
-    """Plan the build of a corpus: list its files, look what is finished, and sample the first records of sources that are not.
-    `rates` are further outputs whose builds the forecast learns from.
+    """Plan the build of a corpus: list its files, find out which steps are finished, and sample the first
+    records of sources that have not been read. `rates` are further outputs whose builds inform the forecast.
 
-    Raises UserError and its subclasses, as `build` would before it runs anything.
+    Raises the same errors (UserError and its subclasses) as `build` would raise before it runs anything.
     """
     output = config.place
     ensure_owner(output, config.name, write=False)

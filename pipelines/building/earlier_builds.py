@@ -1,9 +1,10 @@
-"""Earlier builds of a corpus: manifests that later builds replaced. With them `diff` compares a corpus with itself.
+"""Earlier builds of a corpus: manifests that later builds replaced. With them, `diff` compares a corpus with
+an earlier state of itself.
 
-The manifest that the seventh replacement took away is `earlier-0007-1a2b3c4d5e6f.json`, named after its fingerprint, beside the
-manifest of the corpus. Its steps stay where they are until `gc` removes them, which keeps those of the last earlier build, or of
-as many as it is told, and removes the manifests of the others. `forget` removes all earlier builds, because it rewrites only the
-steps of the published corpus.
+The seventh manifest to be replaced is kept as `earlier-0007-1a2b3c4d5e6f.json`, with digits of its
+fingerprint, next to the manifest of the corpus. The steps of an earlier build stay in place until `gc`
+removes them. `gc` keeps the last earlier build, or as many as the user asks for, and removes the manifests of
+the others. `forget` removes all earlier builds, because it rewrites only the steps of the published corpus.
 """
 
 import re
@@ -26,7 +27,9 @@ Place = TypeVar("Place", bound=Location)
 
 @dataclass(frozen=True)
 class EarlierBuild(Generic[Place]):
-    """The kept manifest of a build: how many were kept before it, the first 12 digits of its fingerprint, and its file."""
+    """A kept manifest of an earlier build: its number, counting up from 1, the first 12 digits of its
+    fingerprint, and its file.
+    """
 
     number: int
     fingerprint: str
@@ -34,28 +37,29 @@ class EarlierBuild(Generic[Place]):
 
 
 def earlier_builds(directory: Place) -> list[EarlierBuild[Place]]:
-    """Return the earlier builds that are kept in the directory of a corpus, the oldest first."""
+    """Return the earlier builds that are kept in the directory of a corpus, oldest first."""
     names = (path.name for path in directory.glob(f"{EARLIER}*.json"))
     matches = sorted((int(match[1]), match[2], match[0]) for match in map(_FILE.fullmatch, names) if match)
     return [EarlierBuild(number, fingerprint, directory / name) for number, fingerprint, name in matches]
 
 
 def surplus_builds(directory: Place, keep: int) -> list[EarlierBuild[Place]]:
-    """Return all earlier builds but the last `keep`."""
+    """Return all earlier builds except the last `keep`, oldest first."""
     builds = earlier_builds(directory)
     return builds[: max(0, len(builds) - keep)]
 
 
 def is_build_name(text: str) -> bool:
-    """Whether a text names an earlier build: `previous`, or 6 or more digits of a fingerprint."""
+    """Return whether a text names an earlier build: `previous`, or 6 or more digits of a fingerprint."""
     return text == PREVIOUS or _FINGERPRINT.fullmatch(text) is not None
 
 
 def find_earlier(corpus: Location, name: str) -> Location:
-    """Return the manifest of an earlier build of a corpus: of the one before (`previous`), or of that whose fingerprint begins
-    with `name`. The corpus is given by its directory or its manifest, which may be that of an earlier build, too.
+    """Return the manifest of an earlier build of a corpus. `name` is `previous`, for the last earlier build
+    that differs, or the first digits of a fingerprint. The corpus is given by its directory or its manifest,
+    which may itself be the manifest of an earlier build.
 
-    Raises UserError if it is not kept.
+    Raises UserError if no such build is kept, or if several fingerprints begin with `name`.
     """
     directory = corpus.parent if corpus.suffix == ".json" else corpus
     own = load_corpus(corpus).fingerprint
@@ -81,8 +85,8 @@ def find_earlier(corpus: Location, name: str) -> Location:
 
 
 def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Location | None:
-    """Keep the published manifest that `manifest` is about to replace, if its steps are others and all are there. Returns its
-    file, None if nothing is kept.
+    """Keep a copy of the published manifest that `manifest` is about to replace, if its steps differ and are
+    all still there. Return the file of the copy; None if nothing is kept.
 
     `check` must raise an error if documents were forgotten since the build began.
     """
@@ -120,4 +124,4 @@ def _steps(manifest: CorpusManifest) -> list[str]:
 
 
 class _IncompleteError(Exception):
-    """A step of the build to keep is missing."""
+    """Raised if a step of the build to keep is missing."""

@@ -1,4 +1,4 @@
-"""Publish a corpus: its manifest, through which a trainer finds all files, and its report."""
+"""Publish a corpus: its manifest, which leads a trainer to all files, and its report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,7 +57,9 @@ def corpus_manifest(
 
 
 def _commits(inventory: Inventory) -> dict[str, dict[str, str]]:
-    """Return the commit of every git repository of a source, by its path; nothing for other files."""
+    """Return `commits`, the commit of every git repository of a source by its path; empty for a source
+    without repositories.
+    """
     commits = {file.path: file.commit for file in inventory.files if file.commit is not None}
     return {"commits": commits} if commits else {}
 
@@ -94,8 +96,9 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write `manifest.json` of the corpus, and its report if anything changed; of a variant, only its manifest. The manifest
-    of another build that is replaced is kept (`earlier_builds`).
+    """Write the corpus's `manifest.json`, and its report if anything changed. For a variant, write only the
+    variant's manifest. If the new manifest replaces the manifest of a different build, the old one is kept
+    (`earlier_builds`).
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """

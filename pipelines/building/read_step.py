@@ -1,5 +1,5 @@
-"""Run the read steps of a build: one task per group of files streams parts to disk; when all have finished,
-the step is published.
+"""Run the read steps of a build. One task per group of files streams parts to disk; when all tasks of a step
+have finished, the step is published.
 """
 
 import time
@@ -62,7 +62,9 @@ def read_files(task: _ReadTask) -> tuple[Receipt, float]:
 
 
 def _read_unit(task: _ReadTask) -> Receipt:
-    """Read one group of files into parts, an index of files and the quarantined records."""
+    """Read one group of files. Write its parts, its index of files and its quarantined records, and return
+    its receipt.
+    """
     if task.code:
         check_code(f"read.{task.source.name}", format_of(task.source.format).reader, task.code)
     records, parts, indexes, aside = [], [], [], QUARANTINE.empty_table()
@@ -94,7 +96,9 @@ def _read_unit(task: _ReadTask) -> Receipt:
 
 
 def _index(part: ReadPart, name: str) -> pa.Table:
-    """Return the index of the files of a part, with the part's name in it: columns of FILE_INDEX."""
+    """Return the index of the files of a part, with the part's name added: a table with the columns of
+    FILE_INDEX.
+    """
     names = pa.array([name] * part.files.num_rows, pa.string())
     return part.files.append_column("part", names).cast(FILE_INDEX)
 
@@ -188,7 +192,7 @@ def _advise_more_units(tasks: Sequence[_ReadTask], state: Build) -> None:
 
 
 def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> ReadCounts:
-    """Check the accounting of a read step and publish it. Returns its counts."""
+    """Check the accounting of a read step, publish it, and return its counts."""
     step = state.plan.step(f"read.{source.name}")
     parts: list[PartRecord] = []
     files: list[FileRecord] = []
@@ -221,8 +225,8 @@ def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> 
 
 
 def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
-    """Remove surplus parts, left by an attempt during which a file changed. Those that `forget` has rewritten are of a step
-    that another build has published since this one began.
+    """Remove surplus parts that were left by an attempt during which a file changed. Parts rewritten by
+    `forget` are kept: they belong to a step that another build has published since this build began.
     """
     known = {record.path for record in records}
     for path in directory.glob("parts/*"):
@@ -231,13 +235,13 @@ def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
 
 
 def file_indexes(directory: Location, manifest: StepManifest) -> list[pa.Table]:
-    """Return the index of every unit of a published read step: columns of FILE_INDEX."""
+    """Return the index of every unit of a published read step, as tables with the columns of FILE_INDEX."""
     records = [record for record in manifest.files if record.path.startswith("files/")]
     return [read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX)) for record in records]
 
 
 def quarantined(directory: Location, manifest: StepManifest) -> pa.Table:
-    """Return all quarantined records of a published read step: columns of QUARANTINE."""
+    """Return all quarantined records of a published read step, as a table with the columns of QUARANTINE."""
     records = [record for record in manifest.files if record.path.startswith("quarantine/")]
     tables = [read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE)) for record in records]
     return pa.concat_tables(tables) if tables else QUARANTINE.empty_table()

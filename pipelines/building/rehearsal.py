@@ -1,4 +1,6 @@
-"""A rehearsal: the build of a small share of the records, in a directory of its own, from which the whole is estimated."""
+"""A rehearsal: the build of a small share of the records in a separate directory, from which the whole build
+is estimated.
+"""
 
 from dataclasses import replace
 
@@ -9,10 +11,11 @@ from pipelines.planning.corpus import CorpusConfig
 
 
 def rehearsal(config: CorpusConfig, share: float) -> CorpusConfig:
-    """Return the configuration that reads a share of the records into `OUTPUT-sample-SHARE`. That directory forgets the
-    documents that OUTPUT has forgotten; otherwise they would be read again.
+    """Return a configuration that reads a share of the records into `OUTPUT-sample-SHARE`. Documents that
+    OUTPUT has forgotten are also recorded as forgotten in that directory, because otherwise they would be
+    read again.
 
-    Raises UserError for a share that is none.
+    Raises UserError unless the share is above 0 and below 1.
     """
     if not 0 < share < 1:
         raise UserError(f"--sample: got {share:g}, expected a share of the records above 0 and below 1, such as 0.001")

@@ -43,12 +43,14 @@ def run_build(
 ) -> CorpusManifest:
     """Build a corpus, show the progress, and return its manifest.
 
-    It runs on the Ray cluster at `address`, or on this machine with so many `workers`, by default its cores. With
-    `in_process` and without `address`, every task runs in this process; so it does where what is left of the build takes
-    less time than starting Ray. `memory` is the number of bytes that a task may
-    use. With `quarantine`, documents that break a stage are set aside instead of ending the build. `variant` is the name
-    under which the corpus is published beside that of the output. `before` is the processor time in seconds that this
-    process has spent on other things.
+    The build runs on the Ray cluster at `address`, or on a local Ray with `workers` workers (default: the
+    number of cores). Without `address`, all tasks run in this process if `in_process` is set, or if the
+    remaining steps take less time than starting Ray.
+
+    `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a stage are
+    set aside instead of ending the build. With `variant`, the corpus is published under this name, in
+    addition to the corpus of the output. `before` is the processor time in seconds that this process spent on
+    other things.
     """
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:
@@ -76,10 +78,11 @@ def run_build(
 
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
-    """Return whether what is left to build takes less than _WORTH_RAY, by the rates of the steps that are built.
+    """Return whether the remaining steps take less than _WORTH_RAY, judging by the rates of the steps that
+    are built.
 
-    It is not if a part stage reads texts or a stage is not one of ours, because on Ray a build survives a document that
-    kills its process.
+    Return False if a remaining step reads a source, annotates texts, or has a stage from outside gristmill,
+    because only on Ray does a build survive a document that kills its process.
     """
     output = config.place
     if output.local is None:
@@ -97,7 +100,7 @@ def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: C
 
 
 def _is_safe(step: Step) -> bool:
-    """Return whether no text of a document can break the process of this step."""
+    """Return whether no document text can break the process that runs this step."""
     ours = type(step.stage).__module__.partition(".")[0] == __name__.partition(".")[0]
     reads_text = isinstance(step.stage, PartStage) and any(isinstance(each, Text) for each in step.stage.reads())
     return ours and step.name != "read" and not reads_text

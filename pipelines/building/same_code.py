@@ -1,4 +1,6 @@
-"""Run the tasks of another package's corpus stage only on workers that have the code with which the build was planned."""
+"""Run the tasks of another package's corpus stage only on workers that have the same code of that package as
+the machine that planned the build.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,9 @@ from pipelines.contracts.stage import Cluster, CorpusStage, Item, Result
 
 @dataclass(frozen=True)
 class SameCodeCluster:
-    """A cluster whose tasks first check the code of a stage on their worker. `code` is what `provenance` returns here."""
+    """A cluster whose tasks first check the code of a stage on their worker. `code` is the result of
+    `provenance` on the machine that planned the build.
+    """
 
     cluster: Cluster
     step: str
@@ -20,7 +24,7 @@ class SameCodeCluster:
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """Run tasks as the cluster does. Raises UserError if a worker has other code."""
+        """Run tasks as the wrapped cluster does. Raises UserError if a worker has different code."""
         checked = partial(_run_checked, function, self.step, self.stage, self.code)
         return self.cluster.map(update_wrapper(checked, function, ("__name__",), ()), items, label)
 

@@ -36,7 +36,9 @@ class Build:
     gone: Mapping[str, Sequence[str]]
     """The records that the output had forgotten when the build began, `path#record` by source."""
     variant: str | None = None
-    """The name under which the corpus is published beside that of the directory."""
+    """The name under which the corpus is published as a variant, in addition to the corpus of the directory;
+    None for that corpus itself.
+    """
 
     def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
         """Return the output of a step, through which its tasks write their files."""
@@ -59,8 +61,8 @@ class Build:
             self.published[step.label] = publish_first(self.root, step.directory, manifest, check)
 
     def _check_files(self, step: Step, manifest: StepManifest) -> None:
-        """Raise ConflictError if files of a step are gone, because `forget` or `gc` removed the step as a
-        leftover while this process was suspended.
+        """Raise ConflictError if files of a step are gone. This happens if `forget` or `gc` removed the step
+        as a leftover while this process was suspended.
         """
         missing = self.output(step).missing([*(part.file for part in manifest.parts), *manifest.files])
         if missing:
@@ -74,8 +76,8 @@ class Build:
         check_mark(self.root, mark_of(self.gone))
 
     def check_steps(self) -> None:
-        """Raise ConflictError if documents were forgotten since the build began, or a published step is gone,
-        because `gc` removed it while this process was suspended.
+        """Raise ConflictError if documents were forgotten since the build began, or if a published step is
+        gone because `gc` removed it while this process was suspended.
         """
         self.check_forgotten()
         for step in self.plan.steps if self.root.local is not None else ():
@@ -86,11 +88,11 @@ class Build:
                 )
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
-        """Write `run.json`: the times and rates of a step, which do not belong in its manifest. `seconds` is
-        the sum over tasks and `elapsed` the wall-clock time; `more` are other byte counts.
+        """Write `run.json` of a step: times and rates, which do not belong in its manifest. `seconds` is the
+        sum over tasks and `elapsed` the wall-clock time. `more` are further byte counts.
 
-        The field `peak_bytes` in the file is the peak memory over the tasks of the step's group, 0 if
-        unknown.
+        The field `peak_bytes` in the file is the peak memory over all tasks of the steps that ran together; 0
+        if unknown.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

@@ -1,4 +1,4 @@
-"""The sources that the classes of a classifier come from: sources of built corpora, and their documents in the order of a
+"""The sources of a classifier's classes: sources of built corpora, and the sampling of their documents by
 hash.
 """
 
@@ -19,7 +19,7 @@ _SOURCE = re.compile(f"(.+):({SOURCE_NAME})")
 
 
 def check_split(held_out: float, seed: int) -> None:
-    """Raise ValueError unless `held_out` is a share between 0 and 1, and `seed` a number of 64 bits."""
+    """Raise ValueError unless `held_out` is a share between 0 and 1, and `seed` an unsigned 64-bit number."""
     if not 0 < held_out < 1:
         raise ValueError(f"held_out: got {held_out}, expected a number between 0 and 1")
     if not 0 <= seed < 1 << 64:
@@ -27,7 +27,9 @@ def check_split(held_out: float, seed: int) -> None:
 
 
 def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
-    """Return the sources of `DIRECTORY` or `DIRECTORY:SOURCE`."""
+    """Return (corpus, source) for the source that `DIRECTORY:SOURCE` names, or for all sources of
+    `DIRECTORY`.
+    """
     match = _SOURCE.fullmatch(name)
     directory, source = match.groups() if match else (name, "")
     corpus = open_corpus(parse_location(directory))
@@ -37,14 +39,16 @@ def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
-    """Return the entry of a source in metrics.json; `count` are its kept documents, or those with a label."""
+    """Return the entry of a source in metrics.json. `count` is the number of its kept documents, or of those
+    with a label.
+    """
     facts = corpus.manifest.sources[source]
     origin = {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "source": source}
     return origin | {"kept": count, "licence": facts["licence"], "origin": facts["origin"]}
 
 
 def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
-    """Return the hash of every kept document of a source, uint64."""
+    """Return the hash of the id of every kept document of a source, uint64."""
     orders = [np.zeros(0, np.uint64)]
     for part in corpus.parts(source):
         docs = part.table((DROP, "id"))
@@ -54,11 +58,13 @@ def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
 
 
 def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
-    """Return the hash up to which `count` documents of some sources are sampled; 0 if there is no document."""
+    """Return the threshold for sampling `count` documents of some sources: the documents whose hash is at
+    most this value are the sample. 0 if there is no document.
+    """
     every = np.sort(np.concatenate(orders))
     return int(every[min(count, len(every)) - 1]) if len(every) else 0
 
 
 def hash_id(identifier: bytes, seed: int) -> int:
-    """Return the hash of an id, which decides the sampling."""
+    """Return the hash of an id, by which documents are sampled."""
     return xxhash.xxh3_64_intdigest(identifier, seed)

@@ -10,7 +10,9 @@ BINS = 10
 
 
 def mean_ranks(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each value, from 1, float64 [n]; equal values share the mean of their ranks."""
+    """Return the rank of each value, counting from 1, float64 [n]; equal values share the mean of their
+    ranks.
+    """
     _, groups, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[groups]
     return ranks
@@ -29,8 +31,8 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str, float]]:
-    """Return points of the curve by ascending threshold, at least one per hundredth of recall unless scores
-    are tied.
+    """Return points of the precision-recall curve by ascending threshold: at least one per hundredth of
+    recall, unless scores are tied.
 
     At threshold t, documents with a score of at least t count as positive. `kept` is their share.
     """
@@ -52,7 +54,9 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the area under the curve as a sum over thresholds of precision times the recall gained."""
+    """Return the area under the precision-recall curve: the sum over thresholds of precision times the recall
+    gained.
+    """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
     ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])
@@ -83,7 +87,7 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
 
 
 def calibration_by_source(scores: np.ndarray, positive: np.ndarray, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Return, for each source of the held-out documents, in the order of their names, `documents`, `mean_score`,
+    """Return one entry for each source of the held-out documents, sorted by name: `documents`, `mean_score`,
     `share_positive`, the expected calibration error, and the share of documents on the wrong side of 0.5.
     """
     names, rows = np.array(sources), []

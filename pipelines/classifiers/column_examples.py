@@ -1,5 +1,5 @@
-"""Labelled documents as rows of numbers, for models of columns and of embeddings: from files of labelled ids, or from a
-contrast of sources.
+"""Labelled documents as rows of numbers, for models of columns and of embeddings. The labels come from files
+of labelled ids, or from a contrast of sources.
 """
 
 import gzip
@@ -31,11 +31,13 @@ Labels = Mapping[bytes, tuple[float, str]]
 
 
 class DocumentNumbers(Protocol):
-    """The numbers of documents that a model reads: some columns with a number each, or one with a vector."""
+    """The numbers of a document that a model reads: several columns with one number each, or one column with
+    a vector.
+    """
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns."""
+        """The names of the columns."""
         ...
 
     def knob(self, name: str) -> str:
@@ -43,11 +45,13 @@ class DocumentNumbers(Protocol):
         ...
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Return what is wrong with a column of this type that has had so many definitions in the sources so far, or ""."""
+        """Return what is wrong with a column of this type, or "". `definitions` is the number of different
+        definitions that the column has had in the sources so far.
+        """
         ...
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
-        """Return the numbers of some documents of a part, float64 [n, width], with NaN for a missing one."""
+        """Return the numbers of some documents of a part, float64 [n, width], with NaN for a missing number."""
         ...
 
 
@@ -62,18 +66,19 @@ class NumberColumns:
         return f"columns.{name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Refuse anything but numbers."""
+        """Return a complaint unless the column holds numbers or booleans."""
         return "" if is_number(kind) else f"holds {kind} in it, expected numbers or booleans; leave it out"
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
-        """Return the columns."""
+        """Return the values of the columns for some documents, float64 [n, columns]."""
         return column_values(part, self.names, rows)
 
 
 @dataclass(frozen=True)
 class ColumnExamples:
-    """Labelled documents, sorted by a hash: `values` float64 [n, width] with NaN for a missing one, `targets` float64 [n],
-    `positive` and `held_out` bool [n], and `sources` int64 [n], which index `names`. `facts` are the sources of each class.
+    """Labelled documents, sorted by a hash. `values` is float64 [n, width] with NaN for a missing number,
+    `targets` float64 [n], `positive` and `held_out` bool [n]. `sources`, int64 [n], has the index of each
+    document's source in `names`. `facts` are the sources of each class.
     """
 
     columns: tuple[ModelColumn, ...]
@@ -86,7 +91,7 @@ class ColumnExamples:
     facts: Mapping[str, list[dict[str, Any]]]
 
     def owners(self, rows: np.ndarray) -> list[str]:
-        """Return the sources of some documents, bool [n]."""
+        """Return the name of the source of each document that `rows`, bool [n], selects."""
         return [self.names[number] for number in self.sources[rows].tolist()]
 
     def of(self, positive: bool, held_out: bool) -> np.ndarray:
@@ -97,7 +102,9 @@ class ColumnExamples:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Documents of one source: hashes uint64 [n], values, and targets float64 [n]."""
+    """Documents of one source: the hashes of their ids, uint64 [n], their values, float64 [n, width], and
+    their targets, float64 [n].
+    """
 
     orders: np.ndarray
     values: np.ndarray
@@ -107,7 +114,9 @@ class _Rows:
 def contrast_examples(
     classes: Mapping[str, Sequence[str]], numbers: DocumentNumbers, limit: int, seed: int, held_out: float
 ) -> ColumnExamples:
-    """Return the kept documents of the sources of two classes, at most `limit` of each, sampled by a hash of their ids."""
+    """Return kept documents of two classes, which are given as sources: at most `limit` documents of each
+    class, sampled by a hash of their ids.
+    """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
     owners: dict[tuple[str, str], str] = {}
@@ -135,8 +144,8 @@ def contrast_examples(
 def labelled_examples(
     corpora: Sequence[str], labels: Labels, numbers: DocumentNumbers, seed: int, held_out: float, threshold: float = 1.0
 ) -> ColumnExamples:
-    """Return the documents of some corpora that have labels, dropped ones too; positive are those with a target of
-    `threshold` or more. Raises UserError for an id that no corpus has.
+    """Return the labelled documents of some corpora, including dropped documents. Documents with a target of
+    `threshold` or more are positive. Raises UserError for an id that no corpus has.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
@@ -152,7 +161,9 @@ def labelled_examples(
 
 
 def add_source_facts(facts: dict[str, list[dict[str, Any]]], corpus: Corpus, source: str, positive: np.ndarray) -> None:
-    """Add a source to the facts of the classes that its labelled documents, bool [n], are in."""
+    """Add a source to the facts of each class that has labelled documents from it. `positive`, bool [n], has
+    the class of these documents.
+    """
     for label in LABELS:
         if count := int((positive == (label == "positive")).sum()):
             facts[label].append(source_facts(corpus, source, count))
@@ -161,8 +172,9 @@ def add_source_facts(facts: dict[str, list[dict[str, Any]]], corpus: Corpus, sou
 def labelled_parts(
     corpora: Sequence[str], labels: Labels
 ) -> Iterator[tuple[tuple[Corpus, str], list[tuple[Part, pa.Array, list[bytes]]]]]:
-    """Yield the sources of some corpora that have labelled documents, each with its parts, the rows of the labelled
-    documents, and their ids. A document of two corpora belongs to the first. Raises UserError for an id that no corpus has.
+    """Yield every source of some corpora that has labelled documents, with a list of (part, rows of the
+    labelled documents, their ids). A document that is in two corpora belongs to the first. Raises UserError
+    for an id that no corpus has.
     """
     wanted, known = pa.array(list(labels), ID), set[bytes]()
     for corpus, source in (each for name in corpora for each in open_sources(name, "corpora")):
@@ -184,8 +196,9 @@ def labelled_parts(
 
 
 def read_labels(files: Sequence[str]) -> Labels:
-    """Read files of labels: JSON lines such as {"id": "web/a.jsonl#17", "label": "positive"}, plain or .gz. Raises UserError,
-    with file and line, for anything else, for an id with two labels, and for labels of one class only.
+    """Read files of labels, plain or .gz, with JSON lines such as {"id": "web/a.jsonl#17", "label":
+    "positive"}. Raises UserError, with file and line, for any other line and for an id with two different
+    labels. Also raises it if all labels are of one class.
     """
     labels: dict[bytes, tuple[float, str]] = {}
     for file in files:
@@ -229,7 +242,7 @@ def _parse_label(line: bytes, where: str) -> tuple[bytes, bool]:
 
 
 def identifier_of(printed: str, where: str) -> bytes:
-    """Return the 16 bytes of a printed id. Raises UserError, with the place, for anything else."""
+    """Return the 16-byte id for a printed id. Raises UserError, with `where`, for any other text."""
     try:
         source, path, record = parse_id(printed)
         return document_id(file_key(source, path), record)
@@ -238,7 +251,9 @@ def identifier_of(printed: str, where: str) -> bytes:
 
 
 def _kept_rows(corpus: Corpus, source: str, numbers: DocumentNumbers, highest: int, seed: int, target: float) -> _Rows:
-    """Return the kept documents of a source, which has some, with a hash up to `highest`."""
+    """Return those documents of a source that are kept and whose hash is at most `highest`. The source must
+    have at least one part.
+    """
     orders, values = [], []
     for part in corpus.parts(source):
         docs = part.table((DROP, "id"))
@@ -252,14 +267,16 @@ def _kept_rows(corpus: Corpus, source: str, numbers: DocumentNumbers, highest: i
 
 
 class _Definitions:
-    """What each column means in the sources seen so far."""
+    """The definitions that each column has had in the sources seen so far."""
 
     def __init__(self, numbers: DocumentNumbers) -> None:
         self.numbers = numbers
         self.found: dict[str, list[dict[str, Any]]] = {name: [] for name in numbers.names}
 
     def add(self, corpus: Corpus, source: str) -> None:
-        """Add a source. Raises UserError for a column that no step writes for it, and for one that is not what is read."""
+        """Add the definitions of a source's columns. Raises UserError for a column that no step writes for
+        this source, and for a column that `numbers` cannot read.
+        """
         steps = [step for step in corpus.steps if any(part.source == source for part in step.manifest.parts)]
         kinds = next(corpus.parts(source)).types if steps else pa.schema([])
         for name, known in self.found.items():
@@ -284,7 +301,9 @@ def _assemble(
     seed: int,
     held_out: float,
 ) -> ColumnExamples:
-    """Sort the documents by hash and split them by a hash of their numbers, so that copies of a text are on one side."""
+    """Sort the documents by hash, and split them by a hash of their numbers, so that all copies of a text are
+    on the same side.
+    """
     names = tuple(dict.fromkeys(name for name, _ in gathered))
     sources = [np.full(len(rows.orders), names.index(name)) for name, rows in gathered]
     values = np.concatenate([rows.values for _, rows in gathered])

@@ -1,7 +1,8 @@
-"""Fit models of columns: a logistic regression with constrained signs, and boosted trees by scikit-learn as arrays.
+"""Fit models of columns: a logistic regression with constrained signs, and boosted trees, which scikit-learn
+fits and which are exported as arrays.
 
-A model sees the columns of a document only, so training is deterministic for a regression, and for trees with one version of
-scikit-learn.
+A model sees only the columns of a document. Training a regression is deterministic; training trees is
+deterministic with the same version of scikit-learn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,12 @@ _STEPS, _SWEEPS, _CONVERGED = 200, 1000, 1e-10
 
 @dataclass(frozen=True)
 class RegressionKnobs:
-    """Arguments of a regression."""
+    """Arguments of the method `regression`."""
 
     l2: float = 1.0
-    """Half of this times the squared weights of the standardised columns is added to the sum of losses; above 0."""
+    """L2 penalty, above 0: half of this times the sum of the squared weights of the standardised columns is
+    added to the sum of the losses.
+    """
 
     def check(self) -> None:
         """Validate ranges."""
@@ -37,13 +40,13 @@ class BoostedKnobs:
     trees: int = 100
     """Number of trees."""
     leaves: int = 31
-    """Most leaves of a tree, 2 or more."""
+    """Maximum number of leaves of a tree, 2 or more."""
     learning_rate: float = 0.1
-    """Factor of every tree."""
+    """Factor by which the values of every tree are multiplied."""
     min_documents: int = 20
-    """Fewest training documents in a leaf."""
+    """Minimum number of training documents in a leaf."""
     l2: float = 0.0
-    """Regularisation of the values of leaves."""
+    """L2 regularisation of the values of leaves."""
 
     def check(self) -> None:
         """Validate ranges."""
@@ -56,7 +59,9 @@ class BoostedKnobs:
 
 @dataclass(frozen=True)
 class Fit:
-    """What is fitted: the method with its knobs, the columns and the sign of each (1, -1, or 0 for either)."""
+    """A model to be fitted: the method with its knobs, the columns, and the sign of each column's effect (1,
+    -1, or 0 for either).
+    """
 
     method: Method
     columns: tuple[ModelColumn, ...]
@@ -66,8 +71,8 @@ class Fit:
     seed: int
 
     def train(self, values: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> ColumnModel:
-        """Return the model of training documents: float64 [n, columns] with NaN for a missing value, bool [n], and the weight
-        of each document, float64 [n].
+        """Return a model fitted to training documents. `values` is float64 [n, columns] with NaN for a
+        missing value, `positive` bool [n], and `weights` float64 [n].
         """
         arrays = (
             self._fit_regression(values, positive, weights)
@@ -118,12 +123,13 @@ class Fit:
 def fit_logistic(
     values: np.ndarray, positive: np.ndarray, weights: np.ndarray, signs: Sequence[int], l2: float
 ) -> np.ndarray:
-    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted logistic loss plus
-    l2 / 2 times the squared weights, where each weight has its sign or is 0.
+    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted logistic
+    loss plus l2 / 2 times the squared weights. Each weight must have the sign given for it, or be 0; the sign
+    0 allows any weight.
 
-    Newton's method: each step minimises the quadratic approximation within the bounds by coordinate descent, and is halved
-    until the loss falls. The loss is convex, so its minimum is the only one. Without bounds a step is the solution of linear
-    equations, which is what hundreds of columns need.
+    Uses Newton's method: each step minimises the quadratic approximation within the bounds by coordinate
+    descent, and is halved until the loss falls. The loss is convex, so there is only one minimum. Without
+    bounds, a step is found by solving linear equations instead, which makes hundreds of columns feasible.
     """
     rows = np.hstack([np.ones((len(values), 1)), values])
     penalty = np.array([0.0, *[l2] * values.shape[1]])
@@ -166,7 +172,9 @@ def fit_ridge(values: np.ndarray, targets: np.ndarray, weights: np.ndarray, l2: 
 
 
 def _bounded_step(gradient: np.ndarray, curvature: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the step between two bounds that minimises a quadratic function, by cyclic coordinate descent."""
+    """Return the step within bounds that minimises a quadratic function, found by cyclic coordinate descent;
+    without bounds, by solving linear equations.
+    """
     if np.isinf(low).all() and np.isinf(high).all():
         unbounded: np.ndarray = np.linalg.solve(curvature, -gradient)
         return unbounded
@@ -184,7 +192,9 @@ def _bounded_step(gradient: np.ndarray, curvature: np.ndarray, low: np.ndarray, 
 
 
 def export_trees(trained: Any) -> dict[str, np.ndarray]:
-    """Return the trees of a fitted HistGradientBoostingClassifier of two classes as the arrays of a ColumnModel."""
+    """Return the trees of a fitted HistGradientBoostingClassifier with two classes as the arrays of a
+    ColumnModel.
+    """
     trees = [predictor[0].nodes for predictor in trained._predictors]
     nodes, sizes = np.concatenate(trees), np.array([len(tree) for tree in trees])
     roots = np.cumsum([0, *sizes[:-1]])

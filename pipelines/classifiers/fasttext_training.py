@@ -1,8 +1,8 @@
 """Train and score fastText models for `classifier train`, including models with one source left out.
 
-If classes come from different sources, a classifier can learn the source instead of the class: a template, a
-date, a domain name. Held-out documents of the same sources do not reveal this. A model that was trained
-without a source reveals it on that source's held-out documents.
+If the classes come from different sources, a classifier can learn the source instead of the class: a
+template, a date, a domain name. Held-out documents of the same sources do not reveal this. Training another
+model without one source does, when it is measured on the held-out documents of that source.
 """
 
 import itertools
@@ -73,7 +73,7 @@ class FastTextKnobs:
 
 @dataclass(frozen=True)
 class Example:
-    """A sampled document."""
+    """A sampled document as fastText reads it."""
 
     order: int  # hash of its id, which decides the sampling
     split: int  # hash of its text, which decides the held-out split
@@ -86,10 +86,12 @@ Balance = Literal["none", "downsample", "repeat", "sources"]
 
 
 def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
-    """Return training documents by class. `downsample` reduces the larger class to the size of the smaller
-    one, keeping those with the lowest hashes; `repeat` repeats the smaller class, in the same order, up to
-    the size of the larger one; `sources` repeats documents until all classes have the same size and, within each, all its
-    sources have.
+    """Return the training documents by class, balanced.
+
+    `none` leaves them unchanged. `downsample` reduces the larger class to the size of the smaller one,
+    keeping the documents with the lowest hashes. `repeat` repeats the documents of the smaller class, in the
+    order of their hashes, up to the size of the larger one. `sources` repeats documents until all classes
+    have the same size and, within a class, all sources have the same size.
     """
     if balance == "none":
         return {label: list(documents) for label, documents in examples.items()}
@@ -114,15 +116,15 @@ def _by_source(documents: Sequence[Example]) -> list[list[Example]]:
 
 
 def to_fasttext_line(text: str) -> str:
-    """Return a text as one line of a fastText training file, without words that fastText would read as a
-    label or as the end of a line.
+    """Return a text as one line of a fastText training file. Words that fastText would read as labels are
+    removed. The line ends before the first word `</s>`, which fastText reads as the end of a line.
     """
     text = _LABEL.sub("", text).replace("\n", " ")
     return re.split(r"(?:(?<=[ \t\v\f\r\0])|^)</s>(?=[ \t\v\f\r\0]|$)", text, maxsplit=1)[0]
 
 
 def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
-    """Train a model and save it."""
+    """Train a model on the examples and save it at `path`. Raises UserError if training fails five times."""
     import fasttext
 
     lines = [(e.order, f"__label__{label} {e.line}\n") for label, found in examples.items() for e in found]
@@ -147,7 +149,9 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
 
 
 def score(path: Path, checksum: str, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """Return (scores, whether positive) of documents, as the stage `classifier` would score them."""
+    """Return (scores, whether positive) of all examples. The scores are those that the stage `classifier`
+    would give.
+    """
     model = load_fasttext(path, checksum, "classifier")
     texts = [(label, example.line.encode()) for label, found in examples.items() for example in found]
     bounds = np.cumsum([0, *(len(text) for _, text in texts)], dtype=np.int64)
@@ -164,10 +168,10 @@ def leave_one_source_out(
     names: Mapping[str, Sequence[str]],
     scratch: Path,
 ) -> list[dict[str, Any]]:
-    """For each source of a class with several sources, train a model without it and measure its ROC-AUC on
-    the held-out documents of that source and of the other class.
+    """For each source of a class with several sources, train a model without this source, and measure its
+    ROC-AUC on held-out documents: those of this source and those of the other class.
 
-    `names` are the sources of each class. An entry has `class`, `source`, `held_out` and `roc_auc`; the last
+    `names` are the sources of each class. An entry has `class`, `source`, `held_out` and `roc_auc`; `roc_auc`
     is None if fewer than MIN_DOCUMENTS documents are left for training or measuring.
     """
     entries: list[dict[str, Any]] = []

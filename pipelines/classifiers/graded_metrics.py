@@ -1,4 +1,6 @@
-"""How far predicted scores agree with those of a judge: rank correlation, errors, F1 at a threshold, calibration."""
+"""Agreement of predicted scores with a judge's scores: rank correlation, errors, F1 at a threshold,
+calibration.
+"""
 
 from typing import Any
 
@@ -10,8 +12,8 @@ GROUPS = 10
 
 
 def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
-    """Return Spearman's rank correlation of two arrays, float64 [n], the correlation of their ranks; None if all values of one
-    are the same.
+    """Return Spearman's rank correlation of two arrays, float64 [n]: the correlation of their ranks. None if
+    either array is constant.
     """
     ranks = mean_ranks(predicted), mean_ranks(judged)
     if min(np.ptp(each) for each in ranks) == 0:
@@ -20,8 +22,9 @@ def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
 
 
 def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
-    """Return precision, recall and F1 of a choice among documents, both bool [n], and the shares `chosen` and `good`; 0 where
-    a ratio has nothing to divide by.
+    """Return the precision, recall and F1 of choosing the documents `chosen` when the documents `good` are
+    wanted, both bool [n]. Also return `chosen` and `good` as shares of all documents. A ratio whose
+    denominator is 0 is 0.
     """
     hits = int((chosen & good).sum())
     precision, recall = hits / max(1, int(chosen.sum())), hits / max(1, int(good.sum()))
@@ -37,8 +40,9 @@ def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
 def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[dict[str, Any]], float]:
     """Return (one row per tenth of the documents in the order of the predicted scores, calibration error).
 
-    The error is the mean over the tenths, weighted by documents, of |mean judged score - mean predicted score|: for scores
-    what the expected calibration error is for probabilities. Equal predictions stay in one tenth.
+    The error is the mean over the tenths, weighted by documents, of |mean judged score - mean predicted
+    score|. It is the counterpart, for scores, of the expected calibration error of probabilities. Equal
+    predictions are in the same tenth.
     """
     bounds = np.quantile(predicted, np.arange(1, GROUPS) / GROUPS)
     groups = np.searchsorted(bounds, predicted, side="right")
@@ -54,10 +58,11 @@ def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[
 def agreement(
     predicted: np.ndarray, judged: np.ndarray, threshold: float, probabilities: bool = False
 ) -> dict[str, Any]:
-    """Return all measures of predictions, float64 [n], against judged scores, float64 [n].
+    """Return all measures of the agreement of predictions, float64 [n], with judged scores, float64 [n].
 
-    Good are judged scores of `threshold` or more. Predictions are scores on the judge's scale, or `probabilities` that a document
-    is good; chosen are those of `threshold` or more, or of 0.5.
+    Documents with a judged score of `threshold` or more are good. Predictions are scores on the judge's
+    scale, or with `probabilities` the probabilities that documents are good. Documents with a predicted score
+    of `threshold` or more, or with a probability of 0.5 or more, are chosen.
     """
     good = judged >= threshold
     target = good.astype(np.float64) if probabilities else judged

@@ -1,4 +1,6 @@
-"""Scores that a large model, or people, gave to documents: files of ids and numbers, as JSON lines, CSV or Parquet."""
+"""Scores that a large model, or people, gave to documents. They are read from files of ids and numbers, as
+JSON lines, CSV or Parquet.
+"""
 
 import csv
 import gzip
@@ -19,11 +21,11 @@ _ID = "id"
 
 
 def read_judge_scores(files: Sequence[str], field: str) -> Labels:
-    """Return the score of each document, with the place of its row (`FILE:ROW`), from files with the fields `id`, such as
-    web/a.jsonl#17, and `field`, a number. All ids and scores are held in memory.
+    """Return the score of each document, with the place of its row (`FILE:ROW`). The files have the fields
+    `id`, such as web/a.jsonl#17, and `field`, a number. All ids and scores are held in memory.
 
-    Raises UserError, with the first place and how many rows are like it, for rows without a score, ids that are none, two
-    scores of one document, and for scores that are all the same.
+    Raises UserError for rows without a score (naming the first of them and their number), for an invalid id,
+    for a document with two different scores, and if all scores are the same.
     """
     scores: dict[bytes, tuple[float, str]] = {}
     without: list[str] = []
@@ -56,7 +58,7 @@ def read_judge_scores(files: Sequence[str], field: str) -> Labels:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number, which CSV gives as text; None for anything else."""
+    """Return a value as a finite number; CSV gives numbers as text. None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -67,7 +69,7 @@ def _number(value: Any) -> float | None:
 
 
 def _rows(file: str, field: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (place, id, score) of the rows of a file, as they stand there."""
+    """Yield (place, id, score) of the rows of a file, without checking ids and scores."""
     if not file.endswith(_SUFFIXES):
         raise UserError(f"scores: got {file!r}, expected a file {', '.join(_SUFFIXES)}")
     try:

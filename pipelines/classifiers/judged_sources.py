@@ -1,4 +1,6 @@
-"""Agreement with a judge by source, and of models that never saw a source: whether the score or the source was learned."""
+"""Agreement with a judge by source, both of a model and of models trained without a source. The comparison
+shows whether the model learned the score or the source.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +22,9 @@ _COMPARED = ("spearman", "f1")
 
 @dataclass(frozen=True)
 class JudgedDocuments:
-    """Held-out documents: their judged scores, float64 [n], and sources, int64 [n], which index `names`. Good are scores of
-    `threshold` or more; `probabilities` says whether a model predicts the probability of that, or a score.
+    """Held-out documents with their judged scores, float64 [n], and their sources, int64 [n], as indexes into
+    `names`. Documents with a score of `threshold` or more are good. `probabilities` says whether a model
+    predicts the probability that a document is good, rather than its score.
     """
 
     judged: np.ndarray
@@ -31,7 +34,9 @@ class JudgedDocuments:
     probabilities: bool
 
     def agreement(self, predicted: np.ndarray, rows: np.ndarray | None = None) -> dict[str, Any]:
-        """Return the measures of predictions, float64 [n], for all documents or some, bool [n]."""
+        """Return the measures of predictions, float64 [n], over all documents, or over those that `rows`,
+        bool [n], selects.
+        """
         chosen = np.ones(len(self.judged), bool) if rows is None else rows
         return agreement(predicted[chosen], self.judged[chosen], self.threshold, self.probabilities)
 
@@ -39,11 +44,13 @@ class JudgedDocuments:
 def agreement_by_source(
     documents: JudgedDocuments, predicted: np.ndarray, without: Callable[[int], np.ndarray | None]
 ) -> list[dict[str, Any]]:
-    """Return, for each source, the agreement of the model on its held-out documents, and that of a model trained without it.
+    """Return, for each source, the agreement with the judge on its held-out documents, both of the model and
+    of a model trained without that source.
 
-    `without` returns the predictions, float64 [n], of a model trained without a source, or None if too little is left to
-    train on. An entry has `source`, `held_out`, and unless documents are too few `mean_judged`, `mean_score`,
-    `calibration_error`, `spearman` and `f1`; with several sources `spearman_left_out` and `f1_left_out`.
+    `without` returns the predictions, float64 [n], of a model trained without a source, or None if too few
+    documents are left to train on. An entry has `source` and `held_out`. Unless the source has too few
+    documents, it also has `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1`, and with
+    several sources `spearman_left_out` and `f1_left_out`.
     """
     entries: list[dict[str, Any]] = []
     several = len(documents.names) > 1
@@ -64,9 +71,10 @@ def agreement_by_source(
 def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
     """Say what was learned: `unknown`, `class` or `source`.
 
-    It is `source` if the rank correlation within a source, averaged over the sources with their held-out documents as
-    weights, falls by more than a half when the source is left out; `unknown` if no source could be measured. Predictions that
-    are all the same count as a correlation of 0.
+    It is `source` if the rank correlation within a source falls by more than half when that source is left
+    out of training. The correlations are averaged over the sources, weighted by their held-out documents. It
+    is `unknown` if no source could be measured. Predictions that are all the same count as a correlation of
+    0.
     """
     measured = [each for each in by_source if each.get("spearman") is not None and "spearman_left_out" in each]
     if not measured:
@@ -80,7 +88,7 @@ def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
 
 
 def count_unjudged(corpora: Sequence[str], scores: Labels) -> tuple[int, int]:
-    """Return how many kept documents of some corpora have no score, and how many are kept."""
+    """Return (number of kept documents without a score, number of kept documents) of some corpora."""
     judged, without, total = pa.array(list(scores), ID), 0, 0
     for corpus, source in (each for name in corpora for each in open_sources(name, "corpora")):
         for part in corpus.parts(source):
@@ -92,7 +100,7 @@ def count_unjudged(corpora: Sequence[str], scores: Labels) -> tuple[int, int]:
 
 
 def unjudged_warnings(corpora: Sequence[str], scores: Labels) -> list[str]:
-    """Return a warning about kept documents without a score."""
+    """Return a warning if kept documents have no score."""
     without, total = count_unjudged(corpora, scores)
     if not without:
         return []

@@ -1,9 +1,10 @@
-"""`classifier train`: train a classifier of texts, columns or embeddings on documents of built corpora, with metrics and a
-model card. This file trains those of texts with two classes, by fastText.
+"""`classifier train`: train a classifier of texts, columns or embeddings on documents of built corpora, with
+metrics and a model card. This file trains classifiers of texts with two classes, using fastText.
 
 The output directory holds model.bin, metrics.json (configuration, sources, metrics, checksum) and
 MODEL_CARD.md. The selection of documents and the held-out split are deterministic. Training uses several
-threads and is not deterministic: the checksum identifies the model, but training again gives another one.
+threads and is not deterministic: the checksum identifies the model, but training again gives a different
+model.
 """
 
 import tempfile
@@ -74,7 +75,7 @@ class ClassifierConfig:
     negative: tuple[str, ...]
     """Built corpora with the negative examples, in the same form."""
     kind: Literal["fasttext"] = "fasttext"
-    """Tells the kinds of classifiers apart; the others are `judged`, `embeddings` and `columns`."""
+    """Distinguishes the kinds of classifiers; the others are `judged`, `embeddings` and `columns`."""
     documents_per_class: int = 100_000
     """Maximum number of documents per class, sampled by a hash of seed and id. Their text is held in memory."""
     held_out: float = 0.1
@@ -83,10 +84,12 @@ class ClassifierConfig:
     seed: int = 0
     """Determines the sample and the split."""
     balance: Balance = "none"
-    """How classes are balanced for training; held-out documents are not changed. none: train on every sampled document once.
-    downsample: reduce the larger class to the size of the smaller one, keeping the first by hash. repeat: repeat documents of
-    the smaller class up to the size of the larger one. sources: repeat documents until both classes have the same size
-    and, within a class, all its sources have."""
+    """How classes are balanced for training; held-out documents are not changed. none: train on every sampled
+    document once. downsample: reduce the larger class to the size of the smaller one, keeping the documents
+    with the lowest hashes. repeat: repeat documents of the smaller class up to the size of the larger one.
+    sources: repeat documents until both classes have the same size and, within a class, all sources have the
+    same size.
+    """
     fasttext: FastTextKnobs = field(default_factory=FastTextKnobs)
     """Arguments of the training."""
 
@@ -124,10 +127,10 @@ def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
 
 
 def train(config: Config, *, overwrite: bool) -> dict[str, Any]:
-    """Train, measure and write a classifier; return the contents of metrics.json.
+    """Train, measure and write a classifier. Return the contents of metrics.json.
 
-    Raises ConflictError if the output exists without `overwrite`, or another process is training it. Raises
-    UserError if a class has too few documents.
+    Raises ConflictError if the output is not empty and `overwrite` is not set, or if another process is
+    training the classifier. Raises UserError if a class has too few documents.
     """
     output = parse_local(config.output, "output")
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):

@@ -1,6 +1,6 @@
 """`classifier train` with `kind: columns`: train a model of columns, with metrics and a model card.
 
-No text is read. The output directory holds model.safetensors, metrics.json and MODEL_CARD.md, as for a fastText classifier.
+No text is read. The output directory holds model.safetensors, metrics.json and MODEL_CARD.md.
 """
 
 import tempfile
@@ -32,28 +32,30 @@ RowBalance = Literal["none", "classes", "sources"]
 
 @dataclass(frozen=True)
 class ColumnClassifierConfig:
-    """A classifier's YAML with `kind: columns`: columns that steps of built corpora wrote, and documents of two classes. The
-    classes are either those of files of labelled ids, or a contrast of sources that needs no labels, such as reference texts
-    against a crawl.
+    """A classifier's YAML with `kind: columns`: a model of columns that the steps of built corpora wrote,
+    trained on documents of two classes. The classes come either from files of labelled ids, or from a
+    contrast of sources that needs no labels, such as reference texts against a crawl.
     """
 
     output: str
     """Output directory, relative to the working directory."""
     method: Method
-    """regression: logistic, of standardised columns. boosted: gradient-boosted trees, which scikit-learn trains (extra
-    `probe`); using the model needs no library."""
+    """regression: logistic regression on standardised columns. boosted: gradient-boosted trees, which
+    scikit-learn trains (extra `probe`); using the model needs no library.
+    """
     columns: Mapping[str, int]
     """The columns, and the direction in which each may act: 1 if a higher value may only raise the score, -1 if it may only
     lower it, 0 for either."""
     kind: Literal["columns"] = "columns"
-    """Tells the kinds of classifiers apart."""
+    """Distinguishes the kinds of classifiers."""
     positive: tuple[str, ...] = ()
     """Built corpora, as `DIRECTORY` or `DIRECTORY:SOURCE`, whose kept documents are the positive examples of a contrast."""
     negative: tuple[str, ...] = ()
     """Built corpora with the negative examples of a contrast, in the same form."""
     labels: tuple[str, ...] = ()
-    """Files of labels instead of a contrast, plain or .gz: one {"id": "web/a.jsonl#17", "label": "positive"} per line, or
-    "negative". Documents that a step dropped may have labels, too."""
+    """Files of labels instead of a contrast, plain or .gz, with one label per line: {"id": "web/a.jsonl#17",
+    "label": "positive"}, or "negative". Documents that a step dropped may also have labels.
+    """
     corpora: tuple[str, ...] = ()
     """The built corpora with the labelled documents, in the same form as `positive`."""
     documents_per_class: int = 1_000_000
@@ -64,15 +66,16 @@ class ColumnClassifierConfig:
     seed: int = 0
     """Determines the sample and the split."""
     balance: RowBalance = "none"
-    """How training documents are weighted. none: all the same. classes: both classes together have the same weight. sources:
-    so have, within a class, all its sources."""
+    """How training documents are weighted. none: all have the same weight. classes: both classes have the
+    same total weight. sources: in addition, all sources of a class have the same total weight.
+    """
     regression: RegressionKnobs = field(default_factory=RegressionKnobs)
     """Arguments of the method `regression`."""
     boosted: BoostedKnobs = field(default_factory=BoostedKnobs)
     """Arguments of the method `boosted`."""
 
     def check(self) -> None:
-        """Validate ranges, and check that classes are given in one of the two ways."""
+        """Validate ranges, and check that the classes are given in exactly one of the two ways."""
         if not self.columns:
             raise ValueError(
                 "columns: got none, expected the columns and their signs: {classifier_score: 1, n_words: 0}"
@@ -90,7 +93,9 @@ class ColumnClassifierConfig:
 
 
 def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:
-    """Return the labelled documents. Raises UserError for too few of a class, and for a column that tells nothing."""
+    """Return the labelled documents. Raises UserError if a class has too few documents, and for a column that
+    has fewer than two different values in the training documents.
+    """
     numbers, split = NumberColumns(tuple(config.columns)), (config.seed, config.held_out)
     if config.labels:
         examples = labelled_examples(config.corpora, read_labels(config.labels), numbers, *split)
@@ -118,7 +123,9 @@ def check_sizes(examples: ColumnExamples) -> None:
 
 
 def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, output: Path) -> dict[str, Any]:
-    """Train, measure and write a model of columns into a directory; return the facts for metrics.json and the card."""
+    """Train and measure a model of columns, and write it into a directory. Return the facts for metrics.json
+    and the card.
+    """
     signs = tuple(config.columns.values())
     fit = Fit(config.method, examples.columns, signs, config.regression, config.boosted, config.seed)
     model = _train(fit, examples, ~examples.held_out, config)
@@ -157,13 +164,15 @@ def class_facts(examples: ColumnExamples) -> dict[str, dict[str, Any]]:
 
 
 def _train(fit: Fit, examples: ColumnExamples, rows: np.ndarray, config: ColumnClassifierConfig) -> ColumnModel:
-    """Train on some documents, bool [n], weighted as `balance` says."""
+    """Train on the documents that `rows`, bool [n], selects, weighted as `balance` says."""
     weights = document_weights(examples, rows, config.balance)
     return fit.train(examples.values[rows], examples.positive[rows], weights)
 
 
 def document_weights(examples: ColumnExamples, rows: np.ndarray, balance: RowBalance) -> np.ndarray:
-    """Return the weights of some training documents, bool [n], as `balance` says; float64 with the mean 1."""
+    """Return the weights of the training documents that `rows`, bool [n], selects, as `balance` says. They
+    are float64 with a mean of 1.
+    """
     positive, sources = examples.positive[rows], examples.sources[rows]
     weights = np.ones(len(positive))
     if balance != "none":
@@ -190,9 +199,12 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """Train without each source of a class that has several, and measure on its held-out documents against the other class;
-    entries as `fasttext_training.leave_one_source_out` returns them. `train` returns the model of some documents, bool [n],
-    and `score` the scores of such.
+    """For each source of a class with several sources, train a model without it, and measure it on the
+    held-out documents of that source and of the other class. The entries are as in
+    `fasttext_training.leave_one_source_out`.
+
+    `train` returns a model trained on the documents that an array, bool [n], selects. `score` returns a
+    model's scores for such documents.
     """
     entries: list[dict[str, Any]] = []
     for label in LABELS:

@@ -1,7 +1,9 @@
-"""`classifier train` with `kind: embeddings`: train a linear model of the vectors of documents, with metrics and a model card.
+"""`classifier train` with `kind: embeddings`: train a linear model of document vectors, with metrics and a
+model card.
 
-No text is read. Two classes give a logistic regression, a judge's scores a ridge regression, as in FineWeb-Edu (Penedo et al.
-2024, arXiv 2406.17557, section 4). Training again gives the same file with the same libraries on the same kind of processor.
+No text is read. For two classes the model is a logistic regression. For a judge's scores it is a ridge
+regression, as in FineWeb-Edu (Penedo et al. 2024, arXiv 2406.17557, section 4). With the same libraries on
+the same kind of processor, training again gives the same file.
 """
 
 import tempfile
@@ -50,7 +52,7 @@ class EmbeddingClassifierConfig:
     output: str
     """Output directory, relative to the working directory."""
     kind: Literal["embeddings"] = "embeddings"
-    """Tells the kinds of classifiers apart."""
+    """Distinguishes the kinds of classifiers."""
     embedding: str = "embedding"
     """The column with the vectors."""
     positive: tuple[str, ...] = ()
@@ -58,33 +60,39 @@ class EmbeddingClassifierConfig:
     negative: tuple[str, ...] = ()
     """Built corpora with the negative examples of a contrast, in the same form."""
     labels: tuple[str, ...] = ()
-    """Files of labels, plain or .gz: one {"id": "web/a.jsonl#17", "label": "positive"} per line, or "negative"."""
+    """Files of labels, plain or .gz, with one label per line: {"id": "web/a.jsonl#17", "label": "positive"},
+    or "negative".
+    """
     scores: tuple[str, ...] = ()
     """Files of a judge's scores: .jsonl, .csv (both also .gz) or .parquet, with the fields `id` and `score_field`."""
     score_field: str = "score"
-    """The field of the scores."""
+    """The field that holds the score."""
     threshold: float | None = None
-    """With `scores`: documents of this score or more are the good ones, for F1 and for the classes that `balance` weights;
-    3 of 0 to 5 in FineWeb-Edu. Training uses the scores themselves."""
+    """Only with `scores`: documents with this score or more are the good ones, for F1 and for the classes
+    that `balance` weights. FineWeb-Edu uses 3 on a scale of 0 to 5. Training uses the scores themselves.
+    """
     corpora: tuple[str, ...] = ()
     """The built corpora with the documents of `labels` or `scores`, in the same form as `positive`."""
     documents_per_class: int = 50_000
-    """Maximum number of documents per class of a contrast, sampled by a hash of seed and id. Training holds about 24 bytes
-    for each number of a vector: 1 GB for 100,000 documents and 384 numbers."""
+    """Maximum number of documents per class of a contrast, sampled by a hash of seed and id. Training needs
+    about 24 bytes of memory for each number of a vector: 1 GB for 100,000 documents with 384 numbers each.
+    """
     held_out: float = 0.1
     """Share of the documents used for measuring instead of training, chosen by a hash of their vectors, so that copies of a
     text are all on one side."""
     seed: int = 0
     """Determines the sample and the split."""
     balance: RowBalance = "none"
-    """How training documents are weighted. none: all the same. classes: both classes together have the same weight. sources:
-    so have, within a class, all its sources."""
+    """How training documents are weighted. none: all have the same weight. classes: both classes have the
+    same total weight. sources: in addition, all sources of a class have the same total weight.
+    """
     l2: float = 1.0
-    """Penalty of the squared weights of the standardised numbers: half of it is added to the sum of the logistic losses, or
-    all of it to the sum of the squared errors; above 0."""
+    """Penalty on the squared weights of the standardised numbers, above 0. Half of it is added to the sum of
+    the logistic losses, or all of it to the sum of the squared errors.
+    """
 
     def check(self) -> None:
-        """Validate ranges, and check that documents are given in one of the three ways."""
+        """Validate ranges, and check that the documents are given in exactly one of the three ways."""
         given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
         if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):
             got = ", ".join(sorted(given)) or "none of them"
@@ -103,13 +111,13 @@ class EmbeddingClassifierConfig:
 
 @dataclass(frozen=True)
 class _Embeddings:
-    """One column with a vector for each document, of one encoder."""
+    """One column with a vector for each document, made by one encoder."""
 
     name: str
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The column."""
+        """The name of the column."""
         return (self.name,)
 
     def knob(self, name: str) -> str:
@@ -117,7 +125,7 @@ class _Embeddings:
         return f"embedding: {name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Refuse anything but vectors, and vectors of a second encoder."""
+        """Return a complaint unless the column holds vectors, all of one encoder."""
         if vector_width(kind) is None:
             return f"holds {kind} in it, expected vectors; name the column of `transformer_embeddings`"
         return (
@@ -126,7 +134,7 @@ class _Embeddings:
         )
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
-        """Return the vectors; a missing one is NaN."""
+        """Return the vectors of some documents, float64 [n, width]. A missing vector is NaN."""
         column = part.table((self.name,), rows)[self.name]
         known = np.flatnonzero(column.is_valid().to_numpy())
         values = np.full((len(column), column.type.list_size), np.nan)
@@ -135,7 +143,7 @@ class _Embeddings:
 
 
 def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
-    """Return the documents that have a vector. Raises UserError for too few of a class."""
+    """Return the labelled documents that have a vector. Raises UserError if a class has too few documents."""
     numbers, split = _Embeddings(config.embedding), (config.seed, config.held_out)
     if config.scores:
         scores = read_judge_scores(config.scores, config.score_field)
@@ -154,7 +162,7 @@ def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
 
 
 def fit_embeddings(examples: ColumnExamples, rows: np.ndarray, config: EmbeddingClassifierConfig) -> EmbeddingModel:
-    """Return the model of some documents, bool [n], which include both classes."""
+    """Return a model fitted to the documents that `rows`, bool [n], selects. They must include both classes."""
     values, positive = examples.values[rows], examples.positive[rows]
     weights = document_weights(examples, rows, config.balance)
     with on_one_thread():
@@ -176,7 +184,9 @@ def fit_embeddings(examples: ColumnExamples, rows: np.ndarray, config: Embedding
 
 
 def train_embeddings(config: EmbeddingClassifierConfig, examples: ColumnExamples, output: Path) -> dict[str, Any]:
-    """Train, measure and write a model of embeddings into a directory; return the facts for metrics.json and the card."""
+    """Train and measure a model of embeddings, and write it into a directory. Return the facts for
+    metrics.json and the card.
+    """
     model = fit_embeddings(examples, ~examples.held_out, config)
     with tempfile.TemporaryDirectory(dir=output) as directory:
         trained = Path(directory) / MODEL_FILE

@@ -1,8 +1,10 @@
-"""`classifier train` with `kind: judged`: distil the scores of a large model into fastText, with metrics and a model card.
+"""`classifier train` with `kind: judged`: distil the scores of a large model into fastText, with metrics and
+a model card.
 
-A large model, or people, judge a sample of the documents. From words alone, fastText (as in DCLM, Li et al. 2024, arXiv
-2406.11794, section 4.4) learns which documents the judge would give `threshold` or more (3 of 0 to 5 in FineWeb-Edu, Penedo et
-al. 2024, arXiv 2406.17557, section 4), or in which bin of the scores a document is.
+A large model, or people, judge a sample of the documents. fastText (as in DCLM, Li et al. 2024, arXiv
+2406.11794, section 4.4) then learns from words alone to recognise the documents that the judge would give
+`threshold` or more (3 of 0 to 5 in FineWeb-Edu, Penedo et al. 2024, arXiv 2406.17557, section 4), or to
+predict the bin of a document's score.
 """
 
 import tempfile
@@ -45,8 +47,8 @@ from pipelines.stages.score.fasttext_model import load_fasttext
 
 @dataclass(frozen=True)
 class JudgedClassifierConfig:
-    """A classifier's YAML with `kind: judged`: a judge's scores of documents of built corpora, which fastText learns to predict
-    from the kept, edited text.
+    """A classifier's YAML with `kind: judged`. fastText learns to predict, from the edited text of documents
+    of built corpora, the scores that a judge gave them.
     """
 
     output: str
@@ -54,18 +56,20 @@ class JudgedClassifierConfig:
     corpora: tuple[str, ...]
     """The built corpora with the judged documents, as `DIRECTORY` or `DIRECTORY:SOURCE`."""
     scores: tuple[str, ...]
-    """Files of scores: .jsonl, .csv (both also .gz) or .parquet, with the fields `id`, such as web/a.jsonl#17, and
-    `score_field`. Documents that a step dropped may have scores, too."""
+    """Files of scores: .jsonl, .csv (both also .gz) or .parquet, with the fields `id`, such as
+    web/a.jsonl#17, and `score_field`. Documents that a step dropped may also have scores.
+    """
     threshold: float
-    """Documents of this score or more are the good ones."""
+    """Documents with this score or more are the good ones."""
     kind: Literal["judged"] = "judged"
-    """Tells the kinds of classifiers apart."""
+    """Distinguishes the kinds of classifiers."""
     score_field: str = "score"
-    """The field of the scores, a number."""
+    """The field that holds the score, a number."""
     bins: tuple[float, ...] = ()
-    """Bounds between bins, ascending, such as [1, 2, 3]: fastText then learns in which bin a score is (a score that equals a
-    bound is in the upper one), and the model predicts a score. Without bins it predicts the probability that a document
-    is good."""
+    """Bounds between bins, ascending, such as [1, 2, 3]. fastText then learns which bin a score is in (a
+    score that equals a bound is in the upper bin), and the model predicts a score. Without bins it predicts
+    the probability that a document is good.
+    """
     documents: int = 500_000
     """Maximum number of documents, sampled by a hash of seed and id. Their text is held in memory."""
     held_out: float = 0.1
@@ -74,9 +78,11 @@ class JudgedClassifierConfig:
     seed: int = 0
     """Determines the sample and the split."""
     balance: Balance = "none"
-    """How the two classes, or the bins, are balanced for training. none: train on every document once. downsample: reduce all
-    to the size of the smallest. repeat: repeat documents up to the size of the largest. sources: repeat documents until all
-    have the same size and, within each, all sources have."""
+    """How the two classes, or the bins, are balanced for training. none: train on every document once.
+    downsample: reduce all to the size of the smallest. repeat: repeat documents up to the size of the
+    largest. sources: repeat documents until all classes or bins have the same size and, within each, all
+    sources have the same size.
+    """
     fasttext: FastTextKnobs = field(default_factory=FastTextKnobs)
     """Arguments of the training."""
 
@@ -94,8 +100,8 @@ class JudgedClassifierConfig:
 
 @dataclass(frozen=True)
 class JudgedTexts:
-    """Judged documents in the order of their hashes: texts, scores float64 [n], whether held out bool [n], the names that
-    sources of `examples` index, the facts of each class, and warnings.
+    """Judged documents in the order of their hashes. `scores` is float64 [n] and `held_out` bool [n]. The
+    sources of `examples` are indexes into `names`. `facts` are the sources of each class.
     """
 
     examples: Sequence[Example]
@@ -107,8 +113,8 @@ class JudgedTexts:
 
 
 def gather_judged(config: JudgedClassifierConfig) -> JudgedTexts:
-    """Return the judged documents. Raises UserError for scores that do not fit the corpora, and for too few documents of a
-    class or bin.
+    """Return the judged documents. Raises UserError for scores that do not fit the corpora, and if a class or
+    a bin has too few documents.
     """
     scores = read_judge_scores(config.scores, config.score_field)
     highest = sorted(hash_id(each, config.seed) for each in scores)[: config.documents][-1]
@@ -160,14 +166,18 @@ def _check_sizes(config: JudgedClassifierConfig, texts: JudgedTexts) -> None:
 
 
 def _bins_of(config: JudgedClassifierConfig, scores: np.ndarray) -> np.ndarray:
-    """Return the bin of each score, int64 [n]; without `bins`, 0 for a good score and 1 for another."""
+    """Return the bin of each score, int64 [n]. Without `bins`, it is 0 for a good score and 1 for any other
+    score.
+    """
     if config.bins:
         return np.searchsorted(np.array(config.bins), scores, side="right")
     return (scores < config.threshold).astype(np.int64)
 
 
 def _labelled(config: JudgedClassifierConfig, texts: JudgedTexts, rows: np.ndarray) -> dict[str, list[Example]]:
-    """Return some documents, bool [n], by fastText's label: a class, or the mean score of a bin."""
+    """Return the documents that `rows`, bool [n], selects, grouped by fastText label and balanced. A label is
+    a class, or the mean score of a bin.
+    """
     bins = _bins_of(config, texts.scores)
     labelled = {}
     for number in np.unique(bins[rows]).tolist():
@@ -178,8 +188,9 @@ def _labelled(config: JudgedClassifierConfig, texts: JudgedTexts, rows: np.ndarr
 
 
 def _predict(config: JudgedClassifierConfig, path: Path, texts: JudgedTexts) -> np.ndarray:
-    """Return the predictions of a model for the held-out documents, as the stage `classifier` makes them, float64 [n]; a text
-    without features has the mean judged score of the training documents, or 0 if probabilities are predicted.
+    """Return a model's predictions for the held-out documents, float64 [n], as the stage `classifier` would
+    make them. For a text without features, the prediction is the mean judged score of the training documents,
+    or the probability 0.
     """
     model = load_fasttext(path, file_checksum(path), "classifier")
     lines = [texts.examples[at].line.encode() for at in np.flatnonzero(texts.held_out).tolist()]
@@ -192,7 +203,9 @@ def _predict(config: JudgedClassifierConfig, path: Path, texts: JudgedTexts) -> 
 
 
 def train_judged(config: JudgedClassifierConfig, texts: JudgedTexts, output: Path) -> dict[str, Any]:
-    """Train, measure and write a classifier into a directory; return the facts for metrics.json and the card."""
+    """Train and measure a classifier, and write it into a directory. Return the facts for metrics.json and
+    the card.
+    """
     held_out = texts.held_out
     sources = np.array([example.source for example in texts.examples])
     documents = JudgedDocuments(

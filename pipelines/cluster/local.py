@@ -25,7 +25,8 @@ Result = TypeVar("Result")
 
 @dataclass
 class LocalCluster:
-    """Runs every task in this process, one after another, for tests, debugging and use without a cluster.
+    """A cluster that runs every task in this process, one after another, for tests, debugging and use without
+    Ray.
 
     `memory` is the limit for a task in bytes, None for no limit. `peak_bytes` is the peak memory of all tasks
     since the caller last set it to 0.
@@ -63,8 +64,8 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once, and return whether it stays within `memory` bytes and keeps its process. A task
-        that raises any other error fits.
+        """Run a task once, and return whether it stays within `memory` bytes and its process survives.
+        UserError is raised; any other error of the task counts as fitting.
         """
         try:
             measured(function, item, memory)

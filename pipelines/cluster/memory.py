@@ -1,4 +1,4 @@
-"""Measure the memory of tasks, as the kernel counts it, and enforce a limit."""
+"""Measure the memory of tasks as the kernel counts it, and enforce a limit."""
 
 import resource
 import signal
@@ -18,8 +18,8 @@ from gristmill.machine import machine_memory
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""The environment variables with which a process that has a memory limit must be started. The limit counts
-mapped memory, and Arrow's other allocators map several GiB.
+"""The environment variables that a process with a memory limit must be started with. The limit counts mapped
+memory, and Arrow's other allocators map several GiB.
 """
 LEAST = 300_000_000
 """Minimum memory limit of a task in bytes; its libraries take most of it. With half as much, some libraries
@@ -30,7 +30,7 @@ Measured with a corpus of 1 MB.
 
 def ceiling_of(text: str) -> int:
     """Parse the memory limit of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` is 4e9. Raises
-    UserError for anything else, and for less than LEAST.
+    UserError for any other text, and for a limit below LEAST.
     """
     try:
         size = parse_size(text)
@@ -42,8 +42,8 @@ def ceiling_of(text: str) -> int:
 
 
 def room_here(memory: int | None, workers: int) -> int:
-    """Return the bytes that all tasks on this machine may use together: `memory` per worker, at most the
-    machine's memory. Raises UserError if the machine has less than `memory`.
+    """Return the bytes that all tasks on this machine may use together: `memory` per worker, but no more than
+    the machine has for tasks. Raises UserError if the machine has less than `memory`.
     """
     machine = machine_memory()
     if memory is None:
@@ -57,10 +57,10 @@ def room_here(memory: int | None, workers: int) -> int:
 
 @cache
 def leave_pandas_out() -> None:
-    """Stop Arrow from importing pandas until an object of pandas is requested.
+    """Stop Arrow from importing pandas until it is given a pandas object.
 
-    If pandas is installed, as Ray requires, Arrow imports it at the first `pa.array` of a list to recognise
-    its types. That costs 0.4 s and 50 MB in every process.
+    If pandas is installed, as Ray requires, Arrow imports it at the first `pa.array` of a list, to recognise
+    pandas types. That costs 0.4 s and 50 MB in every process.
     """
     if "pandas" in sys.modules:
         return
@@ -74,7 +74,7 @@ def leave_pandas_out() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """An import hook that says that pandas is not installed."""
+    """An import hook that pretends that pandas is not installed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Raise ImportError for pandas."""
@@ -83,8 +83,9 @@ class _NoPandas(MetaPathFinder):
 
 
 class Measured(NamedTuple, Generic[Result]):
-    """The result of a task; the peak resident memory of its process while it ran, in bytes (0 if unknown); and the
-    processor seconds of its process by purpose since the last task, those of its start included.
+    """The result of a task. `peak` is the peak resident memory of its process while it ran, in bytes (0 if
+    unknown). `spent` is the processor seconds of the process by purpose since its previous task, including
+    the start of the process.
     """
 
     result: Result
@@ -95,10 +96,10 @@ class Measured(NamedTuple, Generic[Result]):
 def measured(
     function: Callable[[Item], Result], item: Item, ceiling: int | None = None, purpose: str = "tasks"
 ) -> Measured[Result]:
-    """Run a task and credit its processor time to `purpose`.
+    """Run a task, measure its memory, and credit its processor time to `purpose`.
 
-    With a `ceiling` in bytes, raises TaskMemoryError if the task needs more. Linux forgets the high-water
-    mark when 5 is written to /proc/self/clear_refs (proc(5)).
+    With a `ceiling` in bytes, raises TaskMemoryError if the task needs more. The high-water mark is reset by
+    writing 5 to /proc/self/clear_refs (proc(5)).
     """
     leave_pandas_out()
     with suppress(OSError):
@@ -119,10 +120,10 @@ def measured(
 def _limited(ceiling: int | None) -> Iterator[None]:
     """Limit this process to `ceiling` bytes of private memory while the block runs.
 
-    RLIMIT_DATA counts private writable addresses (setrlimit(2), Linux 4.7). Addresses that were mapped but
-    unused before the first task of the process, such as thread stacks, are added to the limit. Unused
-    addresses that tasks leave behind are not added. If the kernel does not report the number of unused
-    addresses, no limit is set.
+    RLIMIT_DATA counts private writable address space (setrlimit(2), Linux 4.7). Address space that was mapped
+    but unused before the first task of the process, such as thread stacks, is added to the limit. Unused
+    address space that tasks leave behind is not added. If the kernel does not report how much is unused, no
+    limit is set.
     """
     reserved = _reserved()
     if ceiling is None or sys.platform != "linux" or reserved is None:
@@ -143,7 +144,9 @@ def _limited(ceiling: int | None) -> Iterator[None]:
 
 @cache
 def _reserved() -> int | None:
-    """Return the bytes of private addresses that this process had mapped but not touched at the first call."""
+    """Return the bytes of private address space that this process had mapped but not touched at the first
+    call. None if the kernel does not report this.
+    """
     status = _status()
     return max(0, status["VmData"] - status["RssAnon"]) if "RssAnon" in status else None
 

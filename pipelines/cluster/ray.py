@@ -1,12 +1,13 @@
 """Run tasks on Ray, on one machine or many.
 
-A task that raises is tried three times with growing pauses; an error that the user must act on (UserError)
-stops at once. The number of tasks in flight is bounded, so the driver never holds more than a few results.
+A task that raises an error is attempted up to three times, with growing pauses; an error that the user must
+act on (UserError) stops the build at once. The number of tasks in flight is bounded, so the driver never
+holds more than a few results.
 
 Every task has a memory limit, which the kernel enforces (pipelines.cluster.memory). A task that exceeds it,
-or whose process is killed, is retried after the others with twice as much memory, then with four times as
-much, up to the memory of a node. Ray starts only as many tasks on a node as its memory allows, so their
-limits together never exceed it.
+or whose process is killed, is retried after the other tasks with twice as much memory, then with four times
+as much, up to the memory of a node. Ray starts only as many tasks on a node as its memory allows, so the sum
+of their limits never exceeds it.
 """
 
 import os
@@ -55,22 +56,22 @@ class _Task:
 
 
 def _full_temporary_directory() -> str | None:
-    """Return the directory of Ray's sockets and logs, if it is full; otherwise None."""
+    """Return the directory of Ray's sockets and logs if its disk is full, otherwise None."""
     directory = os.environ.get("RAY_TMPDIR", "/tmp")
     return directory if shutil.disk_usage(directory).free < _RAY_NEEDS else None
 
 
 @dataclass
 class RayCluster:
-    """Runs tasks as Ray Core tasks of one CPU each.
+    """A cluster that runs tasks as Ray Core tasks of one CPU each.
 
     With an `address`, or in a submitted job, it joins the cluster and uses all of its CPUs, even when nodes
     come and go. Otherwise it starts Ray on this machine with `workers` CPUs. `peak_bytes` has the same
     meaning as in LocalCluster.
 
     `memory` is the limit of a task at its first attempt, in bytes. By default it is the smallest share of a
-    node's memory per CPU, or per task if there are fewer tasks than CPUs, and at least what the libraries of
-    a task need.
+    node's memory per CPU (per task, if there are fewer tasks than CPUs), but at least LEAST, which the
+    libraries of a task need.
     """
 
     workers: int
@@ -140,7 +141,9 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Return the memory limit in bytes for one of `tasks`; `attempt` counts from 0. None while no node is known."""
+        """Return the memory limit in bytes for one of `tasks` tasks. `attempt` is the number of earlier
+        attempts that broke. None while no node is known and no `memory` is set.
+        """
         if not self._nodes:
             return self.memory
         # With fewer tasks than CPUs, each task gets more.
@@ -171,9 +174,9 @@ class RayCluster:
     ) -> Iterator[tuple[int, Result]]:
         """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does.
 
-        When a node loses power or network, Ray reports the node at once but its tasks only minutes
-        later. If a node is gone and no task ends for some seconds, all tasks started before the loss
-        are therefore submitted a second time.
+        When a node loses power or its network, Ray reports the node at once but its tasks only minutes later.
+        Therefore, if a node is gone and no task ends for some seconds, all tasks that were started before the
+        loss are submitted a second time.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))

@@ -1,11 +1,11 @@
-"""Disk-partitioned shuffles: a map task writes its rows as one byte range per partition; a reduce task reads
-one partition of all files.
+"""Disk-partitioned shuffles: a map task writes a file with one byte range per partition, and a reduce task
+reads one partition of all files.
 
-A partitioned file is an Arrow IPC stream with one record batch per partition that has rows, then a table of
-(offset, length, xxh3_64) per partition, then the end of the schema and the number of partitions. A reduce
-task reads and verifies only its own ranges, so a shuffle is read once in total, however many processes share
-the work, and the driver holds none of it. From an object store, exact ranges of many files are requested at
-once.
+A partitioned file is an Arrow IPC stream with one record batch for each partition that has rows. A table of
+(offset, length, xxh3_64) for each partition follows, then the end of the schema and the number of partitions.
+A reduce task reads and verifies only its own ranges. A shuffle is therefore read only once in total, however
+many processes share the work, and the driver holds none of it. From an object store, exact ranges of many
+files are requested at once.
 """
 
 import struct
@@ -33,10 +33,10 @@ _RECORDS = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("xxh3_128",
 
 @dataclass(frozen=True)
 class FileList:
-    """The files of one phase, in order, listed in a file.
+    """The files that one phase wrote, in order. The list itself is stored in a file.
 
-    A task carries this record of about 200 bytes instead of one record per file. A process reads each list
-    once.
+    A task carries only this object of about 200 bytes instead of one record per file. A process reads each
+    list once.
     """
 
     directory: Location
@@ -53,7 +53,9 @@ class FileList:
 
 
 def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> FileList:
-    """Commit the list of the files of a phase, unless it exists; `phase` is unique within the step."""
+    """Commit the list of the files of a phase, unless it is already committed, and return it. `phase` is
+    unique within the step.
+    """
     unit, content = f"list-of.{phase}", digest([astuple(file) for file in files])
     receipt = out.receipt(unit)
     if receipt is None or receipt.counts["content"] != content:
@@ -70,13 +72,13 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """Return the number of partitions with which a reduce task has about `rows_per_partition` rows."""
+    """Return the number of partitions that gives a reduce task about `rows_per_partition` rows."""
     return max(1, -(-rows // rows_per_partition))
 
 
 def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
-    """Return the content of a file with the rows of `table` grouped by `partition` (int [rows]). The order
-    within a partition is kept.
+    """Return the content of a partitioned file: the rows of `table` grouped by `partition` (int [rows]). The
+    order within a partition is kept.
     """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
@@ -109,8 +111,8 @@ def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Con
 
 
 class _Rows(NamedTuple):
-    """One partition of a file: the bytes of the schema and of the record batch (empty without rows), and the
-    number of partitions of the file.
+    """One partition of a file: the bytes of the schema, the bytes of the record batch (empty if the partition
+    has no rows), and the number of partitions in the file.
     """
 
     head: bytes
@@ -119,10 +121,10 @@ class _Rows(NamedTuple):
 
 
 def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
-    """Return the rows of one partition of all scattered files, in the order of the files, one chunk per
+    """Return the rows of one partition from all scattered files, in the order of the files, one chunk per
     column.
 
-    Raises CorruptFileError, which names the file, if a file differs from what was written.
+    Raises CorruptFileError, naming the file, if a file differs from what was written.
     """
     first = _read(directory, files[0], partition)
     partition_rows = [first]
@@ -164,10 +166,10 @@ def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
 
 
 def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int, first: _Rows) -> list[_Rows]:
-    """Read one partition of files with the schema and the number of partitions of `first`, in two rounds of
-    requests.
+    """Read one partition of files that should have the same schema and number of partitions as `first`, in
+    two rounds of requests.
 
-    A file that turns out to differ, is missing or was damaged in transit is read again on its own.
+    A file that turns out to differ, is missing, or was damaged in transit is read again on its own.
     """
     after = _ENTRY.size * (first.partitions - partition)  # bytes from the entry to the tail
     expected = _TAIL.pack(len(first.head), first.partitions)
@@ -190,7 +192,9 @@ def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int
 
 
 def _entries(directory: Location, files: Sequence[FileRecord], after: int) -> list[tuple[bytes, bytes]]:
-    """Read (entry, tail) of files in which the entry begins `after` bytes before the tail."""
+    """Read (entry, tail) of each file. The tail is the end of the file, and the entry begins `after` bytes
+    before the tail.
+    """
     ranges = []
     for record in files:
         tail = max(0, record.bytes - _TAIL.size)

@@ -1,5 +1,5 @@
-"""Titles of tasks in the progress display, and errors of tasks whose last attempt failed, for all kinds of
-cluster.
+"""What all kinds of cluster share: titles of tasks in the progress display, the accounting of their use, and
+the errors of tasks whose last attempt failed.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,10 @@ _MORE_MEMORY = (
 class Usage:
     """What the tasks and steps of a build have used so far, on all machines.
 
-    `spent` is processor time by purpose, in seconds. What a task spends on its own work, rather than on what
-    all tasks do, counts for `purpose`, which the build sets before it runs tasks. `start_seconds` is the
-    wall-clock time in which Ray started, `step_seconds` that in which steps ran.
+    `spent` is processor time by purpose, in seconds. `purpose` is the purpose to which the work of a task
+    itself is credited, as opposed to work that all tasks have in common; the build sets it before it runs
+    tasks. `start_seconds` is the wall-clock time that starting Ray took, and `step_seconds` the wall-clock
+    time of steps.
     """
 
     purpose: str = "tasks"
@@ -41,12 +42,14 @@ class Usage:
 
 
 def no_progress(title: str, done: int, total: int) -> None:
-    """Show no progress."""
+    """Do nothing: show no progress."""
     return
 
 
 def task_failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
-    """Return the error that stops a build after the last attempt; it never quotes the text of documents."""
+    """Return the error that stops a build after the last attempt of a task. It never quotes the text of
+    documents.
+    """
     if is_broken(error):
         reason = f"failed {ATTEMPTS} times, the last time it {broken_reason(error, memory)}"
         kind = "death" if type(error).__name__ == "WorkerCrashedError" else "memory"
@@ -83,13 +86,15 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether a task ran out of memory or lost its process, which crashed or was killed for lack of memory."""
+    """Return whether a task ran out of memory or lost its process, which crashed or was killed for lack of
+    memory.
+    """
     # Ray's errors are recognised by name, so that builds without Ray do not import it.
     return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
 
 
 def broken_reason(error: BaseException, memory: int | None) -> str:
-    """Return a few words that say why a task is broken."""
+    """Return a few words on why a task is broken, for the middle of a sentence."""
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):
         location = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""

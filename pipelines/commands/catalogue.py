@@ -1,4 +1,6 @@
-"""`stages`, `signals`, `rules`, `formats`, `schema` and `crawl-files`: what a corpus file can name."""
+"""The commands `stages`, `signals`, `rules`, `formats`, `schema` and `crawl-files`: list what a corpus file
+can refer to.
+"""
 
 import argparse
 import dataclasses

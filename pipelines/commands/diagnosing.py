@@ -1,4 +1,4 @@
-"""`doctor`: check an installation."""
+"""The command `doctor`: check an installation."""
 
 import argparse
 from pathlib import Path

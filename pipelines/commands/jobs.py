@@ -1,8 +1,8 @@
 """Jobs on a Ray cluster: submit or attach, follow, retry, stop. This module imports ray.
 
 The submission id of a job is the fingerprint of its work. Ray accepts an id only once, so a second submission
-of the same work attaches to the job. Ray does not retry jobs; this module does. A retry has the id with the
-suffix -2, -3, ..., and our commands continue where the previous attempt stopped.
+of the same work attaches to the job. Ray does not retry jobs; this module does. A retry has the same id with
+the suffix -2, -3, ..., and the commands of this project continue where the previous attempt stopped.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """One attempt. `status` is Ray's; `exit_code` is that of the command once it has ended; times are Unix
-    times in seconds.
+    """One attempt at a job. `status` is Ray's status. `exit_code` is the exit code of the command once it has
+    ended. Times are Unix times in seconds.
     """
 
     id: str
@@ -62,8 +62,8 @@ class SubmittedJob:
 
 @dataclass(frozen=True)
 class Launch:
-    """How work is run: the interpreter on the cluster, the files, the environment variables, and the CPUs and
-    GPUs that the command itself reserves.
+    """How work is run: the interpreter on the cluster, the files to upload, the environment variables, and
+    the CPUs and GPUs that the command itself reserves.
     """
 
     python: str
@@ -74,8 +74,8 @@ class Launch:
 
 
 def connect(address: str) -> Client:
-    """Connect to the cluster whose dashboard is at `address`. Raises UserError if none answers or it rejects
-    the token.
+    """Connect to the cluster whose dashboard is at `address`. Raises UserError if no cluster answers there,
+    or if it rejects the token.
     """
     refuse_known("ray")
     from ray.job_submission import JobSubmissionClient
@@ -89,7 +89,9 @@ def connect(address: str) -> Client:
 
 
 def _asking(address: str, ask: Callable[[], Any]) -> Any:
-    """Make the first request to a cluster. Raises UserError if it does not answer or rejects the token."""
+    """Make the first request to a cluster and return its result. Raises UserError if the cluster does not
+    answer or rejects the token.
+    """
     import requests
     from ray.exceptions import AuthenticationError
 
@@ -141,12 +143,12 @@ def _job(details: Any) -> SubmittedJob:
 
 
 def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
-    """Return the job of this work: the one that runs or has succeeded, or a new attempt.
+    """Return the job of this work: a job that is running or has succeeded, or otherwise a new attempt.
 
-    If the same command still runs for an earlier slot, it is that job. Raises ConflictError if it runs with
-    other code or another configuration, since both would write to the same place. Two processes that submit
-    at the same moment do not see each other's job beforehand, so each checks again afterwards, and stops its
-    own job if the other is older.
+    A job that still runs the same work for an earlier slot counts as the job of this work. Raises
+    ConflictError if the same command is running with other code or another configuration, since both jobs
+    would write to the same place. Two processes that submit at the same moment do not see each other's job
+    beforehand. Each therefore checks again afterwards, and stops its own job if the other one is older.
     """
     for oldest in _same_command(client, work):
         return _attach(oldest, work, say)
@@ -166,7 +168,7 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
 
 
 def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
-    """Return the active jobs of the same command, for any slot, with any code and configuration, the oldest
+    """Return the active jobs of the same command, for any slot and with any code and configuration, oldest
     first.
     """
     same = (job for job in jobs(client) if job.active and job.metadata.get("words") == work.words)
@@ -174,14 +176,14 @@ def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
 
 
 def _age(job: SubmittedJob) -> tuple[float, str]:
-    """Return a key that is smaller for older jobs and differs for any two jobs: the cluster's time of
-    submission, and the id.
+    """Return a sort key that is smaller for older jobs and differs between any two jobs: the cluster's time
+    of submission, and the id.
     """
     return (math.inf if job.started is None else job.started, job.id)
 
 
 def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
-    """Attach to a job of the same command; raises ConflictError if it is other work."""
+    """Return a running job of the same command. Raises ConflictError if it does other work."""
     if other.metadata.get("submission") == work.id:
         say(f"{other.id}: is already running; attached to it")
         return other
@@ -195,7 +197,7 @@ def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
 
 
 def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> SubmittedJob:
-    """Submit an attempt; if another process has just done so, attach to its job."""
+    """Submit an attempt. If another process has just submitted it, attach to that job."""
     name = work.id if attempt == 1 else f"{work.id}-{attempt}"
     metadata = {"submission": work.id, "words": work.words, "work": work.key, "attempt": str(attempt)}
     environment: dict[str, Any] = {"env_vars": dict(launch.variables)} if launch.variables else {}
@@ -262,8 +264,8 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
 
 
 def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> SubmittedJob:
-    """Submit or attach, follow to the end, and after a failure try again up to `retries` times with growing
-    pauses.
+    """Submit a job or attach to it, and follow it to its end. If it fails, retry up to `retries` times with
+    growing pauses. Return the last job.
     """
     job = follow(client, submit(client, work, launch, say), write)
     for retry in range(1, retries + 1):
@@ -285,8 +287,8 @@ def _ending(job: SubmittedJob) -> str:
 
 
 def exit_status(job: SubmittedJob) -> int:
-    """Return 0 for success; otherwise the exit status of the job's command, 128 + signal if a signal killed
-    it, or 1 if there is none.
+    """Return 0 for success. Otherwise return the exit status of the job's command: 128 + signal if a signal
+    killed it, and 1 if Ray reports none.
     """
     if job.status == "SUCCEEDED":
         return 0

@@ -1,4 +1,4 @@
-"""`classifier` and `vectors`: what is learned from the text of built corpora."""
+"""The commands `classifier` and `vectors`: learn classifiers and word vectors from built corpora."""
 
 import argparse
 from collections.abc import Iterable, Mapping
@@ -127,7 +127,7 @@ def _train_classifier(options: argparse.Namespace) -> int:
 
 
 def _show_agreement(output: str, facts: Mapping[str, Any]) -> None:
-    """Print how far a model agrees with the judge whose scores it learned."""
+    """Print how well a model agrees with the judge whose scores it learned."""
     for entry in facts["by_source"]:
         if (left_out := entry.get("spearman_left_out")) is not None:
             print(f"without {printable(entry['source'])}: Spearman {left_out:.4f} on its documents")

@@ -1,5 +1,5 @@
-"""Print the funnel at the end of `build`: the documents, bytes and tokens that each step kept, by source; and, of a rehearsal,
-the estimates.
+"""Print the funnel at the end of `build`: the documents, bytes and tokens that each step kept, by source. For
+a rehearsal, also print the estimates.
 """
 
 import textwrap
@@ -22,9 +22,10 @@ _GLUE = "\u00a0"  # no-break space
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print, by source, the input and output of every step, and below each step why the rest was dropped.
+    """Print, for each source, the input and output of every step and, below each step, why documents were
+    dropped.
 
-    The rules of a step are on separate lines under its figures, so that the output fits 80 columns.
+    The rules of a step are on separate lines below its figures, so that the output fits into 80 columns.
     """
     console = wide_console()
     density = bytes_per_token(manifest)
@@ -77,14 +78,14 @@ def _print_wrapped(console: Console, text: str, indent: str) -> None:
 
 
 def _shard_cells(title: str, shards: Sequence[ShardRecord]) -> tuple[str, str, str, str]:
-    """Return a line of the funnel with the documents, text and tokens of some shards."""
+    """Return the cells of a line of the funnel: a title, and the documents, text and tokens of some shards."""
     documents, tokens = sum(shard.documents for shard in shards), sum(shard.tokens for shard in shards)
     return title, f"{documents:,}", human_bytes(sum(shard.text_bytes for shard in shards)), f"{tokens:,}"
 
 
 def _domain_cells(shards: Sequence[ShardRecord]) -> list[tuple[str, str, str, str]]:
-    """Return a line for each group of a source with the documents of all its splits, in the order of the
-    names. If there are many groups, return only the first.
+    """Return the cells of one line for each group of a source, over all splits, sorted by name. If there are
+    more than 20 groups, only the first 20 are returned, followed by a line with the number of the others.
     """
     groups: dict[str, list[ShardRecord]] = {}
     for shard in (shard for shard in shards if shard.group):
@@ -107,8 +108,8 @@ def _change(before: float, after: float, form: Callable[[float], str]) -> str:
 
 
 def _rules(counts: Mapping[str, int]) -> str:
-    """Format the number of documents by rule, in descending order, with the rules of a set after its name:
-    `SET: RULE 7, RULE 2; language 1`.
+    """Format the number of documents by rule, in descending order. Rules of a set follow its name: `SET: RULE
+    7, RULE 2; language 1`.
     """
     sets: dict[str, dict[str, int]] = {}
     for rule, number in sorted(counts.items(), key=lambda item: -item[1]):
@@ -122,7 +123,9 @@ def _rules(counts: Mapping[str, int]) -> str:
 
 
 def show_estimates(estimates: Mapping[str, Any]) -> None:
-    """Print what the whole corpus would be, by source and step, with 95 % intervals, and what a sample cannot tell."""
+    """Print estimates for the whole corpus, by source and step, with 95 % confidence intervals, and notes on
+    what a sample cannot tell.
+    """
     console = wide_console()
     rows: list[tuple[tuple[str, str, str], str]] = []
     for source in estimates["sources"]:
@@ -152,7 +155,7 @@ def show_estimates(estimates: Mapping[str, Any]) -> None:
 
 
 def _figures(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Format the documents and the text of a row of the estimates."""
+    """Format the estimated documents and text of a row."""
     return (
         _figure(row["meaning"], row["documents"], human_count),
         _figure(row["meaning"], row["bytes"], human_bytes),
@@ -166,13 +169,13 @@ def _figure(meaning: str, interval: Sequence[float] | None, form: Callable[[floa
 
 
 def _range(interval: Sequence[float], form: Callable[[float], str], unit: str = "") -> str:
-    """Format `estimate (low–high)`."""
+    """Format an interval as `estimate (low–high)`, or as a single figure if it has no width."""
     estimate, low, high = map(form, interval)
     return f"{estimate}{unit}" if low == high else f"{estimate}{unit} ({low}–{high})"
 
 
 def _losses(row: Mapping[str, Any]) -> str:
-    """Format what a step takes away: its share of the text, and documents by rule."""
+    """Format what a step removes: its share of the text, and the documents that each rule drops."""
     removed, more = row["removed"], "≥ " if row["more"] else ""
     text = (
         [f"{more}{_range(removed, lambda share: f'{100 * share:.3g}')} % of the text"] if removed and removed[2] else []

@@ -25,7 +25,8 @@ def show_plan(
     """Print the sources, then one row per step (finished or not, number of parts, why it will run), then the
     forecast.
 
-    `memory` is the limit of a task in bytes; steps that are expected to exceed it are named. `warnings` are those of `BuildPlan`.
+    `memory` is the limit of a task in bytes; steps that are expected to exceed it are named. `warnings` are
+    as in `BuildPlan`.
     """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")
@@ -80,7 +81,9 @@ def show_plan(
 
 
 def _other_code(plan: Plan) -> Iterator[str]:
-    """Yield a notice for each step whose code is not ours: its distribution, version and digest of the source."""
+    """Yield a notice for each step whose code comes from outside gristmill: its distribution, its version and
+    a digest of the source.
+    """
     for source in plan.config.sources:
         if code := format_code(source.format):
             yield f"read.{source.name}: {show_code(code)}"
@@ -91,7 +94,9 @@ def _other_code(plan: Plan) -> Iterator[str]:
 
 
 def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Iterator[str]:
-    """Yield a notice for each source with a given split whose held-out documents have near-copies in training."""
+    """Yield a notice for each given validation or test split of a source that has documents with a near-copy
+    in training.
+    """
     given = {source.name for source in plan.config.sources if source.split}
     for source, counts in manifest.facts.get("overlap", {}).items():
         for split in HELD_OUT if source in given else ():
@@ -106,7 +111,9 @@ def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Itera
 
 
 def _kept(step: Step, root: Location) -> str:
-    """Return how many units of a step an interrupted build has finished; the next build keeps them."""
+    """Return a remark on how many units of a step an interrupted build has finished, which the next build
+    keeps; empty if there are none.
+    """
     units = sum(1 for _ in (root / step.directory / "units").glob("*.json"))
     return f"; {units:,} finished {'unit is' if units == 1 else 'units are'} kept" if units else ""
 

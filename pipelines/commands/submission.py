@@ -1,9 +1,10 @@
-"""A submission to a Ray cluster: a command, the files it runs from, and an id that the same work always has.
+"""A submission to a Ray cluster: a command, the files that it runs from, and an id that is always the same
+for the same work.
 
 Nothing here talks to a cluster. The submission id is a fingerprint of the command, the contents of the
 configuration files that it names, the code, and the slot of a schedule. Submitting the same work again
 therefore attaches to the same job. Environment variables are passed on only if they are requested by name and
-are on a list, because everybody who may look at a job can read them.
+are listed in ENVIRONMENT, because everyone who can see a job can read them.
 """
 
 import argparse
@@ -44,8 +45,8 @@ _LARGEST = 5  # files named when an upload is too big
 
 @dataclass(frozen=True)
 class Upload:
-    """The files that a job runs from: (path relative to `directory`, bytes). `left_out` are links that lead
-    outside it.
+    """The files that a job runs from: (path relative to `directory`, bytes). `left_out` are symbolic links
+    that lead outside the directory.
     """
 
     directory: Path
@@ -63,8 +64,7 @@ class Upload:
 class Work:
     """One piece of work. `command` begins with the word python; `name` is a short name for display.
 
-    `words` is the digest of the command alone, `key` the digest of the work without its slot, `id` the
-    submission id.
+    `words` is a digest of the command alone, and `key` a digest of the work without its slot.
     """
 
     command: tuple[str, ...]
@@ -75,7 +75,7 @@ class Work:
 
     @property
     def id(self) -> str:
-        """Submission id: name, slot, and 12 hex digits of the fingerprint."""
+        """The submission id: the name, the slot if there is one, and 12 hex digits of the fingerprint."""
         fingerprint = digest({"work": self.key, "slot": self.slot})[:12]
         return "-".join([self.name, *([self.slot] if self.slot else []), fingerprint])
 
@@ -88,7 +88,8 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
     """Describe the work of a command that is submitted from `directory`.
 
     Raises ConfigError for a command that does not begin with python, holds credentials, names a missing
-    configuration file, or would write to a directory that is removed with the job.
+    configuration file, or would write to a directory that is removed with the job. Also raises it for an
+    invalid slot.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -117,8 +118,8 @@ def _hidden(text: str) -> str:
 
 
 def _name(command: Sequence[str]) -> str:
-    """Return a name such as `build` or `pretrain`: the first word after the module, or else the last part of
-    the module or script.
+    """Return a name such as `build` or `pretrain`: the first word after one of gristmill's modules, or else
+    the last part of the name of the module or script.
     """
     rest = list(command[1:])
     if rest[0] == "-m" and len(rest) > 1:
@@ -129,8 +130,8 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """Return the file in `directory` that a word of the command names, alone or after its `=`. Raises
-    ConfigError for a missing YAML file.
+    """Return the file that a word of the command names, either alone or after its `=`; a relative name is
+    looked up in `directory`. None if it names no file. Raises ConfigError for a missing YAML file.
     """
     for name in filter(None, (word, word.partition("=")[2])):
         if (directory / name).is_file():
@@ -141,10 +142,11 @@ def _named(word: str, directory: Path) -> str | None:
 
 
 def _content(word: str, directory: Path) -> dict[str, Any]:
-    """Return a word and the content of the file that it names: the values of a YAML file without its
-    comments, or a checksum.
+    """Return a word with the content of the file that it names: a digest of the values of a YAML file, so
+    that comments do not count, or the checksum of another file.
 
-    Other files count only if they travel with the job: a file elsewhere may be an output of the command.
+    Files other than YAML count only if they travel with the job: a file elsewhere may be an output of the
+    command.
     """
     name = _named(word, directory)
     if name is not None and name.endswith((".yaml", ".yml")):
@@ -166,8 +168,8 @@ def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | Non
 
 
 def code_version(directory: Path) -> str:
-    """Return the digest of these packages and the pinned versions: those in `directory` if it has them,
-    otherwise the installed ones.
+    """Return a digest of gristmill's packages and of constraints.txt. The packages are those in `directory`
+    if it has them, otherwise the installed ones.
     """
     root = directory if (directory / "pipelines").is_dir() else Path(__file__).parents[2]
     files = [path for name in _CODE for path in (root / name).rglob("*") if path.suffix in (".py", ".html", ".css")]
@@ -176,8 +178,8 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """Raise ConfigError for relative paths of outputs and inputs. The working directory of a job is a copy on
-    each node, which Ray removes with everything written there.
+    """Raise ConfigError if an output or an input of the command is a relative path. The working directory of
+    a job is a copy on each node, and Ray removes it with everything written there.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
@@ -218,11 +220,12 @@ def _refuse_relative(what: str, place: str) -> None:
 
 
 def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
-    """Collect the files below `directory` that go with a job: all except EXCLUDES and `excludes`.
+    """Collect the files below `directory` that go with a job: all except those that match EXCLUDES or
+    `excludes`.
 
-    A pattern without a slash excludes every file and directory of that name; one with a slash excludes that
-    path relative to `directory`. Raises UserError, which names the largest files, if they exceed
-    UPLOAD_BYTES.
+    A pattern without a slash excludes every file and directory of that name. A pattern with a slash excludes
+    that path relative to `directory`. Raises UserError, naming the largest files, if they exceed UPLOAD_BYTES
+    together.
     """
     patterns = (*EXCLUDES, *excludes)
     files, left_out = [], []
@@ -283,8 +286,9 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 def check_address(address: str, here: Mapping[str, str]) -> str:
     """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
-    Raises ConfigError for an address other than http(s)://HOST:PORT. Also raises it if the environment `here`
-    has no token although the host is another machine or RAY_AUTH_MODE is token.
+    Raises ConfigError for an address other than http(s)://HOST:PORT. Also raises it for another machine if
+    RAY_AUTH_MODE is not `token`, and for any machine if RAY_AUTH_MODE is `token` but there is no token.
+    `here` is the environment.
     """
     parts = urlsplit(address)
     more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment

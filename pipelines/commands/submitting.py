@@ -64,7 +64,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _address_argument(command: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Add the argument for the cluster's address. With SUPPRESS as `default`, an address given before the
+    """Add the argument for the cluster's address. With SUPPRESS as `default`, an address that precedes the
     action is kept.
     """
     command.add_argument(
@@ -76,7 +76,9 @@ def _address_argument(command: argparse.ArgumentParser, default: str | None = No
 
 
 def submit_command(options: argparse.Namespace) -> int:
-    """Submit or attach; print the id, or with --follow the log. Returns the exit status for the shell."""
+    """Submit a job or attach to one. Print its id, or with --follow its log. Return the exit status for the
+    shell.
+    """
     from pipelines.commands import jobs, submission
 
     if options.retries and not options.follow:
@@ -124,7 +126,7 @@ def _write_log(text: str) -> None:
 
 
 def show_jobs(options: argparse.Namespace) -> int:
-    """List jobs, or show, follow or stop one. Returns the exit status for the shell."""
+    """List jobs, or show, follow or stop one of them. Return the exit status for the shell."""
     from gristmill.terminal import printable
     from pipelines.commands import jobs
     from pipelines.commands.submission import check_address

@@ -1,4 +1,4 @@
-"""Columns with a reserved meaning, and what any other column means."""
+"""Reserved column names, and the definition of what any other column means."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,8 @@ EMPTY = "empty"
 
 
 def definition_of(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the columns of a step mean, from its identity: stage, version, knobs, and the libraries and models that
-    it depends on. Its inputs are left out, because a measurement of other documents has the same meaning.
+    """Return the definition of a step's columns, taken from the step's identity: its stage, version, knobs,
+    and the libraries and models that it depends on. Its inputs are left out, because the same measurement of
+    other documents has the same meaning.
     """
     return {name: identity[name] for name in ("stage", "version", "knobs", "depends")}

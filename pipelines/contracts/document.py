@@ -26,9 +26,11 @@ DOCUMENT = pa.schema(
 )
 
 TARGET_MARK = "\u2029"
-"""Begins the target in the text of a pair. No other text has this character: reading makes a line feed of it."""
+"""Begins the target in the text of a pair. No other text has this character, because reading replaces it with
+a line feed.
+"""
 BORDER = "\n" + TARGET_MARK
-"""Stands between the source and the target of a pair, so that each has lines of its own."""
+"""Separates the source and the target of a pair, so that no line belongs to both."""
 
 QUARANTINE = pa.schema(
     [
@@ -43,7 +45,7 @@ known.
 """
 
 NOT_SAMPLED = "not_sampled"
-"""The reason of records outside the sample, if a source is read in part."""
+"""The reason of records outside the sample, if only a sample of a source is read."""
 
 FILES = pa.schema(
     [
@@ -73,14 +75,15 @@ _VISIBLE = "[^" + "".join(rf"\p{{{category}}}" for category in _INVISIBLE) + "]"
 
 
 def is_empty(text: str) -> bool:
-    """Whether a text has no visible characters: it is empty, or has only white space, control and format
-    characters (Unicode categories Z, Cc and Cf, such as the zero-width space and the byte order mark).
+    """Return whether a text has no visible characters. Such a text is empty, or has only white space, control
+    and format characters (Unicode categories Z, Cc and Cf, such as the zero-width space and the byte order
+    mark).
     """
     return all(unicodedata.category(character) in _INVISIBLE for character in text)
 
 
 def empty(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return `is_empty` of each text: bool [n]; null stays null."""
+    """Return whether each text is empty in the sense of `is_empty`, bool [n]; null for a null text."""
     return pc.invert(pc.match_substring_regex(texts, _VISIBLE))
 
 
@@ -90,7 +93,9 @@ def file_key(source: str, path: str) -> int:
 
 
 def document_id(key: int, record: int) -> bytes:
-    """Return the 16-byte id of record number `record` (from 0) of the file with that key."""
+    """Return the 16-byte id of a record from the key of its file and the record's number within that file,
+    counting from 0.
+    """
     return key.to_bytes(8, "big") + record.to_bytes(8, "big")
 
 
@@ -118,8 +123,8 @@ def parse_id(printed: str) -> tuple[str, str, int]:
 
 
 def ids_as_integers(ids: pa.FixedSizeBinaryArray) -> np.ndarray:
-    """Return ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]. It has
-    the sort order of the bytes.
+    """Return ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]. The array
+    sorts in the same order as the bytes.
     """
     raw = np.frombuffer(ids.buffers()[1], dtype=">u8", count=2 * len(ids), offset=16 * ids.offset).reshape(-1, 2)
     out = np.empty(len(ids), dtype=[("key", "u8"), ("record", "u8")])

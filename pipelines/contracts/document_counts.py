@@ -43,8 +43,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class ReadCounts(Counts):
-    """Counts of a read step, in records, with the bytes that its files decode to and the control characters
-    removed. `replaced`: how many `user_names` and `urls` of tweets were replaced; empty where they are not looked for.
+    """Counts of a read step, in records rather than documents. Also counted are the bytes that the files
+    decode to, and the control characters that were removed. `replaced` has the number of `user_names` and of
+    `urls` that were replaced in tweets; it is empty for sources that are not normalised as tweets.
     """
 
     decoded_bytes: int = 0
@@ -62,12 +63,14 @@ class ReadCounts(Counts):
 
 
 def parse_counts(facts: Mapping[str, Any]) -> Counts:
-    """Parse the counts of a source in a manifest; `ReadCounts` for a read step."""
+    """Parse the counts of a source in a manifest. Return `ReadCounts` for a read step."""
     return (ReadCounts if "decoded_bytes" in facts else Counts).parse(facts)
 
 
 def count_drops(table: pa.Table) -> Counts:
-    """Count the documents of a part from the columns that a step wrote for it."""
+    """Count the documents of a part that are kept and those that each rule dropped, from the columns that a
+    step wrote for the part.
+    """
     dropped: dict[str, int] = {}
     if DROP in table.column_names:
         counted = pc.value_counts(table[DROP].drop_null()).to_pylist()

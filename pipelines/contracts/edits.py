@@ -1,14 +1,14 @@
 """Edits: how a stage changes text without rewriting it. Only this module composes and applies them.
 
-An edit replaces the bytes [start, end) of the stored text, start < end, both on code-point boundaries, by
-`replacement`. `rule` gives the reason (an entity, a line rule). Edits of one step are sorted and do not
-overlap.
+An edit replaces the bytes [start, end) of the stored text with `replacement`, where start < end and both lie
+on code-point boundaries. `rule` gives the reason (an entity, a line rule). The edits of one step are sorted
+and do not overlap.
 
-When the edits of several steps overlap, an edit that contains another, earlier or later, absorbs it.
-Otherwise an edit that inserts text wins over one that only removes, then the longer one wins, then that of
-the earlier step. The winner is extended over the loser's range, so no byte that any step removed comes back.
-As a consequence, inserted text survives unless another edit covers it whole, and such an edit never empties a
-document.
+When edits of several steps overlap, an edit that contains another absorbs it, whichever step came first.
+Otherwise an edit that inserts text wins over an edit that only removes text, then the longer edit wins, then
+the edit of the earlier step. The winner is extended over the loser's range, so no byte that any step removed
+comes back. As a consequence, inserted text survives unless another edit covers its whole range, and an edit
+that inserts text never empties a document.
 """
 
 from collections.abc import Sequence
@@ -44,8 +44,8 @@ def edits_column(per_document: Sequence[Sequence[tuple[int, int, str, str]]]) ->
 
 
 def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
-    """Raise AssertionError unless edits lie inside their text on code-point boundaries, sorted and without
-    overlap.
+    """Raise AssertionError unless the edits of each text lie within it, on code-point boundaries, are sorted,
+    and do not overlap.
     """
     document, start, end = _positions(edits)
     if not len(document):
@@ -63,7 +63,7 @@ def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
 
 @spend(COMPOSING)
 def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArray:
-    """Apply edits to texts. The cost grows with the bytes and the number of edits, not with the number of
+    """Apply edits to texts. The cost grows with the number of bytes and edits, not with the number of
     documents.
     """
     document, start, end = _positions(edits)
@@ -90,7 +90,9 @@ def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArr
 
 @spend(COMPOSING)
 def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
-    """Return the UTF-8 bytes of each text after its edits, int64 [rows], given the lengths before."""
+    """Return the length of each text in UTF-8 bytes after its edits, int64 [rows]. `lengths` are the lengths
+    before the edits.
+    """
     document, start, end = _positions(edits)
     if not len(document):
         return lengths
@@ -104,8 +106,8 @@ def compose(columns: Sequence[pa.Array]) -> pa.Array:
     """Combine the `edits` columns of one or more steps, in the order of the steps, into one column with the
     same effect.
 
-    Edits that overlap become one. Where one of them covers all others, numpy finds it; only the others are
-    merged one by one.
+    Overlapping edits become one edit. numpy resolves every group of overlapping edits in which one edit
+    covers all others; only the remaining groups are merged in Python, edit by edit.
     """
     rows = len(columns[0])
     columns = [column for column in columns if len(column.flatten())]
@@ -150,7 +152,9 @@ def _edits_at(
 
 
 def _merge(earlier: list[_Edit], later: list[_Edit]) -> list[_Edit]:
-    """Merge the edits of all earlier steps with those of a later one. Both are sorted and without overlap."""
+    """Merge the edits of all earlier steps with those of a later step. The edits in each list are sorted and
+    do not overlap.
+    """
     result: list[_Edit] = []
     at = 0
     for edit in later:
@@ -184,10 +188,10 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
     """Return which texts have no visible characters after the last step's edits, bool [rows].
 
-    `columns` are the `edits` of the steps in order. A text that the last step does not edit is False, so at
-    most one step counts as emptying a text. `pipelines.contracts.document.is_empty` defines which characters
-    are visible, as it does when documents are read. Edits are composed only for the few texts with no stored
-    character left.
+    `columns` are the `edits` columns of the steps in order. A text that the last step does not edit is False,
+    so at most one step counts as emptying a text. `pipelines.contracts.document.is_empty` defines which
+    characters are visible, as it does when documents are read. Edits are composed only for the few texts in
+    which no visible character of the stored text remains.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)
@@ -219,7 +223,7 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
     produced the edited text.
 
-    An edit that touches a replacement is extended to the whole range that was replaced.
+    An edit that touches a replacement is extended to the whole range that the replacement replaced.
     """
     flat, old = edits.flatten(), applied.flatten()
     if not len(old) or not len(flat):
@@ -258,8 +262,8 @@ class _Places(NamedTuple):
         return cls(row, start, end, low, low + size)
 
     def stored(self, row: np.ndarray, position: np.ndarray, side: int) -> np.ndarray:
-        """Convert offsets in the edited texts of `row` to offsets in the stored ones; `side` is 0 for starts, 1
-        for ends.
+        """Convert offsets in the edited texts of `row` to offsets in the stored texts. `side` is 0 for starts
+        and 1 for ends.
         """
         span = max(int(self.high.max()), int(position.max())) + 1
         passed = np.searchsorted(self.row * span + self.high, row * span + position, side="left" if side else "right")

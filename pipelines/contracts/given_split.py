@@ -1,6 +1,6 @@
-"""Given splits: the split of a source's documents as its publisher defines it, for the whole source, by a
-field of its records, or by lists of ids. Documents of other sources are split by hash when shards are
-written.
+"""Given splits: how the publisher of a source divides its documents into training, validation and test
+documents. The split is given for the whole source, by a field of its records, or by lists of ids. Documents
+of other sources are split by hash when shards are written.
 """
 
 import json
@@ -35,9 +35,7 @@ class WholeSplit:
         return ()
 
     def identity(self, source: str) -> dict[str, Any]:
-        """Return everything that the labels depend on besides the documents. Raises ConfigError for a file
-        that cannot be used.
-        """
+        """Return everything that the labels depend on besides the documents."""
         return {"kind": self.kind}
 
     def promised(self) -> tuple[str, ...]:
@@ -54,9 +52,9 @@ class FieldSplit:
     """`split: {kind: field, field: subset, validation: [dev]}`: a field of the record gives the split."""
 
     kind: Literal["field"]
-    """Tells the forms apart."""
+    """Distinguishes the forms of a split."""
     field: str
-    """Name of the field, one of those that are kept in `meta`; every record must have it."""
+    """Name of the field. It must be a field that is kept in `meta`, and every record must have it."""
     validation: tuple[str, ...] = ()
     """Values of the field that mark validation documents. Documents with a value that is not listed are for
     training.
@@ -65,7 +63,7 @@ class FieldSplit:
     """Values of the field that mark test documents."""
 
     def check(self) -> None:
-        """Check that a split is named, and none twice."""
+        """Raise ValueError if neither validation nor test lists a value, or if both list the same value."""
         if not self.validation and not self.test:
             raise ValueError(
                 "validation: got no value, and none for test; expected a value of the field for one of them"
@@ -100,18 +98,18 @@ class IdSplit:
     """`split: {kind: ids, validation: dev.txt, test: test.txt}`: files list the ids of the held-out documents."""
 
     kind: Literal["ids"]
-    """Tells the forms apart."""
+    """Distinguishes the forms of a split."""
     validation: str | None = None
-    """File with one id per line, UTF-8; documents in neither file are for training. Workers on other machines
-    must be able to read it.
+    """File with one id per line, in UTF-8. Documents in neither file are for training. Workers on other
+    machines must be able to read the file.
     """
     test: str | None = None
     """The same for test documents."""
     field: str | None = None
-    """Field of the record that holds the id; if not given, ids are those of documents, `source/path#record`."""
+    """Field of the record that holds the id. If it is not given, ids are document ids: `source/path#record`."""
 
     def check(self) -> None:
-        """Check that a file is named."""
+        """Raise ValueError if neither validation nor test names a file."""
         if self.validation is None and self.test is None:
             raise ValueError("validation: got no file, and none for test; expected a file of ids for one of them")
 
@@ -168,8 +166,9 @@ def parse_split(data: Any, where: str) -> GivenSplit | None:
 
 @lru_cache(maxsize=16)
 def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents: bool) -> Mapping[Any, str]:
-    """Return the split of each id in files given as (split, path, version). Ids are document ids of `source`,
-    or any text.
+    """Return the split of each id in files given as (split, path, version). With `of_documents`, the files
+    list printed document ids of `source`, and the keys of the result are 16-byte ids; otherwise an id is any
+    text.
     """
     of_id: dict[Any, str] = {}
     for split, path, _ in files:
@@ -201,8 +200,8 @@ def _document_id(printed: str, source: str, where: str) -> bytes:
 
 
 def field_values(docs: pa.Table, field: str, source: str) -> list[str]:
-    """Return a field in the `meta` of each record, as text; values other than strings are written as JSON.
-    Raises UserError for a record without the field.
+    """Return the value of a field in the `meta` of each record as text. Values other than strings are written
+    as JSON. Raises UserError for a record without the field.
     """
     values = []
     for identifier, meta in zip(docs["id"], docs["meta"].to_pylist(), strict=True):
@@ -217,6 +216,6 @@ def field_values(docs: pa.Table, field: str, source: str) -> list[str]:
 
 
 def is_held_out(labels: pa.Array) -> np.ndarray:
-    """Return whether each label is a held-out split, bool [n]."""
+    """Return whether each label is a held-out split (validation or test), bool [n]."""
     held: np.ndarray = pc.is_in(labels, value_set=pa.array(HELD_OUT)).to_numpy(zero_copy_only=False)
     return held

@@ -104,8 +104,8 @@ class Quarantined(Origin):
 
 @dataclass(frozen=True)
 class ShardRow:
-    """The location of a document in a shard set: `path` relative to the corpus, row in that shard, number of
-    tokens.
+    """The location of a document in a shard set: the shard's `path` relative to the corpus, and the
+    document's row in that shard. `tokens` is the document's number of tokens.
     """
 
     shard_set: str
@@ -116,8 +116,8 @@ class ShardRow:
 
 
 def open_corpus(directory: Location) -> "Corpus":
-    """Open a published corpus. Raises UserError if there is none, CorruptFileError if a step is not as
-    recorded.
+    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step differs from
+    what the corpus manifest recorded.
     """
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory
@@ -159,7 +159,9 @@ class Corpus:
             )
 
     def choose_sources(self, names: Sequence[str] | None, where: str = "sources") -> list[str]:
-        """Return the named sources, each once, or all for None. Raises UserError for an unknown name and for no name."""
+        """Return the named sources, each once, or all sources for None. Raises UserError for an unknown name
+        and for an empty list of names.
+        """
         if names is None:
             return list(self.manifest.sources)
         if not names:
@@ -173,7 +175,7 @@ class Corpus:
         return next(step for step in self.steps if step.label == f"read.{source}")
 
     def parts(self, source: str | None = None) -> Iterator[Part]:
-        """Yield the parts of a source (default: all sources), in order, each with the annotations of all
+        """Yield the parts of a source (default: all sources) in order, each with the annotations of all
         steps.
 
         Raises CorruptFileError if `forget` has rewritten only some of the steps.
@@ -186,10 +188,10 @@ class Corpus:
                 yield self._part(name, record)
 
     def find(self, identifier: str) -> Located | Quarantined:
-        """Return the record with this id, which is printed (`source/path#record`) or 32 hex digits.
+        """Return the record with this id, given in printed form (`source/path#record`) or as 32 hex digits.
 
-        Raises UserError for an unknown source, an unknown path (with a near match) and a record beyond its
-        file.
+        Raises UserError for an unknown source, an unknown path (with a near match) and a record number beyond
+        the end of its file.
         """
         raw = _from_hex(identifier)
         if raw is not None:
@@ -227,8 +229,8 @@ class Corpus:
         return printed
 
     def quarantined(self, source: str) -> Iterator[Quarantined]:
-        """Yield all records of a source that were set aside, in the order they were read; of a source read in part, those of
-        its sample.
+        """Yield the records of a source that were set aside, in the order in which they were read. If only a
+        sample of the source is read, records outside the sample are not included.
         """
         read = self.read_step(source)
         for record in read.manifest.files:
@@ -239,9 +241,10 @@ class Corpus:
                     yield Quarantined(identifier, source, row["path"], row["record"], row["reason"], row["bytes"])
 
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
-        """Find a document in each shard set; empty for a document that was dropped or set aside.
+        """Find a document in each shard set. The list is empty for a document that was dropped or set aside.
 
-        The shards of a domain hold documents in the order of parts and rows, so only a few of each have to be opened.
+        Within a split, the shards of a domain hold documents in the order of parts and rows, so a binary
+        search opens only a few of them.
         """
         source, shares = self._file(identifier)
         document = self._locate(identifier, source, shares)
@@ -307,7 +310,7 @@ class Corpus:
 
     @cached_property
     def _types(self) -> pa.Schema:
-        """Return the type of every annotation column; null for a column that no part has."""
+        """Return the type of every annotation column; the null type for a column that no part has."""
         types: dict[str, pa.DataType] = {}
         for step in self.steps:
             if step.stage != "read":
@@ -319,8 +322,8 @@ class Corpus:
         return pa.schema(list(types.items()))
 
     def _shares(self, source: str, key: int) -> list[dict[str, Any]]:
-        """Return the rows of the file index for a file key, in the order of the records. Their `unit` is the
-        unit that read the file.
+        """Return the rows of the file index for a file key, in the order of the records. Each row also has
+        `unit`, the unit of work that read the file.
         """
         read = self.read_step(source)
         shares = []
@@ -369,7 +372,9 @@ class Corpus:
         return Quarantined(identifier, source, path, record, row["reason"], row["bytes"])
 
     def _similar_path(self, source: str, path: str) -> str:
-        """Return the suggestion that ends the message about an unknown path."""
+        """Return the suggestion with which the message about an unknown path ends; empty if the source has no
+        files.
+        """
         read = self.read_step(source)
         paths: dict[str, None] = {}
         for record in read.manifest.files:
@@ -387,8 +392,9 @@ class Corpus:
 
 
 def select_rows(part: Part, rows: Sequence[int], columns: Collection[str] | None = None) -> Part:
-    """Return a part in memory with some rows of another part, and all columns of its documents and annotations or
-    those among `columns`, which must include `text`. Columns that are left out are not read.
+    """Return an in-memory part with some rows of another part. It has all columns of the documents and
+    annotations, or only those in `columns`, which must include `text`. Columns that are left out are not
+    read.
     """
 
     def wanted(names: Iterable[str]) -> list[str]:
@@ -408,7 +414,7 @@ def select_rows(part: Part, rows: Sequence[int], columns: Collection[str] | None
 
 
 def _from_hex(identifier: str) -> bytes | None:
-    """Return the 16 bytes of an id of 32 hex digits, else None."""
+    """Return the 16 bytes of an id written as 32 hex digits; None for any other text."""
     if len(identifier) != 32:
         return None
     try:
@@ -419,8 +425,8 @@ def _from_hex(identifier: str) -> bytes | None:
 
 
 def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
-    """Return the record of a unit's file in a folder. Files rewritten when documents were forgotten have a
-    suffix `~` in their names.
+    """Return the record of a unit's file in a folder. If the file was rewritten when documents were
+    forgotten, its name has a suffix that begins with `~`.
     """
     names = ((record, Path(record.path)) for record in read.manifest.files)
     number = unit.partition("~")[0]

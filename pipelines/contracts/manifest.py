@@ -28,7 +28,7 @@ from pipelines.contracts.tombstone import FORGOTTEN, REWRITTEN, current_mark, is
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
 EARLIER = "earlier-"
-"""How the files of manifests begin that a later build has replaced (`pipelines.building.earlier_builds`)."""
+"""Prefix of the manifests that later builds have replaced (`pipelines.building.earlier_builds`)."""
 _VARIANT = "variant-"
 _LARGE = 1 << 20  # bytes; below, several threads take a third longer than one, and few columns longer than all bytes
 _SMALL = 1 << 16  # bytes; a zstd frame per buffer then takes ten times the time of the rest, to write and to read
@@ -52,7 +52,7 @@ class StepManifest:
     """A published step.
 
     `fingerprint` is the digest of `identity`: stage, version, knobs, libraries and the fingerprints of the
-    inputs. `counts` are totals by source. `facts` are what the stage publishes in addition to its columns.
+    inputs. `counts` are totals by source. `facts` is what the stage publishes in addition to its columns.
     """
 
     step: str
@@ -91,11 +91,11 @@ class Receipt:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The directory of a step that is being built; picklable, so that tasks commit their own units.
+    """The directory of a step that is being built. It is picklable, so that tasks can commit their own units.
 
     `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their
-    directories. `mark` is that of the tombstone under which the step is built: receipts with another mark are
-    not used, and nothing is written once documents have been forgotten since.
+    directories. `mark` is the mark of the tombstone under which the step is built. Receipts with another mark
+    are ignored, and nothing more is written once further documents are forgotten.
     """
 
     root: Location
@@ -110,7 +110,7 @@ class StepOutput:
 
     def receipt(self, unit: str) -> Receipt | None:
         """Return the receipt of a finished unit, otherwise None. The unit `SOURCE-INDEX` is a part of a
-        source; other units have names that no source can have.
+        source; all other units have names that no source can have.
 
         A receipt whose files are gone does not count: another command removed the step, and a task that was
         still running wrote the receipt into a new directory.
@@ -125,8 +125,8 @@ class StepOutput:
         return Receipt(value["unit"], files, value["counts"])
 
     def missing(self, files: Iterable[FileRecord]) -> list[str]:
-        """Return the paths of files of the step that are gone. In an object store nothing is checked, because
-        the commands that remove steps do not work there.
+        """Return the paths of the given files of the step that no longer exist. In an object store nothing is
+        checked, because the commands that remove steps do not work there.
         """
         if self.directory.local is None:
             return []
@@ -134,7 +134,7 @@ class StepOutput:
 
     def write(self, relative: str, content: Content) -> FileRecord:
         """Write one file of the step atomically and return its record. Raises ConflictError if documents were
-        forgotten since the build began, or another command removes the file or its directory.
+        forgotten since the build began, or if another command removes the file or its directory.
         """
         try:
             return self.directory.write_file(relative, content, self.check_forgotten)
@@ -148,17 +148,19 @@ class StepOutput:
     def check_forgotten(self) -> None:
         """Raise ConflictError if documents were forgotten since the build began.
 
-        `forget` writes its tombstone first, and removes temporary and old files afterwards. So it removes
-        every file that was written after a successful check, and later checks fail.
+        `forget` writes its tombstone first, and removes temporary and old files afterwards. If it starts
+        after a successful check, it therefore removes the file that was written after that check, and later
+        checks fail.
         """
         check_mark(self.root, self.mark)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
-        """Write a unit's receipt. A unit is finished if and only if its receipt exists.
+        """Write a unit's receipt and return it. A unit is finished if and only if its receipt exists.
 
-        A task on a disconnected node, or of a killed driver, may call this after others have published the
-        step. Then its receipt is removed again; its files are identical to the published ones, or
-        removed too. Raises ConflictError if documents were forgotten since the build began.
+        A task on a disconnected node, or a task of a killed driver, may call this after another build has
+        published the step. In that case its receipt is removed again, and its files are either identical to
+        the published ones or removed as well. Raises ConflictError if documents were forgotten since the
+        build began.
         """
         receipt = Receipt(unit, tuple(files), dict(counts))
         mark = {FORGOTTEN: self.mark} if self.mark else {}
@@ -168,14 +170,16 @@ class StepOutput:
         return receipt
 
     def commit(self, unit: str, files: Mapping[str, Content], counts: Mapping[str, Any]) -> Receipt:
-        """Write a unit's files, then its receipt."""
+        """Write a unit's files and then its receipt. Return the receipt."""
         return self.finish_unit(unit, [self.write(relative, content) for relative, content in files.items()], counts)
 
     def finish(self, published: StepManifest) -> None:
-        """Remove all files of a published step that its manifest does not name: receipts, intermediate files, and what
-        killed or overtaken builds have left. Where a step is not reproducible, its file has another name in every build.
+        """Remove all files of a published step that its manifest does not name: receipts, intermediate files,
+        and files left by builds that were killed or overtaken. Builds of a step that is not reproducible name
+        their files differently, so an overtaken build leaves such files.
 
-        What `forget` has rewritten stays, because it may have done so after `published` was read. It removes its own old files.
+        Files that `forget` has rewritten stay, because it may have rewritten them after `published` was read.
+        `forget` removes its own old files.
         """
         named = {record.path.partition("/")[0] for record in (*published.files, *published.part_files.values())}
         named |= {"manifest.json", "run.json"}
@@ -191,7 +195,9 @@ class StepOutput:
 
 
 def check_mark(root: Location, mark: str) -> None:
-    """Raise ConflictError unless the mark is that of the documents that an output has forgotten."""
+    """Raise ConflictError if `mark` is no longer the current mark of the output, because documents were
+    forgotten since it was read.
+    """
     if current_mark(root) != mark:
         raise ConflictError(
             f"{root}: documents were forgotten while this command ran, and its work may hold them; run the command again"
@@ -204,8 +210,8 @@ def schema_facts(schema: pa.Schema) -> dict[str, str]:
 
 
 def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
-    """Return a function that writes `table` to a sink as one Arrow IPC file, the format of all parts. Its
-    buffers are compressed with zstd unless they are small together.
+    """Return a function that writes `table` to a sink as one Arrow IPC file, the format of all parts. Tables
+    of more than 64 KiB are compressed with zstd.
     """
 
     def write(sink: BinaryIO) -> None:
@@ -241,7 +247,9 @@ def _read(directory: Location, record: FileRecord, read: Callable[[Path], Value]
 
 
 def open_table(path: Path) -> pa.NativeFile:
-    """Open an Arrow file. A small one is read at once: Arrow hands every read from a file to another thread."""
+    """Open an Arrow file. A file of at most 1 MiB is read into memory at once, because Arrow hands every read
+    from a file to another thread.
+    """
     source = pa.OSFile(lent(path))
     if source.size() > _LARGE:
         return source
@@ -274,9 +282,10 @@ def check_accounting(
     manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Counts]
 ) -> None:
     """Raise AccountingError unless every document of every part is kept, dropped by a rule, or quarantined
-    for a reason.
+    for a reason. Also raise it if the step's parts, or the number of documents in a part, differ from
+    `rows_expected`: the rows of the input by (source, index).
 
-    `counts` are by `source/part`.
+    `counts` has the counts of each part by its name, `source/00000`.
     """
     where = f"step {manifest.step}"
     for part in manifest.parts:
@@ -302,18 +311,19 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
     """Write the manifest, the last file of a step, then remove the files that only unfinished steps need.
 
     `check` must raise an error if files of the step are missing or may hold forgotten documents. On a local
-    disk its result stays valid until the manifest is published: the temporary manifest exists by then, in the
-    same directory, and a directory is removed as a whole (`Location.set_aside`).
+    disk its result stays valid until the manifest is published: the temporary manifest already exists in the
+    step's directory when `check` runs, and a directory is only ever removed as a whole
+    (`Location.set_aside`).
     """
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
     StepOutput(root, name).finish(manifest)
 
 
 def publish_first(root: Location, name: str, manifest: StepManifest, check: Check) -> StepManifest:
-    """Publish a step that is not reproducible, as `publish` does. If several builds make it, the first one
-    publishes. Returns the published manifest.
+    """Publish a step that is not reproducible, as `publish` does, and return the published manifest. If
+    several builds make the step, the first build to finish publishes it, and the others return its manifest.
 
-    The builds use distinct file names, so none replaces another's files.
+    The builds use distinct file names, so no build replaces another's files.
     """
     facts = {"format": STEP_FORMAT, **manifest.facts_on_disk()}
     while not write_new_json(root / name / "manifest.json", facts, check):
@@ -327,7 +337,7 @@ def publish_first(root: Location, name: str, manifest: StepManifest, check: Chec
 
 
 def remove_step(directory: Location) -> None:
-    """Remove a step as a whole."""
+    """Remove a step's directory as a whole."""
     if directory.local is None:  # object stores cannot rename; a step without a manifest does not exist
         (directory / "manifest.json").unlink(missing_ok=True)
         directory.remove_tree()
@@ -350,8 +360,8 @@ def sweep(root: Location) -> None:
 
 
 def load_step(root: Location, name: str) -> StepManifest | None:
-    """Load and verify the manifest of a step's directory; None if the step is not published, or may hold a
-    document that was forgotten.
+    """Load and verify the manifest in a step's directory. Return None if the step is not published, or may
+    hold a document that was forgotten.
 
     A local manifest is cached per process until its file changes, so treat the result as read-only.
     """
@@ -399,8 +409,8 @@ class CorpusManifest:
 def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, name: str = "manifest.json") -> None:
     """Publish a corpus: write its manifest, the file `name`, into its directory.
 
-    `check` must raise an error if a step is missing, or documents were forgotten since the steps were published. Raises
-    ConflictError if another command removes the unfinished file again and again.
+    `check` must raise an error if a step is missing, or if documents were forgotten since the steps were
+    published. Raises ConflictError if another command keeps removing the unfinished file.
     """
     try:
         write_json(directory / name, {"format": CORPUS_FORMAT, **plain(manifest)}, check)
@@ -411,14 +421,14 @@ def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, nam
 
 
 def variant_file(name: str) -> str:
-    """Return the name of the manifest of a variant: a corpus in the same directory, which shares the steps that both
-    have.
+    """Return the file name of a variant's manifest. A variant is a corpus in the same directory as another
+    corpus; steps that are the same in both are shared.
     """
     return f"{_VARIANT}{name}.json"
 
 
 def variants_in(directory: Place) -> list[Place]:
-    """Return the manifests of the variants in the directory of a corpus."""
+    """Return the paths of the manifests of all variants in a corpus directory."""
     return [directory / path.name for path in sorted(directory.glob(f"{_VARIANT}*.json"), key=str)]
 
 
@@ -442,7 +452,9 @@ def load_corpus(directory: Location) -> CorpusManifest:
 
 
 def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
-    """Return the UTF-8 bytes of text per token by source, over the first shard set."""
+    """Return the number of UTF-8 bytes of text per token for each source, from the first shard set. Sources
+    without tokens are left out.
+    """
     if not manifest.shard_sets:
         return {}
     shards = next(iter(manifest.shard_sets.values())).shards
@@ -455,8 +467,8 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
-    """Return for each shard set the domains of sources without a given split that have training documents but
-    no validation documents in it.
+    """Return, by shard set, the domains that have shards but no validation shard. Sources with a given split
+    are ignored. Shard sets without any such domain are left out.
     """
     given = {source for source, facts in manifest.sources.items() if "splits" in facts}
     missing_in = {}

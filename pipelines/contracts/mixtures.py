@@ -1,5 +1,5 @@
-"""Mixture weights by strategy. A build suggests them and a trainer computes them for its budget. A corpus
-file contains none, because sources are mixed when training reads them.
+"""Mixture weights by strategy. A build suggests weights, and a trainer computes them for its budget. A corpus
+file contains no weights, because sources are mixed only when training reads them.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ def proportional(tokens: Mapping[str, int]) -> dict[str, float]:
 
 
 def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
-    """Weight sources by tokens ** exponent; 0.3 as in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue
-    et al. 2021).
+    """Weight sources by tokens ** exponent. The default exponent, 0.3, is that of XLM-R (Conneau et al. 2020,
+    section 3.1) and mT5 (Xue et al. 2021).
     """
     powers = {source: float(count) ** exponent if count else 0.0 for source, count in tokens.items()}
     total = sum(powers.values())
@@ -21,8 +21,8 @@ def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, f
 
 
 def unimax(tokens: Mapping[str, int], budget: float, max_epochs: float = 4.0) -> dict[str, float]:
-    """Weight sources by UniMax (Chung et al. 2023, algorithm 1): as uniformly as possible such that no source
-    is read more than `max_epochs` times.
+    """Weight sources by UniMax (Chung et al. 2023, algorithm 1): as uniformly as possible without reading any
+    source more than `max_epochs` times.
 
     `budget` is in tokens. Up to four epochs are almost as good as fresh data (Muennighoff et al. 2023).
     """

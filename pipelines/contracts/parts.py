@@ -1,5 +1,5 @@
-"""A part with its annotations: the only way to read documents and the columns that steps added to them, row
-by row.
+"""A part with its annotations: the only way to read documents together with the columns that steps added to
+them, aligned by row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,8 +45,8 @@ class Annotation:
 class Part:
     """A document part and the annotations visible to one reader, in the order of the steps.
 
-    `types` holds the type of every column of the build, `order` the names of its steps, `loaded` the
-    document columns if a task has already read them, and `given` the given split of the source.
+    `types` has the type of every column of the build, and `order` the names of its steps. `loaded` holds the
+    document columns if a task has already read them. `given` is the given split of the source.
     """
 
     source: str
@@ -74,8 +74,8 @@ class Part:
         return f"{self.source}-{self.index:05d}"
 
     def table(self, columns: Iterable[str | TableInput], rows: pa.Array | None = None) -> pa.Table:
-        """Read some columns, one chunk each; a string is short for `column_named(string)`. `rows` are the rows to
-        return, None for all.
+        """Read some columns, each as one chunk. A string is short for `column_named(string)`. `rows` are the
+        rows to return; None returns all.
 
         A column that no step wrote for this source is null, or left out if it is optional.
         """
@@ -104,7 +104,7 @@ class Part:
         return pa.table(result).combine_chunks()
 
     def kept_rows(self) -> pa.Array:
-        """Return the rows of the documents without a `drop`, ascending."""
+        """Return the row numbers of the documents without a `drop`, ascending."""
         return pc.indices_nonzero(pc.is_null(self.drop()))
 
     def drop(self, upto: str | None = None) -> pa.Array:
@@ -115,8 +115,8 @@ class Part:
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())
 
     def edits(self, upto: str | None = None, rows: pa.Array | None = None) -> pa.Array | None:
-        """Return the composed edits of the steps, up to and including `upto`, for all rows or some; None if no
-        step edits.
+        """Return the composed edits of all steps up to and including `upto`, for all rows or only for `rows`;
+        None if none of these steps edits.
         """
         columns = self.edit_columns(upto)
         columns = columns if rows is None else [column.take(rows) for column in columns]
@@ -127,13 +127,13 @@ class Part:
         return [_chunk(a.column(EDITS_COLUMN)) for a in self._upto(upto) if EDITS_COLUMN in a.schema]
 
     def edits_of(self, text: Text, rows: pa.Array | None = None) -> pa.Array | None:
-        """Return the composed edits that turn the stored text into `text`, for all rows or some; None if there
-        are none.
+        """Return the composed edits that turn the stored text into `text`, for all rows or only for `rows`;
+        None if no step edits that text.
         """
         return self.edits(text.upto, rows) if text.edited else None
 
     def in_stored_text(self, edits: pa.Array, text: Text, rows: pa.Array | None = None) -> pa.Array:
-        """Convert edits of one text of the documents to edits of the stored text.
+        """Convert edits of the documents' `text` to edits of their stored text.
 
         `rows` are the rows that `edits` covers, None for all.
         """
@@ -141,8 +141,8 @@ class Part:
         return edits if applied is None else map_back(applied, edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Return whether a step's edits, after those of all earlier steps, leave nothing visible of each
-        document, bool [rows].
+        """Return whether a step's edits, applied after those of all earlier steps, leave a document without
+        visible characters, bool [rows].
         """
         if not len(edits.flatten()):
             return np.zeros(self.rows, bool)
@@ -157,17 +157,17 @@ class Part:
         return self.given.label(docs, self.source)
 
     def held_out(self) -> np.ndarray:
-        """Whether each document is in a given validation or test split, bool [rows]."""
+        """Return whether each document is in a given validation or test split, bool [rows]."""
         labels = self.splits()
         return np.zeros(self.rows, bool) if labels is None else is_held_out(labels)
 
     def has(self, column: str) -> bool:
-        """Whether some step wrote this annotation column for this part."""
+        """Return whether some step wrote this annotation column for this part."""
         return any(column in annotation.schema for annotation in self.annotations)
 
     def kept_text_bytes(self, training: bool = False) -> int:
-        """Return the size in UTF-8 bytes of the edited text of all documents without a `drop`; with
-        `training`, without those of a given validation or test split.
+        """Return the size in UTF-8 bytes of the edited text of all documents without a `drop`. With
+        `training`, documents in a given validation or test split do not count.
         """
         kept = pc.is_null(self.drop()).to_numpy(zero_copy_only=False)
         rows = pa.array(np.flatnonzero(kept & ~self.held_out() if training else kept))

@@ -21,7 +21,7 @@ class ReadsText(Stage):
 
     @property
     def input_text(self) -> Text:
-        """The text that `text` names. Raises ValueError if it names none."""
+        """The text that the knob `text` names. Raises ValueError if it does not name a text."""
         return Text.parse(self.text)
 
     def reads(self) -> tuple[Input, ...]:
@@ -35,7 +35,7 @@ class ReadsText(Stage):
         return frozenset()
 
     def check(self) -> None:
-        """Raise ValueError for a text that does not exist."""
+        """Raise ValueError if `text` does not name a text."""
         Text.parse(self.text)
 
 
@@ -45,12 +45,12 @@ class MeasuresText(ReadsText):
 
     prefix: str = field(default="", kw_only=True)
     """Prefix of the column names, needed if two texts are measured: `{text: edited_text, prefix: edited_}`
-    writes `edited_NAME`. Stages that read a column with a fixed name, such as `dedup_exact`, read the one
+    writes `edited_NAME`. Stages that read a column with a fixed name, such as `dedup_exact`, read the column
     without a prefix.
     """
 
     def check(self) -> None:
-        """Raise ValueError for a text that does not exist, or a prefix that is not an identifier."""
+        """Raise ValueError if `text` does not name a text, or if `prefix` is not an identifier."""
         super().check()
         if self.prefix and not self.prefix.isidentifier():
             raise ValueError(f"prefix: got {self.prefix!r}, expected letters, digits and underscores, such as edited_")

@@ -1,7 +1,7 @@
 """Token shards: the contract between pipelines and trainers. docs/shard_format.md describes the bytes.
 
-One Arrow IPC file, uncompressed, one record batch, memory-mapped: opening a shard copies nothing. Shards hold
-no special tokens; readers add them.
+A shard is one uncompressed Arrow IPC file with one record batch. It is memory-mapped, so opening it copies
+nothing. Shards hold no special tokens; readers add them.
 """
 
 import json
@@ -23,13 +23,14 @@ LEVEL = ":"
 """Separates the levels of a domain's name: `web:en:q5` is a group of the source `web`."""
 SpanType = Literal["dates", "names"]
 SPAN_TYPES: tuple[SpanType, ...] = get_args(SpanType)
-"""The types of spans; the column `spans` has their numbers in this order."""
+"""The types of spans. The column `spans` has the index of the type in this tuple."""
 
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """One shard of a shard set: its file, documents, tokens, and UTF-8 bytes of its text. `group` is empty if the source
-    is not split into groups. `pairs` counts the documents with a target; it is 0 without the column `target`.
+    """One shard of a shard set: its file, and how many documents, tokens and UTF-8 bytes of text it holds.
+    `group` is empty if the source is not split into groups. `pairs` counts the documents with a target; it is
+    0 without the column `target`.
     """
 
     path: str
@@ -94,7 +95,10 @@ def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
 
 
 def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str) -> tuple[str, ShardSet]:
-    """Return the shard set of that name, or for None the only one. Raises UserError, which begins with `where`."""
+    """Return the name and the shard set called `name`, or the only shard set if `name` is None. Raises
+    UserError, with a message that begins with `where`, if there is no such shard set, or if there are several
+    and `name` is None.
+    """
     if not sets:
         raise UserError(f"{where}: the corpus has no shards; add a `shards` step and build it again")
     if name is None and len(sets) > 1:
@@ -107,19 +111,21 @@ def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str)
 
 @dataclass(frozen=True)
 class Shard:
-    """An open shard of n documents and t tokens; the arrays are read-only views of the mapped file.
+    """An open shard of n documents and t tokens. The arrays are read-only views of the mapped file.
 
-    `tokens` [t] uint16 or uint32; `offsets` [n + 1] int64, document i is tokens[offsets[i]:offsets[i + 1]];
-    `doc_ids` [n] as 16-byte binary; `n_bytes` [n] int64, UTF-8 bytes of each document's text; `sentences` and
-    `sentence_offsets` have the same form: int32 token offsets within each document at which sentences begin;
-    None if the build wrote none.
+    `tokens` [t] is uint16 or uint32. `offsets` [n + 1] is int64: document i is tokens[offsets[i]:offsets[i +
+    1]]. `doc_ids` [n] are 16-byte binary. `n_bytes` [n] is int64, the length of each document's text in UTF-8
+    bytes.
 
-    `spans`, int32 [spans, 3], holds the first token of each span within its document, the one after its last, and the number of
-    its type in SPAN_TYPES. Document i has spans[span_offsets[i]:span_offsets[i + 1]], ascending and disjoint, none empty. Both
-    are None if the build wrote none.
+    `sentences`, int32, holds the token offsets within each document at which sentences begin. Document i has
+    sentences[sentence_offsets[i]:sentence_offsets[i + 1]]. Both are None if the build wrote none.
 
-    `targets`, int32 [n], holds the token at which the target of each document begins, its translation for example; -1 for a
-    document without two sides. It is None if the build wrote none.
+    `spans`, int32 [spans, 3], holds for each span its first token within its document, the token after its
+    last, and the index of its type in SPAN_TYPES. Document i has spans[span_offsets[i]:span_offsets[i + 1]],
+    which are ascending, disjoint and not empty. Both are None if the build wrote none.
+
+    `targets`, int32 [n], holds the token at which the target of each document begins, for example its
+    translation; -1 for a document without a target. It is None if the build wrote none.
     """
 
     tokens: np.ndarray
@@ -169,7 +175,7 @@ def write_shard(
     spans: tuple[np.ndarray, np.ndarray] | None = None,
     targets: np.ndarray | None = None,
 ) -> None:
-    """Write one shard to `sink`. Arrays as in `Shard`; `sentences` and `spans` are (values, offsets)."""
+    """Write one shard to `sink`. The arrays are as in `Shard`; `sentences` and `spans` are (values, offsets)."""
     kind = pa.from_numpy_dtype(tokens.dtype)
     schema = shard_schema(kind, sentences is not None, spans is not None, facts, targets is not None)
     columns = [_large_list(tokens, offsets, schema.field("tokens").type), doc_ids, pa.array(n_bytes, pa.int64())]
@@ -187,8 +193,8 @@ def write_shard(
 
 
 def open_shard(directory: Location, record: FileRecord) -> Shard:
-    """Map a shard and verify its checksum (once per process) and its schema. Raises CorruptFileError, which
-    says what differs.
+    """Map a shard, after verifying its checksum (once per process), and check its format. Raises
+    CorruptFileError with the difference.
     """
     path = directory.verify(record)
     try:
@@ -215,7 +221,9 @@ def open_shard(directory: Location, record: FileRecord) -> Shard:
 
 
 def _large_list(values: np.ndarray, offsets: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return an array of lists of numbers, or, if `values` has two dimensions, of lists of its rows."""
+    """Return an array of lists of numbers. If `values` has two dimensions, return an array of lists of its
+    rows.
+    """
     held = kind.value_type
     if values.ndim == 2:
         items = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), held.value_type), type=held)
@@ -225,7 +233,9 @@ def _large_list(values: np.ndarray, offsets: np.ndarray, kind: pa.DataType) -> p
 
 
 def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values and the offsets of lists: those of rows of numbers as an array of two dimensions."""
+    """Return the values and the offsets of a column of lists. If the items of the lists are fixed-size lists,
+    the values have two dimensions.
+    """
     items = column.values
     if not pa.types.is_fixed_size_list(items.type):
         return _numbers(items), _numbers(column.offsets)
@@ -235,8 +245,9 @@ def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """Return the numbers of a column without nulls, without a copy. pyarrow's `to_numpy` would import pandas,
-    which takes a tenth of the time that a small run needs to reach its first step.
+    """Return the numbers of a column as an array, without copying them. Raises ArrowInvalid if a value is
+    null. pyarrow's `to_numpy` would import pandas, which takes a tenth of the time that a small run needs to
+    reach its first step.
     """
     if column.null_count:
         raise pa.ArrowInvalid(f"{column.null_count} values are null, expected none")

@@ -35,7 +35,7 @@ class Cluster(Protocol):
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """Apply a module-level function to every item; yields (position, result) as they finish, in any
+        """Apply a module-level function to every item. Yield (position, result) as the tasks finish, in any
         order.
 
         A task that fails three times raises UserError with `label(item)` and the reason.
@@ -44,8 +44,8 @@ class Cluster(Protocol):
 
 
 class ColumnTest(Protocol):
-    """A test of the column `signal` by which a stage drops documents. `when` limits the documents that it
-    applies to.
+    """A test of the column `signal` by which a stage drops documents. `when` limits the test to some of the
+    documents.
     """
 
     @property
@@ -55,7 +55,7 @@ class ColumnTest(Protocol):
 
     @property
     def when(self) -> Mapping[str, tuple[Any, ...]]:
-        """The column values of the documents that the test applies to; empty for all documents."""
+        """The column values that select the documents to which the test applies; empty for all documents."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class ColumnTest(Protocol):
         ...
 
     def drops_null(self) -> bool:
-        """Whether the test drops documents whose column has no value."""
+        """Return whether the test drops documents in which the column has no value."""
         ...
 
 
@@ -87,8 +87,8 @@ class Stage:
 
     @property
     def extrapolates(self) -> bool:
-        """Whether what it writes about a document does not depend, or hardly depends, on how many others there are. Only then
-        does a random sample estimate its effect on the whole.
+        """Whether the stage's output for a document does not depend, or hardly depends, on the number of
+        other documents. Only then can a random sample estimate the effect of the stage on the whole corpus.
         """
         return True
 
@@ -139,7 +139,9 @@ class Stage:
         return {}
 
     def tests(self) -> Sequence[ColumnTest]:
-        """Return the tests by which the stage drops documents, in order; empty unless the tests are data."""
+        """Return the tests in the stage's knobs by which it drops documents, in order; empty if its knobs
+        list no tests.
+        """
         return ()
 
     def check_types(self, types: pa.Schema) -> None:
@@ -148,8 +150,9 @@ class Stage:
         """
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return, for columns of `read_columns()` that must mean certain things, the definitions that the stage accepts
-        (`definition_of` in contracts/columns.py); empty if any column of the right name and type will do.
+        """Return the definitions (`definition_of` in contracts/columns.py) that the stage accepts, for those
+        columns of `read_columns()` that must have a certain meaning; empty if any column of the right name
+        and type will do.
         """
         return {}
 
@@ -167,15 +170,17 @@ class PartStage(Stage):
     """
 
     def gpus(self) -> float:
-        """Return the GPUs that a task with this stage reserves on Ray; with a fraction, tasks share one."""
+        """Return the number of GPUs that a task with this stage reserves on Ray. With a fraction, several
+        tasks share one GPU.
+        """
         return 0
 
     def setup(self) -> None:
         """Load models. Called once per worker process, before the first `annotate`."""
 
     def use(self, facts: Mapping[str, Any]) -> "PartStage":
-        """Return the stage that annotates, given the facts of `derived_steps()`. Called only for stages with
-        derived steps.
+        """Return the stage to annotate with, given the facts of `derived_steps()`. Called only for stages
+        with derived steps.
         """
         raise NotImplementedError
 
@@ -187,14 +192,14 @@ class PartStage(Stage):
 
 
 class StageOutputError(Exception):
-    """What a part stage returned does not fit its documents. The message quotes no text."""
+    """Raised if the output of a part stage does not fit its documents. The message quotes no text."""
 
 
 def annotate_checked(stage: PartStage, docs: pa.Table) -> pa.Table:
-    """Run `stage.annotate`, and return the columns of `writes()` in their types.
+    """Run `stage.annotate`, and return the columns of `writes()`, cast to their declared types.
 
-    Raises UserError if it returned other columns, StageOutputError if it returned more or fewer rows, and what the stage
-    or the conversion of a value raises.
+    Raises UserError if the stage returns other columns, and StageOutputError if it returns more or fewer rows
+    than documents. Errors of the stage itself and of casting pass through.
     """
     table, schema = stage.annotate(docs), stage.writes()
     if not isinstance(table, pa.Table) or table.column_names != schema.names:
@@ -215,7 +220,9 @@ class CorpusStage(Stage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a sample estimates its effect: not known of a stage that may compare documents."""
+        """Whether a random sample can estimate the effect of the stage. By default this is false for a stage
+        that writes columns, because it may compare documents.
+        """
         return not self.writes().names
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
@@ -232,7 +239,7 @@ class CorpusStage(Stage):
 
 
 def in_order(results: Iterable[tuple[int, Result]], count: int) -> list[Result]:
-    """Put the results of `Cluster.map` in the order of its items."""
+    """Return the results of `Cluster.map` in the order of its items."""
     ordered: dict[int, Result] = dict(results)
     assert len(ordered) == count, f"{len(ordered)} results for {count} tasks"
     return [ordered[position] for position in range(count)]

@@ -16,16 +16,17 @@ from gristmill.storage.store import digest, read_json, write_json
 FORGOTTEN = "forgotten"
 """The reason of a record that was forgotten, and the name of the mark in a manifest's facts and in a receipt."""
 REWRITTEN = "~"
-"""In the names of files that `forget` has rewritten: before the digits of the tombstone's digest."""
+"""Precedes the digits of the tombstone's digest in the names of files that `forget` has rewritten."""
 _FILE = "forgotten.json"
 
 
 def read_tombstone(output: Location) -> dict[str, Any]:
     """Return the tombstone of a corpus.
 
-    `records`: sorted `path#record` by source; `pending`: documents whose removal is unfinished; `asked`: a
-    digest of the ids and URLs by which their removal was requested; `before`: earlier fingerprints of the
-    corpus, from when it held documents that are now forgotten.
+    `records` maps each source to its forgotten records, as sorted `path#record`. `pending` are the documents
+    whose removal is unfinished, and `asked` is a digest of the ids and URLs by which their removal was
+    requested. `before` are the fingerprints that the corpus had while it held documents that are now
+    forgotten.
     """
     try:
         tombstone = read_json(
@@ -40,13 +41,16 @@ def read_tombstone(output: Location) -> dict[str, Any]:
 def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | None = None) -> None:
     """Write a tombstone in the form that `read_tombstone` returns, if `check` passes.
 
-    `check` must raise an error if another process may have written one since this one was read: its records would be lost.
+    `check` must raise an error if another process may have written a tombstone since this one was read,
+    because its records would be lost.
     """
     write_json(output / _FILE, tombstone, check)
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:
-    """Return the mark of forgotten records, given as `path#record` by source; empty if there are none."""
+    """Return the mark of forgotten records, given as `path#record` by source. The mark is an empty string if
+    there are no records.
+    """
     return digest({source: list(names) for source, names in records.items()}) if records else ""
 
 
@@ -58,7 +62,7 @@ def current_mark(output: Location) -> str:
 
 
 def is_current(output: Location, mark: str) -> bool:
-    """Whether a step with this mark holds no forgotten document.
+    """Return whether a step with this mark holds no forgotten document.
 
     While `forget` is running, steps that it has not rewritten yet have the mark of the previous records.
     """

@@ -1,4 +1,4 @@
-"""Carry out the commands `forget` and `gc`, and print what they do."""
+"""Carry out the commands `forget` and `gc`, and print what they have done."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -27,7 +27,7 @@ from pipelines.planning.corpus import CorpusConfig
 
 def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:
     """Forget the documents listed in the files, one id or URL per line. Print what was done, then scan the
-    directory to prove that they are gone.
+    directory to prove that the documents are gone.
     """
     console = Console(highlight=False, markup=False)
     directory = _require_local(corpus)
@@ -66,8 +66,8 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
 def _find_targets(
     corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]
 ) -> tuple[list[bytes], list[str]]:
-    """Return the ids of the documents to forget, or of those of an interrupted run, and their texts unless
-    these are already removed.
+    """Return the ids of the documents to forget, and the texts of those documents that have not been removed
+    yet. If an earlier run was interrupted, its documents are returned instead of the requested ones.
     """
     pending = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
     documents = pending or find_documents(corpus, identifiers, addresses)
@@ -94,11 +94,11 @@ def _read_lines(path: Path | None) -> list[str]:
 
 
 def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
-    """Return one line per training run under a directory that read this corpus while it held the forgotten
-    documents.
+    """Return one line for each training run under `runs` that read this corpus while it held the forgotten
+    documents, or may have done so.
 
-    Such runs are identified by the corpus's earlier fingerprints. Runs that read another state of the corpus,
-    or several corpora, are identified by the directory in their configuration.
+    A run is recognised by the earlier fingerprints of the corpus. A run that read another state of the
+    corpus, or several corpora, is recognised by the directory in its configuration.
     """
     before = read_tombstone(directory)["before"]
     lines = []
@@ -127,13 +127,17 @@ def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
 
 
 def _directories(corpora: Sequence[str]) -> set[Path]:
-    """Return the local directories of corpora, of which a variant is named by its manifest."""
+    """Return the local directories of corpora. A variant is given as its manifest, and its directory is
+    returned.
+    """
     paths = [Path(name).resolve() for name in corpora if not is_url(name)]
     return {path.parent if path.suffix == ".json" else path for path in paths}
 
 
 def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool, keep: int = KEPT) -> None:
-    """List the step directories that nothing uses, and remove them with `delete`. The last `keep` earlier builds count as use."""
+    """List the step directories that nothing uses, and with `delete` remove them. Steps of the last `keep`
+    earlier builds count as used.
+    """
     console = Console(highlight=False, markup=False)
     output = _require_local(configs[0].place)
     lease = (

@@ -1,16 +1,17 @@
 """Forget documents: remove them from all files of a corpus directory, and keep them out.
 
-A takedown is a lookup, not a rebuild: only files that hold a document are rewritten, no step's fingerprint
-changes, and nothing is measured again. The record becomes a quarantined one of its read step, with the reason
-`forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written first, so the same
-command resumes after a kill, and later reads in this directory skip the records in it.
+Forgetting is not a rebuild: only files that hold a forgotten document are rewritten, no step's fingerprint
+changes, and nothing is measured again. The record of the document becomes a quarantined record of its read
+step, with the reason `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written
+first, so the same command resumes after a kill, and later reads in this directory skip the records in it.
 
-Variants of the corpus are removed: the command that built one builds it again. So are all earlier builds, and the search index
-of each part that held a document: `index` writes it again.
+Variants of the corpus are removed; the command that built a variant builds it again. Earlier builds are
+removed as well, and so is the search index of each part that held a forgotten document; `index` writes it
+again.
 
 Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
 document stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a
-file's name and a number.
+file's name and a record number.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +59,7 @@ from pipelines.stages.materialise.funnel import SAMPLE, Funnel
 
 @dataclass(frozen=True)
 class _Doc:
-    """A document to forget, and its position when the tombstone was written."""
+    """A document to forget, with its part and row at the time when the tombstone was written."""
 
     source: str
     path: str
@@ -69,8 +70,8 @@ class _Doc:
 
 
 def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
-    """Return the documents with these ids (printed or hex), and all with these URLs (as stored, or in normal
-    form).
+    """Return the documents with these ids (printed or hex), and all documents with these URLs (as stored, or
+    in normal form).
 
     Raises UserError for an id that the corpus does not know. Records that were set aside hold no text and are
     skipped.
@@ -97,10 +98,10 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
 def forget(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> tuple[list[str], int]:
-    """Forget documents; without any, finish an interrupted run. Returns (printed ids, number of files
+    """Forget documents. Without ids or URLs, finish an interrupted run. Return (printed ids, number of files
     rewritten).
 
-    Raises UserError if a run for other documents was interrupted, or none of these documents is in the
+    Raises UserError if a run for other documents was interrupted, or if none of these documents is in the
     corpus.
     """
     tombstone = _begin(directory, identifiers, urls, check)
@@ -125,9 +126,9 @@ def _begin(
     """Write the tombstone, and return it. From then on, builds that began earlier write and publish nothing
     more.
 
-    If such a build had checked the tombstone already and was about to publish, it finds its temporary file
-    removed and checks again (`StepOutput.check_forgotten`). So does another `forget` that has lost its lease and is about to
-    replace the tombstone.
+    A build may already have checked the tombstone and be about to publish. Then it finds its temporary file
+    removed and checks again (`StepOutput.check_forgotten`). The same holds for another `forget` that has lost
+    its lease and is about to replace the tombstone.
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
@@ -163,10 +164,10 @@ def _reads(corpus: Corpus) -> set[str]:
 
 
 def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int:
-    """Rewrite the steps of the corpus until all have the mark. Returns the number of files.
+    """Rewrite the steps of the corpus until all of them have the mark. Return the number of files written.
 
-    A build that began earlier may still publish a step once more, until `publish` has removed its temporary
-    manifest.
+    More than one round may be needed: a build that began earlier may publish a step once more, until
+    `publish` has removed its temporary manifest.
     """
     written = 0
     while steps := [step for step in open_corpus(directory).steps if step.manifest.facts.get(FORGOTTEN) != mark]:
@@ -179,8 +180,8 @@ def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int
 
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
-    """Rewrite the files of a step that hold the documents, under new names, then switch its manifest to them.
-    Returns the number of files.
+    """Rewrite those files of a step that hold the documents: write them without the documents and under new
+    names, then switch the step's manifest to the new files. Return the number of files written.
     """
     if step.label == "funnel":
         return 0
@@ -214,8 +215,9 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
 
 
 def _new_name(path: str, mark: str) -> str:
-    """Return the name of a rewritten file, marked by the tombstone's digest, so that the old file stays until
-    the manifest changes. Directories keep their names: that of a group of `shards` may contain a `~`.
+    """Return the name of a rewritten file. It contains digits of the tombstone's mark, so that the old file
+    stays until the manifest changes. Directories keep their names, because the directory of a group of
+    `shards` may contain a `~`.
     """
     directory, slash, name = path.rpartition("/")
     stem, dot, suffix = name.rpartition(".")
@@ -223,7 +225,9 @@ def _new_name(path: str, mark: str) -> str:
 
 
 def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str) -> dict[str, Counts]:
-    """Subtract rows of a source from the counts of a step; in a read step they move to the quarantine."""
+    """Return the counts of a step without these rows of a source. In a read step, the rows are counted as
+    quarantined instead.
+    """
     before = counts[source]
     if stage == "read":
         quarantined = {**before.quarantined, FORGOTTEN: before.quarantined.get(FORGOTTEN, 0) + rows.num_rows}
@@ -242,8 +246,8 @@ def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """Rewrite a file other than a part: the index and quarantine of a read step, or any table with a column
-    of ids.
+    """Rewrite a file that is not a part, and return its new record. Only the index and the quarantine of a
+    read step and tables with a column of ids are rewritten, and only if they are affected.
     """
     if not record.path.endswith(".arrow"):
         return record
@@ -267,7 +271,7 @@ def _rewrite_file(
 
 
 def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
-    """Return the documents that were read by the unit with this index of files."""
+    """Return the documents that were read by one unit, given the unit's index of files."""
     assert index.local is not None, "documents are forgotten on a local disk only"
     with open_table(index.local) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
@@ -280,7 +284,9 @@ def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
 
 
 def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
-    """Turn documents into quarantined records. Later rows of their parts move up."""
+    """Return an index of files in which the documents count as quarantined records. The first rows of later
+    files in the same part are reduced accordingly.
+    """
     by_key: dict[int, list[int]] = {}
     for doc in held:
         by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
@@ -299,7 +305,7 @@ def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]
 
 
 def _extend_quarantine(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
-    """Add the documents to the quarantine."""
+    """Return the quarantine with the documents added."""
     new = [{"path": doc.path, "record": doc.record, "reason": FORGOTTEN, "bytes": None} for doc in held]
     return pa.concat_tables([table, pa.Table.from_pylist(new, schema=QUARANTINE)])
 
@@ -307,7 +313,9 @@ def _extend_quarantine(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
 def _rewrite_shards(
     out: StepOutput, facts: dict[str, Any], files: Sequence[FileRecord], docs: Sequence[_Doc], mark: str
 ) -> tuple[dict[str, Any], list[FileRecord]]:
-    """Rewrite shards without the documents. `facts["shards"]` name their files relative to the corpus directory."""
+    """Rewrite the shards that hold the documents, and return the step's facts and files with the new shards.
+    `facts["shards"]` names the shard files relative to the corpus directory.
+    """
     ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
     shards, changed = [], {}
     for entry in facts["shards"]:
@@ -377,7 +385,7 @@ def _recount(corpus: Corpus, mark: str) -> None:
 
 
 def _publish_corpus(corpus: Corpus, records: dict[str, list[str]], mark: str) -> None:
-    """Publish the corpus manifest of the rewritten steps, and remove the report, which the next build writes
+    """Publish a corpus manifest for the rewritten steps, and remove the report, which the next build writes
     again.
     """
     by_label: dict[str, StepManifest] = {step.label: step.manifest for step in corpus.steps}
@@ -405,10 +413,10 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]], mark: str) ->
 
 
 def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
-    """Remove files of steps that their manifests do not name, and sync the directories, so that a power
-    failure cannot bring them back.
+    """Remove files of steps that their manifests do not name. Sync the directories, so that a power failure
+    cannot bring the files back.
 
-    A directory is listed again after a removal, because a build that began earlier may have given a file its
+    After a removal a directory is listed again, because a build that began earlier may have given a file its
     final name in the meantime.
     """
     for step in corpus.steps:

@@ -1,4 +1,4 @@
-"""Garbage collection: find and remove step directories that no configuration uses any more."""
+"""Garbage collection: find and remove step directories that nothing uses any more."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ from pipelines.planning.published import add_published_files
 
 @dataclass(frozen=True)
 class UnreachedStep:
-    """A step directory that nothing uses. `bytes`: size of all its files; `published`: whether it was finished."""
+    """A step directory, or a directory of a search index, that nothing uses. `bytes` is the size of all its
+    files, and `published` says whether it was finished.
+    """
 
     path: LocalPath
     bytes: int
@@ -27,9 +29,9 @@ class UnreachedStep:
 def find_unreached(
     configs: Sequence[CorpusConfig], output: LocalPath, surplus: Collection[LocalPath] = ()
 ) -> list[UnreachedStep]:
-    """Return the steps in the configurations' output that neither their plans, nor the published corpus, nor its
-    variants and earlier builds use, and the search indexes that are not current. Earlier builds whose manifests are in
-    `surplus` do not count.
+    """Return the unused steps in the output of the configurations, and the search indexes that are not
+    current. A step is used if it is in the plan of a configuration, or belongs to the published corpus, to a
+    variant, or to an earlier build whose manifest is not in `surplus`.
 
     Raises UserError if the configurations have different outputs.
     """
@@ -46,10 +48,10 @@ def find_unreached(
 
 
 def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> None:
-    """Remove step directories. `check` is called before each, and raises an error if this process may not
-    remove it any more.
+    """Remove step directories. `check` is called before each removal, and must raise an error if this process
+    may no longer remove anything.
 
-    Raises ConflictError if a corpus that uses one of them was published since they were listed.
+    Raises ConflictError if a corpus that uses one of the steps was published after they were listed.
     """
     for step in steps:
         check()
@@ -64,8 +66,8 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
 
 
 def _used(output: LocalPath, surplus: Collection[LocalPath] = ()) -> set[str]:
-    """Return the names of the steps of the published corpus, of its variants and of its earlier builds but those in `surplus`;
-    empty if there are none.
+    """Return the names of the step directories that the published corpus, its variants and its earlier builds
+    use. Earlier builds in `surplus` do not count.
     """
     earlier = [build.file for build in earlier_builds(output) if build.file not in surplus]
     published = [path for path in (output / "manifest.json", *variants_in(output), *earlier) if path.exists()]
@@ -82,7 +84,9 @@ def list_unreached(output: LocalPath, reached: Collection[str]) -> list[Unreache
 
 
 def list_stale_indexes(output: LocalPath) -> list[UnreachedStep]:
-    """Return the search indexes in an output that belong to no part of the published corpus or of its variants."""
+    """Return the search indexes in an output that do not belong to any part of the published corpus or of its
+    variants.
+    """
     folder = output / INDEX_FOLDER
     return list_unreached(folder, current_units(output)) if folder.is_dir() else []
 

@@ -1,4 +1,4 @@
-"""Scan every file under a corpus directory for excerpts of texts and for ids of documents."""
+"""Scan every file under a corpus directory for excerpts of texts and for document ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occu
 
 
 def make_probes(texts: Sequence[str]) -> list[bytes]:
-    """Return excerpts spread evenly over each text. A text shorter than a probe is its own excerpt. Short and
-    monotonous probes are left out.
+    """Return up to 16 excerpts of each text, spread evenly over it. A text shorter than an excerpt is its own
+    excerpt. Excerpts that are very short or monotonous are left out.
     """
     probes = []
     for text in texts:
@@ -41,11 +41,11 @@ class Hit:
 
 
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
-    """Return the files that contain a probe or rows of these documents, and the number of files and bytes
+    """Return the files that contain a probe or rows of these documents, and the numbers of files and of bytes
     read.
 
-    Arrow files are decoded and searched column by column, all others byte by byte. Files that another command removes meanwhile
-    do not count. Raises CorruptFileError for an unreadable file.
+    Arrow files are decoded and searched column by column, all other files byte by byte. Files that another
+    command removes during the scan do not count. Raises CorruptFileError for an unreadable file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)
@@ -65,13 +65,15 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
 
 
 def _matching_bytes(path: Path, probes: Sequence[bytes]) -> list[bytes] | None:
-    """Return no ids if a probe is in the file, otherwise None."""
+    """Return an empty list of ids if a probe is in the file, otherwise None."""
     data = path.read_bytes()
     return [] if any(probe in data for probe in probes) else None
 
 
 def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:
-    """Return the ids of matching rows, empty if the file has none; None if no row matches."""
+    """Return the document ids of the matching rows; the list is empty if the file has no ids. None if no row
+    matches.
+    """
     any_hit = False
     ids: list[bytes] = []
     with open_table(path) as source:

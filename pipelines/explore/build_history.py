@@ -1,4 +1,6 @@
-"""List the builds of a corpus that `diff` can compare: the published one and the earlier ones that are kept."""
+"""List the builds of a corpus that `diff` can compare: the published build and the earlier builds that are
+kept.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +18,10 @@ _DIGITS = 12  # of a fingerprint; six are enough to name a build
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """A build of a corpus. `replaced`: when the next one was published, None for the published build. `documents`: how many it
-    keeps. `changed`: the names of the steps that the build before does not have in the same form, None for the first.
-    `is_whole`: whether all its steps are there, so that it can be compared.
+    """One build of a corpus. `file` is its manifest. `replaced` is the time at which the next build was
+    published, or None for the published build. `documents` is the number of documents that the build keeps.
+    `changed` lists the steps whose fingerprints the previous build does not have, or is None for the first
+    build. `is_whole` says whether all its steps still exist, so that it can be compared.
     """
 
     fingerprint: str
@@ -30,7 +33,9 @@ class BuildRecord:
 
 
 def builds_of(directory: Location) -> Iterator[BuildRecord]:
-    """Yield the builds of a corpus, the oldest first. Raises UserError if no corpus is published there."""
+    """Yield the builds of a corpus, the oldest first. Raises UserError if no corpus is published in the
+    directory.
+    """
     published = load_corpus(directory)
     before: CorpusManifest | None = None
     for build in earlier_builds(directory):

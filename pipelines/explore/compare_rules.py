@@ -1,7 +1,7 @@
-"""Compare rule sets on a built corpus: the documents that each of them drops, and how far they agree.
+"""Compare rule sets on a built corpus: which documents each set drops, and how far the sets agree.
 
 Implementations of one paper's rules differ, and the name of a rule set says little about what it drops. The
-comparison reads stored columns part by part, holding one part in memory. It is exact and covers every
+comparison reads stored columns part by part, with one part in memory at a time. It is exact and covers every
 document that was read, whether or not the corpus keeps it.
 """
 
@@ -33,25 +33,27 @@ Sampled = list[tuple[int, bytes, str]]  # (rank, id, reason), the lowest ranks
 
 @dataclass
 class Tally:
-    """Counts for one source. `sets` are the k rule sets whose columns the source has."""
+    """The counts for one source. `sets` are the k rule sets whose columns the source has."""
 
     sets: tuple[str, ...]
     documents: int
     both: np.ndarray
-    """int64 [k, k]: documents dropped by both sets; on the diagonal, by the set."""
+    """int64 [k, k]: documents dropped by both sets. The diagonal counts all documents that each set drops."""
     dropped_by: np.ndarray
     """int64 [k + 1]: documents dropped by exactly 0 to k sets."""
     alone: np.ndarray
     """int64 [k]: documents dropped by this set and no other."""
     reasons: dict[str, Counter[str]]
-    """By rule set: for each rule, the documents it was the first to drop."""
+    """By rule set and rule: the number of documents that the rule was the first of its set to drop."""
     samples: dict[str, Sampled]
-    """By rule set: documents that only it drops; under "", documents that all k drop."""
+    """By rule set: a sample of the documents that only this set drops. The key "" has a sample of the
+    documents that all k sets drop.
+    """
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Counts of two rule sets over the sources that have the columns of both."""
+    """The counts for a pair of rule sets, over the sources that have the columns of both."""
 
     one: str
     other: str
@@ -61,7 +63,9 @@ class Pair:
 
     @property
     def jaccard(self) -> float | None:
-        """Documents that both drop / documents that either drops; None if neither drops any."""
+        """The number of documents that both sets drop, divided by the number that either drops; None if
+        neither drops any.
+        """
         either = self.both + self.only_one + self.only_other
         return self.both / either if either else None
 
@@ -78,11 +82,11 @@ class Comparison:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The rule sets whose columns at least one source has."""
+        """The rule sets whose columns exist in at least one source."""
         return tuple(name for name in self.names if any(name in tally.sets for tally in self.tallies.values()))
 
     def documents(self, name: str) -> int:
-        """Return the number of documents that a rule set was applied to."""
+        """Return the number of documents to which a rule set was applied."""
         return sum(tally.documents for tally in self.tallies.values() if name in tally.sets)
 
     def dropped(self, name: str) -> int:
@@ -94,13 +98,13 @@ class Comparison:
         return sum(int(t.alone[t.sets.index(name)]) for t in self.tallies.values() if name in t.sets)
 
     def reasons(self, name: str) -> Counter[str]:
-        """Return for each rule of a set the number of documents that it was the first to drop."""
+        """Return, for each rule of a set, the number of documents that it was the first to drop."""
         return sum((tally.reasons[name] for tally in self.tallies.values() if name in tally.sets), Counter())
 
     @property
     def dropped_by(self) -> Counter[int]:
-        """Return the number of documents by the number of rule sets that drop them. A rule set drops nothing
-        in a source without its columns.
+        """The number of documents dropped by exactly k rule sets, for each k. A rule set drops nothing in a
+        source that lacks its columns.
         """
         counts: Counter[int] = Counter()
         for tally in self.tallies.values():
@@ -109,7 +113,7 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Return every pair of rule sets that share a source, sorted from most to least agreement."""
+        """All pairs of rule sets that share a source, sorted from most to least agreement."""
         pairs = []
         for one, other in combinations(self.compared, 2):
             counts = [_pair(t, one, other) for t in self.tallies.values() if one in t.sets and other in t.sets]
@@ -118,8 +122,8 @@ class Comparison:
         return tuple(sorted(pairs, key=lambda pair: -(pair.jaccard or 0)))
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
-        """Return (printed id, reason) of some documents that only this rule set drops; for "", of some that
-        all drop.
+        """Return (printed id, reason) for up to `count` documents that only this rule set drops or, if `name`
+        is empty, that all sets drop.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
@@ -133,10 +137,11 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 
 
 def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
-    """Apply rule sets (default: all) to every document of the sources that have the columns they read.
+    """Apply rule sets (default: all) to every document. A rule set is skipped in sources that lack the
+    columns it reads. `samples` is the number of sample documents to keep for each set.
 
-    Raises UserError for an unknown name, and if no source has the columns of a set given by name, or of any
-    set.
+    Raises UserError for an unknown name, if no source has the columns of a set that was given by name, or if
+    no source has the columns of any set.
     """
     for name in names:
         if name not in RULE_SETS:
@@ -195,7 +200,7 @@ def _tally(corpus: Corpus, source: str, sets: tuple[str, ...], samples: int) -> 
 
 
 def _count_part(tally: Tally, part: Part, samples: int) -> None:
-    """Count the documents of one part."""
+    """Add the counts and samples of one part to a tally."""
     table = part.table(("id", *_columns(tally.sets)))
     drops = [_filter(name).annotate(table)[DROP].combine_chunks() for name in tally.sets]
     dropped = np.stack([pc.is_valid(drop).to_numpy(zero_copy_only=False) for drop in drops])
@@ -213,7 +218,9 @@ def _count_part(tally: Tally, part: Part, samples: int) -> None:
 
 
 def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.ndarray, count: int) -> None:
-    """Keep the `count` documents with the lowest hash of their id: a pseudo-random but reproducible sample."""
+    """Add the chosen documents to a sample, and keep the `count` documents with the lowest hashes of their
+    ids. The sample is pseudo-random but reproducible.
+    """
     if count:
         at = pa.array(np.flatnonzero(rows))
         documents = zip(ids.take(at).to_pylist(), reasons.take(at).to_pylist(), strict=True)
@@ -222,7 +229,7 @@ def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.nda
 
 
 def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
-    """Return the columns that a rule set lacks in any source, one text per stage that writes them: `a, b and
+    """Return the columns of a rule set that any source lacks, one text per stage that writes them: `a, b and
     3 more (of STAGE)`.
     """
     by_stage: dict[str, dict[str, None]] = {}

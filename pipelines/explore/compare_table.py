@@ -14,11 +14,11 @@ _COLUMNS = 3  # missing columns shown per rule set and stage
 
 
 def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
-    """Print what each rule set drops, how often they agree, samples of disagreement, and what could not be
-    compared.
+    """Print which documents each rule set drops, how often the sets agree, samples of disagreement, and the
+    sets that could not be compared.
 
-    `pairs` is the number of pairs of rule sets to show, starting with those that disagree on most documents;
-    0 for all.
+    `pairs` is the number of pairs of rule sets to show, starting with the pairs that disagree on the most
+    documents; 0 shows all.
     """
     console = wide_console()
     corpus, compared = comparison.corpus.manifest, comparison.compared
@@ -54,7 +54,9 @@ def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
 
 
 def _drops(comparison: Comparison) -> Table:
-    """Return a table with one row per rule set and, if there are several sources, one more per source."""
+    """Return a table with one row per rule set. If there are several sources, each set also has a row per
+    source.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule set", no_wrap=True)
     for heading in ("documents", "dropped", "share", "only by it"):
@@ -81,7 +83,7 @@ def _drops(comparison: Comparison) -> Table:
 
 
 def _pairs(comparison: Comparison, most: int) -> Table:
-    """Return the pairs that disagree on most documents."""
+    """Return a table of the pairs that disagree on the most documents."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("one", "other"):
         table.add_column(heading, no_wrap=True)
@@ -95,7 +97,9 @@ def _pairs(comparison: Comparison, most: int) -> Table:
 
 
 def _agreement(comparison: Comparison) -> str:
-    """Return lines with the number of documents dropped by any set, by all sets, and by each number of sets."""
+    """Return two lines: the number of documents dropped by any set and by all sets, then the number dropped
+    by exactly k sets for each k.
+    """
     measured = sum(tally.documents for tally in comparison.tallies.values() if tally.sets)
     counts = comparison.dropped_by
     union, shared = sum(count for times, count in counts.items() if times), counts[len(comparison.compared)]
@@ -107,8 +111,8 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _top(name: str, reasons: Counter[str]) -> str:
-    """Return the most frequent reasons, without the family prefix and the variant suffix, which the set's
-    name already has.
+    """Return the most frequent reasons with their counts. The family prefix and the variant suffix are
+    removed, because the name of the set already contains them.
     """
     family, _, variant = name.partition("@")
     top = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))

@@ -16,13 +16,13 @@ from pipelines.contracts.lineage import Corpus, open_corpus
 
 
 def write_contamination_report(corpus: Location, output: Location) -> None:
-    """Write a JSON line for every match of an item in a document, and print how many items of each set were
-    found.
+    """Write one JSON line for every match of an evaluation item in a document, and print how many items of
+    each set were found.
 
-    A line holds the item, its field, the printed id of the document, `start` and `end` of the match in UTF-8
-    bytes of the stored text, the item's score there, and `drop`, the rule that dropped the document, or null.
-    If the source has a given split, the line also holds the document's `split`. It holds no text. Raises
-    UserError for a corpus without a decontaminate step, and for an output that exists.
+    Each line has the item, its field, the printed id of the document, the `start` and `end` of the match in
+    UTF-8 bytes of the stored text, the item's score there, and `drop`: the rule that dropped the document, or
+    null. If the source comes with a split, the line also has the document's `split`. Lines contain no text.
+    Raises UserError for a corpus without a decontaminate step, and for an output that already exists.
     """
     opened = open_corpus(corpus)
     facts = {}
@@ -53,7 +53,9 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
 
 
 def _contaminated_documents(corpus: Corpus) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield (`document`, `drop` and, if given, `split`; matches) of every document that holds an item."""
+    """Yield (facts, matches) for every document that contains an item. The facts are `document`, `drop` and,
+    if the source comes with a split, `split`.
+    """
     for part in corpus.parts():
         if not part.has(COLUMN):
             continue

@@ -1,4 +1,4 @@
-"""The history of one document as values: where it comes from, what every step wrote, and what became of it."""
+"""The history of one document as values: its origin, what every step wrote about it, and whether it was kept."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from pipelines.stages.pii.display_redaction import redact_texts, without_persona
 
 @dataclass(frozen=True)
 class DocumentHistory:
-    """A record of a source. `reason` is the rule that dropped it, or why it was quarantined when it was read; None if it is
-    kept. `steps` has the columns that each step wrote, by step. `text` is the edited text with personal data redacted; None
-    if it was quarantined.
+    """The history of one record of a source. `reason` is the rule that dropped the record, or the reason why
+    it was quarantined when it was read; None if it is kept. `steps` maps each step to the columns that it
+    wrote. `text` is the edited text with personal data redacted, or None if the record was quarantined.
     """
 
     id: str
@@ -28,7 +28,9 @@ class DocumentHistory:
 
 
 def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
-    """Return the history of a document: `source/path#record`, or its id in hex. Raises UserError if there is none."""
+    """Return the history of a document, which is named by `source/path#record` or by its id in hex. Raises
+    UserError if it does not exist.
+    """
     located = corpus.find(identifier)
     origin = (located.printed, located.source, located.path, located.record)
     if isinstance(located, Quarantined):
@@ -40,8 +42,8 @@ def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
 
 
 def written_values(corpus: Corpus, part: Part, annotation: Annotation, *, raw: bool = False) -> dict[str, Any]:
-    """Return what a step wrote for the only document of a part, edits excepted. Unless `raw`, personal data in texts is
-    redacted by the source's pii steps.
+    """Return the columns that a step wrote for the only document of a part, without its edits. Unless `raw`,
+    the source's pii steps redact personal data in texts.
     """
     assert annotation.table is not None
     row = annotation.table.to_pylist()[0]

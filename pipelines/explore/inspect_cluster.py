@@ -1,7 +1,7 @@
-"""Inspect a cluster of duplicates: its members and how they differ from the one that is kept.
+"""Inspect a cluster of duplicates: its members, and how they differ from the member that is kept.
 
-Text is escaped, as in all output of documents. Unless raw text is requested, it is the edited text with
-personal data redacted.
+Text is escaped, as in all output of documents. Unless raw text is requested, the output shows the edited text
+with personal data redacted.
 """
 
 import difflib
@@ -26,10 +26,10 @@ _DIFFERENCES = 12  # differences shown per document
 
 
 def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) -> None:
-    """Print the clusters of a document: the kept member, and up to `samples` others with their differences
-    from it.
+    """Print the clusters that contain a document. For each cluster, the kept member is shown, and up to
+    `samples` other members with their differences from it.
 
-    Raises UserError if the corpus has no such document or it is in no cluster.
+    Raises UserError if the corpus has no such document or if the document is in no cluster.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -44,7 +44,7 @@ def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) 
 
 
 def _clusters(found: Located) -> Iterator[tuple[str, bytes]]:
-    """Yield (column, winner) of every cluster that a document is in."""
+    """Yield (column, winner) for every cluster that contains a document."""
     for annotation in found.part.annotations:
         for column in annotation.schema:
             if column.endswith("_cluster"):
@@ -92,8 +92,8 @@ def _show(page: Page, corpus: Corpus, column: str, winner: bytes, samples: int, 
 
 
 def _show_differences(page: Page, kept: list[str], other: list[str]) -> None:
-    """Print the differences between a text and the kept one, with context: words of the kept text after -,
-    words of the other after +.
+    """Print the differences between the text of the kept member and another text, with context. Words only in
+    the kept text follow -, and words only in the other text follow +.
     """
     first, second = kept[:_COMPARED], other[:_COMPARED]
     # autojunk does not anchor on words above 1 %. Without it, texts of few distinct words would take minutes.

@@ -1,7 +1,8 @@
-"""Inspect a published corpus: the full history of one document, or a sample of what a rule dropped.
+"""Inspect a published corpus: the full history of one document, or a sample of the documents that a rule
+dropped.
 
-All output is escaped, so that no document can control the terminal. It shows the edited view with personal data
-redacted, unless raw text is requested.
+All output is escaped, so that no document can control the terminal. It shows the edited view with personal
+data redacted, unless raw text is requested.
 """
 
 import difflib
@@ -35,10 +36,10 @@ _WINNERS = ("_cluster", "_winner", "_winners")  # how columns with ids of docume
 
 
 def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
-    """Print the history of a document: its origin, the columns and decision of every step, its edits, its
-    shard rows, and its text.
+    """Print the history of a document: its origin, the columns and verdict of every step, its edits, its
+    shard rows and its text.
 
-    `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text and what edits
+    `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text and the text that edits
     replaced. Raises UserError if the corpus has no such document.
     """
     opened = open_corpus(corpus)
@@ -66,9 +67,11 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 
 
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
-    """Print `samples` documents that a rule dropped, or records set aside for a reason; always the same ones.
+    """Print up to `samples` documents that a rule dropped, or records that were set aside for a reason. Every
+    call prints the same documents.
 
-    Raises UserError for a rule that dropped nothing; the message gives the nearest name and all counts.
+    Raises UserError if `rule` is neither a rule that dropped a document nor a reason for which a record was
+    set aside. The message names the closest match and lists the counts of all rules.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -90,7 +93,9 @@ def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
 
 
 def _note_unverified(page: Page, corpus: Corpus, rule: str) -> None:
-    """Note that deduplication without `verify` drops whole clusters, whose members may have little in common."""
+    """Print a note if a rule belongs to deduplication without `verify`, which drops whole clusters whose
+    members may have little in common.
+    """
     steps = {row["step"] for row in corpus.manifest.funnel if rule in row["dropped"]}
     for step in (step for step in corpus.steps if step.stage == "dedup_minhash" and step.label in steps):
         if step.manifest.identity["knobs"].get("verify") == "none":
@@ -126,8 +131,8 @@ def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tup
 
 
 def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str]]:
-    """Return the URL and meta of a document. Unless `raw`, personal data in names and values is redacted by
-    the source's pii steps.
+    """Return the names and values of the URL and meta of a document. Unless `raw`, the source's pii steps
+    redact personal data in both.
     """
     row = part.table(("url", "meta")).to_pylist()[0]
     fields = [] if row["url"] is None else [("url", row["url"])]
@@ -144,7 +149,7 @@ def _view_name(corpus: Corpus, part: Part) -> str:
 
 
 def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
-    """Print what every step wrote for the only document of a part, in order."""
+    """Print what each step wrote for the only document of a part, in the order of the steps."""
     page.heading("steps")
     steps = {step.directory: step for step in corpus.steps}
     alive = True
@@ -170,7 +175,7 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
 
 
 def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw: bool) -> None:
-    """Print rule, position and replacement of each edit, and the replaced text if `raw`."""
+    """Print the rule, position and replacement of each edit, and the replaced text if `raw`."""
     edits = edits or []
     page.field("edits", f"{len(edits)}", 4)
     stored = part.table(("text",))["text"][0].as_py().encode() if raw else b""
@@ -183,7 +188,9 @@ def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw:
 
 
 def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
-    """Return a column's value as readable text; ids of cluster winners become printed ids."""
+    """Return a column's value as readable text. Ids of documents in columns of clusters and winners become
+    printed ids if `corpus` is given.
+    """
     if value is None:
         return "-"
     if isinstance(value, bytes):
@@ -203,7 +210,7 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
     """Return the printed id of a kept document. For a document of a reference corpus, return its printed id
-    there and name the corpus; if that corpus is gone, return its hex id.
+    there, and name that corpus. If no corpus has the document, return its id in hex.
     """
     try:
         return corpus.printed_id(identifier)
@@ -217,13 +224,15 @@ def winner_name(corpus: Corpus, identifier: bytes) -> str:
 
 
 def _reference_corpora(corpus: Corpus) -> list[str]:
-    """Return the finished corpora that the steps deduplicated against."""
+    """Return the finished corpora against which the steps deduplicated."""
     knobs = [value for entry in corpus.manifest.config["steps"] for value in entry.values() if isinstance(value, dict)]
     return list(dict.fromkeys(directory for knob in knobs for directory in knob.get("against", ())))
 
 
 def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:
-    """Return why a rule dropped the document: the test and the value, or the document that was kept instead."""
+    """Return why a rule dropped the document: the value and what the rule allows, or the document that was
+    kept instead.
+    """
     test = _tests(step).get(rule)
     if test is not None:
         columns, allowed = test
@@ -238,10 +247,10 @@ def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) ->
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Return for each rule of a filter step the columns that it reads and a description of what it keeps. The
-    columns are the tested one and, if bounds differ by group, that of the groups.
+    """Return, for each rule of a filter step, the columns that it reads and a description of what it keeps.
+    The columns are the tested column and, if bounds differ by group, the group column.
 
-    Empty if the step uses a rule set that no longer exists.
+    Empty if the step is not a filter or uses a rule set that no longer exists.
     """
     from pipelines.stages.decide.filter import Filter
 
@@ -267,7 +276,7 @@ def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
 
 
 def _format_bound(bound: Bound, per: str) -> str:
-    """Return a bound as text; for a mapping, each bound with the value of the group it applies to."""
+    """Return a bound as text. If bounds differ by group, list each with its group."""
     if not isinstance(bound, Mapping):
         return _format_value(None, "", bound)
     bounds = [
@@ -286,7 +295,9 @@ def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
 
 
 def _count_by_rule(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
-    """Return the number of documents dropped, or of records quarantined, by rule and source."""
+    """Return counts by rule and source: of dropped documents if `kind` is `dropped`, else of quarantined
+    records.
+    """
     counts: dict[str, dict[str, int]] = {}
     rows = (
         corpus.manifest.funnel
@@ -317,7 +328,7 @@ def _title(page: Page, rule: str, sources: dict[str, int], what: str, samples: i
 
 
 def _rank(identifier: bytes) -> int:
-    """Return the rank of a document in the order of sampling, which is pseudo-random but reproducible."""
+    """Return the rank of a document in sampling order, which is pseudo-random but reproducible."""
     return int(xxhash.xxh3_64_intdigest(identifier))
 
 
@@ -340,7 +351,7 @@ def _show_dropped(page: Page, corpus: Corpus, rule: str, samples: int, sources: 
 
 
 def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple[int, bytes, str, int, int]]:
-    """Yield (rank, id, source, part, row) of every document of a source that a rule dropped."""
+    """Yield (rank, id, source, part index, row) for every document of a source that a rule dropped."""
     for part in corpus.parts(source):
         rows = pc.indices_nonzero(pc.fill_null(pc.equal(part.drop(), rule), False))
         if len(rows):
@@ -350,7 +361,9 @@ def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple
 
 
 def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
-    """Print the values that a rule tested in the only document of a part, and the beginning of its text."""
+    """Print the values that a rule tested in the only document of a part, and the beginning of the document's
+    text.
+    """
     steps = {step.directory: step for step in corpus.steps}
     for annotation in part.annotations:
         if DROP in annotation.schema and annotation.column(DROP)[0].as_py() == rule:
@@ -368,7 +381,9 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
 
 
 def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
-    """Print the text of the only document of a part; if edits emptied it, the text before the step that did."""
+    """Print the text of the only document of a part. If edits emptied it, print the text as it was before the
+    step that emptied it.
+    """
     name = "text" if raw else "edited_text"
     text = part.table((name,))[name][0].as_py()
     if not raw and is_empty(text):

@@ -1,9 +1,12 @@
-"""Thresholds by language from the columns of a built corpus, as FineWeb2 sets them (Penedo et al. 2025, arXiv 2506.20920).
+"""Set thresholds by language from the columns of a built corpus, as FineWeb2 does (Penedo et al. 2025, arXiv
+2506.20920).
 
-- The language score (section 4.2): median minus standard deviation of the scores with that label, from 0.3 to 0.9.
-- Quality and repetition (section 4.4.2): bounds that were made for English are carried over to the distribution of each
-  language, by the method that did best for the family of rules in their ablations (appendix A.7.2). Only the tests that
-  their published configurations have by language (github.com/huggingface/fineweb-2, configs) are carried over.
+- Language score (section 4.2): for each label, the median of its scores minus their standard deviation, limited
+  to the range from 0.3 to 0.9.
+- Quality and repetition (section 4.4.2): bounds that were made for English are transferred to the distribution of
+  each language, by the method that did best for the family of rules in the paper's ablations (appendix A.7.2). Only
+  tests that differ by language in the published configurations (github.com/huggingface/fineweb-2, configs) are
+  transferred.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +37,9 @@ _DATATROVE = "_datatrove"
 
 
 class Family(NamedTuple):
-    """How the bounds of a family of rule sets are carried over, and for which signals."""
+    """The method that transfers the bounds of a family of rule sets to other languages, and the signals to
+    which it applies.
+    """
 
     method: Method
     signals: tuple[str, ...]
@@ -53,9 +58,11 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LanguageThresholds:
-    """Rules with bounds by language, in the plain form of a corpus file, and the documents of each language.
+    """Rules with bounds by language, in the plain form of a corpus file, and the number of documents in each
+    language.
 
-    `few` are the languages left to `default`: at least one column has fewer than `least` values of them.
+    `few` lists the languages without their own bounds, for which `default` applies: at least one column has
+    fewer than `least` values in them.
     """
 
     corpus: Corpus
@@ -66,7 +73,7 @@ class LanguageThresholds:
     least: int
 
     def as_yaml(self) -> str:
-        """Return the rules as a `filter` step of a corpus file; comments say how they were made."""
+        """Return the rules as a `filter` step of a corpus file, with comments that say how they were made."""
         manifest = self.corpus.manifest
         lines = [
             f"Thresholds by language, from the corpus {manifest.corpus} ({manifest.fingerprint[:12]}): {', '.join(self.names)}"
@@ -81,12 +88,13 @@ class LanguageThresholds:
 def language_thresholds(
     directory: Location, names: Sequence[str], reference: str = "en", least: int = 1000
 ) -> LanguageThresholds:
-    """Compute thresholds for `language_score` and for named rule sets, over all documents that were read, dropped
-    ones included.
+    """Compute thresholds for `language_score` and for named rule sets, over all documents that were read,
+    including dropped ones.
 
-    Bounds of a set hold in the language `reference` as they are. One column at a time is in memory. Raises
-    UserError for an unknown name, for columns that the corpus lacks, and if a method compares distributions
-    with the reference and there are fewer than `least` values of it.
+    In the language `reference`, the bounds of a rule set are used unchanged. Only one column is in memory at
+    a time. Raises UserError for an unknown name and for columns that the corpus lacks. Also raises UserError
+    if a method compares distributions with the reference language, but the corpus has fewer than `least`
+    values in that language.
     """
     if least < 1:
         raise UserError(f"--least: got {least}, expected 1 or more")
@@ -113,7 +121,9 @@ def language_thresholds(
 
 
 def _tests(name: str) -> list[tuple[Rule, Method | None]]:
-    """Return the rules of a name, each with the method that sets its bounds by language; None where they stay."""
+    """Return the rules of a rule set or the language score. Each comes with the method that sets its bounds
+    by language, or None if its bounds are the same in all languages.
+    """
     if name == SCORE:
         return [(Rule(signal=SCORE, at_least=LOWEST), "median_std")]
     family = FAMILIES[name.partition("@")[0]]
@@ -125,8 +135,8 @@ def _bare(rule: Rule) -> str:
 
 
 def _values(corpus: Corpus, signal: str) -> dict[str, np.ndarray]:
-    """Return the values of a column by language, ascending, without null and NaN. Raises UserError if no source has
-    it beside a language.
+    """Return the values of a column by language, in ascending order, without null and NaN. Raises UserError
+    if no source has both this column and a language.
     """
     chunks: dict[str, list[np.ndarray]] = {}
     parts = [part for part in corpus.parts() if part.has(LANGUAGE) and part.has(signal)]
@@ -157,7 +167,9 @@ def _check_reference(rule: Rule, method: Method, values: Values, reference: str,
 
 
 def _bounds(rule: Rule, method: Method, values: Values, language: str, reference: str) -> dict[str, float]:
-    """Return the bounds of a rule in a language, by side: its own in the reference, except of the language score."""
+    """Return the bounds of a rule in a language, by side. In the reference language they are the rule's own
+    bounds, except for the language score.
+    """
     if method == "median_std":
         middle = float(np.median(values[language]) - np.std(values[language]))
         return {"at_least": _shortest(max(LOWEST, min(HIGHEST, middle)))}
@@ -177,8 +189,8 @@ def _bounds(rule: Rule, method: Method, values: Values, language: str, reference
 
 
 def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> float:
-    """Return the value that is as many standard deviations from the mean as `bound` is in the reference; `bound`
-    itself if all values of the reference are equal.
+    """Return the value that lies as many standard deviations from the mean of `values` as `bound` lies from
+    the mean of `reference`. If all reference values are equal, return `bound`.
     """
     spread = float(np.std(reference, dtype=np.float64))
     if spread == 0:
@@ -188,7 +200,9 @@ def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> f
 
 
 def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
-    """Return the share of ascending values that a bound drops. It is compared in the type of the values, as rules do."""
+    """Return the share of values that a bound drops. The values are in ascending order. As in rules, the
+    bound is first converted to the type of the values.
+    """
     edge = values.dtype.type(bound)
     if side == "at_least":
         return Fraction(int(np.searchsorted(values, edge, "left")), len(values))
@@ -196,18 +210,20 @@ def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
 
 
 def _cut(values: np.ndarray, side: str, dropped: Fraction) -> float:
-    """Return the bound that drops this share of ascending values, or less where values are equal."""
+    """Return the bound that drops the share `dropped` of the values, or less if values are equal. The values
+    are in ascending order.
+    """
     rank = min(int(dropped * len(values)), len(values) - 1)
     return float(values[rank] if side == "at_least" else values[len(values) - 1 - rank])
 
 
 def _shortest(value: float) -> float:
-    """Return the shortest number that is the same float32, the type of ratios."""
+    """Return the shortest decimal number that is the same float32, which is the type of ratios."""
     return float(str(np.float32(value)))
 
 
 def _plain(rule: Rule, bounds: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return a rule in the form of a corpus file, with bounds by language where there are any."""
+    """Return a rule in the plain form of a corpus file, with bounds by language if it has any."""
     entry: dict[str, Any] = {"signal": rule.signal}
     sides = {side: rule.bound(side) for side in ("at_least", "at_most")}
     if _bare(rule) == _STOP_WORDS:

@@ -1,9 +1,9 @@
-"""Estimate the effect of other thresholds: documents and bytes of each source that changed filters would keep
-and drop.
+"""Estimate the effect of other thresholds: how many documents and bytes of each source the changed filters
+would keep and drop.
 
-The estimate uses a built corpus and builds nothing. It is instant from the published sample of documents, or
-exact from the stored columns of all documents. Both consider only the filters. Only a build shows what
-deduplication does with documents that are newly kept or dropped.
+The estimate uses a built corpus and builds nothing. It is instant if made from the published sample of
+documents, and exact if made from the stored columns of all documents. Both consider only the filters. Only a
+build shows what deduplication does with documents that are newly kept or dropped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,10 +34,11 @@ _Z = 1.96  # standard deviations of a normal distribution that cover 95 %
 
 @dataclass
 class Impact:
-    """Effect of changed filters on the documents of one source that no other step before deduplication drops.
+    """The effect of changed filters on one source. It covers the documents that no step drops except filters
+    and deduplication.
 
-    `seen` is the size of the sample that represents `documents`; all other counts but `kept` are of documents
-    seen.
+    `documents` is the number of these documents, and `seen` is how many of them were examined: a sample, or
+    all. All other counts except `kept` are of examined documents.
     """
 
     documents: int
@@ -57,12 +58,12 @@ class Impact:
         return self.seen == self.documents
 
     def scaled(self, count: float) -> float:
-        """Return a count of documents seen, extrapolated to all documents."""
+        """Return a count of examined documents, extrapolated to all documents."""
         return count if self.exact else count * self.documents / max(self.seen, 1)
 
     def change(self) -> tuple[float, float]:
-        """Return the number of documents gained, and half the width of its 95 % confidence interval (0 if
-        exact).
+        """Return the net number of documents gained, and half the width of its 95 % confidence interval (0 if
+        exact). If no examined document changed, the half-width follows the rule of three.
         """
         gained = self.newly_kept - self.newly_dropped
         squares = self.newly_kept + self.newly_dropped
@@ -71,14 +72,15 @@ class Impact:
         return self.scaled(gained), self._half_width(gained, squares)
 
     def bytes_change(self) -> tuple[float, float]:
-        """Return the number of bytes gained, and half the width of the 95 % confidence interval (0 if
+        """Return the net number of bytes gained, and half the width of its 95 % confidence interval (0 if
         exact).
         """
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:
-        """Return half the width of the 95 % confidence interval of a sum over all documents, by the normal
-        approximation with finite population correction.
+        """Return half the width of the 95 % confidence interval of a sum over all documents. It uses the
+        normal approximation with finite population correction. `total` and `squares` are the sum and the sum
+        of squares over the examined documents.
         """
         if self.exact or not self.seen:
             return 0.0
@@ -89,8 +91,8 @@ class Impact:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A built corpus with the filters it was built with (`now`) and changed ones (`then`); `config` describes
-    `corpus`.
+    """A built corpus with two sets of filters: those it was built with (`now`) and changed filters (`then`).
+    `config` is the configuration of `corpus`.
     """
 
     config: CorpusConfig
@@ -100,20 +102,22 @@ class WhatIf:
 
     @property
     def changed(self) -> list[str]:
-        """Names of the filter steps that differ."""
+        """The names of the filter steps that differ."""
         return [name for name, stage in self.now.items() if stage != self.then[name]]
 
     def sources(self) -> list[str]:
-        """Return the sources that a changed filter applies to, in order."""
+        """Return the sources to which a changed filter applies, in order."""
         return [s.name for s in self.config.sources if any(self.applies(name, s.name) for name in self.changed)]
 
     def applies(self, step: str, source: str) -> bool:
-        """Whether a step applies to the documents of a source."""
+        """Return whether a step applies to the documents of a source."""
         sources = next(entry.sources for entry in self.config.steps if entry.name == step)
         return sources is None or source in sources
 
     def run(self, *, full: bool) -> dict[str, Impact]:
-        """Return the impact on every source that a changed filter applies to."""
+        """Return the impact on every source to which a changed filter applies. With `full`, all documents are
+        counted rather than the published sample.
+        """
         impacts = {source: _current_impact(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)
         for source, impact in impacts.items():
@@ -122,8 +126,8 @@ class WhatIf:
         return impacts
 
     def _chunks(self, source: str, *, full: bool) -> Iterator[pa.Table]:
-        """Yield the columns that the filters read, for the sampled documents of a source, or with `full` all,
-        part by part.
+        """Yield tables with the columns that the filters read, for the sampled documents of a source. With
+        `full`, yield one table per part, for all its documents.
         """
         columns = self._columns()
         if not full:
@@ -141,7 +145,7 @@ class WhatIf:
         return list(names)
 
     def known(self) -> list[str]:
-        """Return the columns that the published sample has."""
+        """Return the columns of the published sample that filters can read."""
         return [
             name
             for name in _sample_types(self.corpus)
@@ -149,8 +153,8 @@ class WhatIf:
         ]
 
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
-        """Return the quantiles of every filter step, over the documents that the filters before it would
-        keep.
+        """Return the quantiles that each filter step requests, computed over the documents that the filters
+        before it would keep.
         """
         thresholds: dict[str, Thresholds] = {}
         for position, (name, stage) in enumerate(self.then.items()):
@@ -185,8 +189,8 @@ class WhatIf:
 
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
-    """Parse changes into a question. Raises UserError if the corpus was not built as configured, or if a
-    change does not name a rule.
+    """Parse changes of thresholds into a question about a built corpus. Raises UserError if the corpus was
+    not built as configured, if a change does not name a rule, or if nothing changes.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
@@ -206,8 +210,8 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
 
 
 def _refuse_unmeasured(question: WhatIf) -> None:
-    """Raise UserError if a filter reads a column that was measured only on documents that a changed filter
-    kept.
+    """Raise UserError if a filter reads a column that was measured only on documents kept by a filter that
+    has changed.
     """
     order = [entry.name for entry in question.config.steps]
     for entry in question.config.steps:
@@ -224,7 +228,9 @@ def _refuse_unmeasured(question: WhatIf) -> None:
 
 
 def _apply_change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter]:
-    """Apply one `STEP.RULE.FIELD=value` or `STEP=[rules]`; return (step, its changed filter)."""
+    """Parse one change, `STEP.RULE.FIELD=value` or `STEP=[rules]`, and return the name of the step and its
+    changed filter.
+    """
     path, equals, raw = change.partition("=")
     name, _, rest = path.partition(".")
     if not equals or name not in steps:
@@ -251,8 +257,8 @@ def _apply_change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter
 
 
 def _split_path(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
-    """Split RULE.FIELD or RULE.FIELD.KEY into (rule, field, key of a mapping or ""); names of rules may have
-    dots.
+    """Split RULE.FIELD or RULE.FIELD.KEY into (rule, field, key). The key selects a bound in a mapping and is
+    "" if absent. Names of rules may contain dots.
     """
     reason, _, knob = path.rpartition(".")
     rule, _, field_name = reason.rpartition(".")
@@ -262,8 +268,8 @@ def _split_path(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _current_impact(question: WhatIf, source: str) -> Impact:
-    """Return an impact with two counts: the documents that no step other than filters and deduplication
-    drops, and those of them that the filters keep.
+    """Return an impact with its two exact counts filled in: how many documents no step drops except filters
+    and deduplication, and how many of these the filters keep.
     """
     total = question.corpus.read_step(source).manifest.counts[source].kept
     corpus_steps = set(_dedup_steps(question))
@@ -277,7 +283,7 @@ def _current_impact(question: WhatIf, source: str) -> Impact:
 
 
 def _dedup_steps(question: WhatIf) -> list[str]:
-    """Return the steps that deduplicate."""
+    """Return the names of the deduplication steps."""
     steps = question.config.steps
     return [entry.name for entry in steps if entry.stage.elects]
 
@@ -296,7 +302,9 @@ def _sample_types(corpus: Corpus) -> list[str]:
 
 
 def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
-    """Return the published sample: position, bytes and drop of each document, and the named columns."""
+    """Return the published sample with the position, text size and verdict of each document, and with the
+    named columns.
+    """
     step = _funnel_step(corpus)
     record = _sample_record(step)
     schema = read_schema(step.directory, record)
@@ -305,7 +313,7 @@ def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
 
 
 def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
-    """Return the same columns for all documents of a part."""
+    """Return the same columns as `_read_sample`, except `hash`, for all documents of a part."""
     steps = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:
         if DROP in annotation.schema:
@@ -322,7 +330,9 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
-    """Return whether each document is dropped by no step other than filters and deduplication, bool [n]."""
+    """Return whether each document counts for the estimate, bool [n]: it is kept, or the first step that
+    drops it is a filter or deduplication.
+    """
     names = [*question.now, *_dedup_steps(question)]
     step = table["drop_step"].combine_chunks()
     return pc.or_(pc.is_null(step), pc.is_in(step, value_set=pa.array(names, pa.string())))
@@ -331,7 +341,7 @@ def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
 def _decide(
     question: WhatIf, filters: Mapping[str, Filter], source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> pa.Array:
-    """Return the first rule of the filters that drops each document, string [n]; null if it is kept."""
+    """Return the first rule of the filters that drops each document, string [n]; null if no rule drops it."""
     drop = pa.nulls(table.num_rows, pa.string())
     for name, stage in filters.items():
         if question.applies(name, source):
@@ -342,7 +352,7 @@ def _decide(
 def _count_changes(
     question: WhatIf, impact: Impact, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> None:
-    """Add the documents of a table to the counts."""
+    """Add the documents of a table to the counts of an impact."""
     table = table.filter(_eligible(question, table)).combine_chunks()
     filtered = pc.is_in(table["drop_step"].combine_chunks(), value_set=pa.array(list(question.now), pa.string()))
     now = pc.if_else(filtered, table["drop"].combine_chunks(), pa.scalar(None, pa.string()))
@@ -373,8 +383,8 @@ def _group(table: pa.Table, request: Quantile) -> pa.Array:
 
 
 def _weighted_quantile(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
-    """Return the quantile of weighted values; weights are numbers of documents. With equal weights it equals
-    that of Quantile.rank.
+    """Return the quantile of weighted values. The weight of a value is the number of documents that it stands
+    for. With equal weights, the result is the value at `Quantile.rank`.
     """
     values = np.concatenate([numbers for numbers, _ in chunks])
     weights = np.concatenate([np.full(len(numbers), weight) for numbers, weight in chunks])

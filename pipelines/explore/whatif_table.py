@@ -1,5 +1,5 @@
-"""Print the output of `whatif`: documents and bytes by source, drops by rule, samples of newly dropped and
-kept documents.
+"""Print the output of `whatif`: documents and bytes by source, drops by rule, and samples of newly dropped
+and newly kept documents.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ _EXCERPT = (400, 6)  # characters and lines of a sample
 
 
 def show_answer(question: WhatIf, impacts: Mapping[str, Impact], samples: int) -> None:
-    """Print the impacts, and for each source up to `samples` newly dropped documents and up to `samples`
-    newly kept ones.
+    """Print the impacts and the changed rules. For each source, also print up to `samples` newly dropped and
+    up to `samples` newly kept documents.
     """
     console = wide_console()
     console.print(_sources(impacts))
@@ -66,8 +66,8 @@ def _sources(impacts: Mapping[str, Impact]) -> Table:
 
 
 def _rules(impacts: Mapping[str, Impact]) -> Table:
-    """Return a table of documents by the first rule that drops them, with the current filters and with the
-    changed ones.
+    """Return a table that counts documents by the first rule that drops them, with the current and with the
+    changed filters.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("first rule that drops", no_wrap=True)
@@ -99,7 +99,7 @@ def _show_samples(question: WhatIf, source: str, impact: Impact, samples: int) -
 
 
 def _signals(question: WhatIf) -> list[str]:
-    """Return the columns tested by rules that changed."""
+    """Return the columns tested by the rules that changed."""
     changed = []
     for name in question.changed:
         now, then = question.now[name].tests(), question.then[name].tests()

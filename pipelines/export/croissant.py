@@ -1,8 +1,8 @@
-"""Croissant metadata of an export as Parquet or JSON lines: `croissant.json`, JSON-LD of the format 1.0
-(https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
+"""Croissant metadata for an export as Parquet or JSON lines. The file `croissant.json` is JSON-LD of format
+1.0 (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
 
-The specification also requires what only those who publish a dataset know: `url`, `creator` and `datePublished`. Readers,
-such as mlcroissant, warn that these are missing until they are added.
+The specification also requires `url`, `creator` and `datePublished`, which only the publisher of a dataset
+knows. Readers such as mlcroissant warn that they are missing until they are added.
 """
 
 import json
@@ -62,7 +62,9 @@ def croissant(
     files: Sequence[ExportedFile],
     written_as: str,
 ) -> str:
-    """Return `croissant.json` of an export of `sources` (their facts, as in export.json), `written_as` parquet or jsonl."""
+    """Return the content of `croissant.json` for an export. `sources` has the facts of each source, as in
+    export.json. `written_as` is parquet or jsonl.
+    """
     encoding, file_set = _ENCODINGS[written_as], f"{written_as}-files"
     licences = list(dict.fromkeys(f["licence"] for f in sources.values() if f["licence"] not in ("", "unknown")))
     description = "; ".join(

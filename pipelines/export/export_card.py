@@ -1,4 +1,4 @@
-"""The dataset card of an export, README.md, for readers and for Hugging Face `load_dataset`."""
+"""The dataset card of an export: a README.md for people and for Hugging Face `load_dataset`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,13 @@ def dataset_card(
     *,
     with_columns: bool = True,
 ) -> str:
-    """Return the card of an export of `sources` (their facts, as in export.json) with the columns of `schema`.
+    """Return the dataset card of an export. `sources` has the facts of each source, as in export.json;
+    `schema` has the exported columns.
 
-    The front matter lists the data files of each split and the types of all columns, for all sources together and for each
-    alone. A reader of JSON lines could not otherwise know the type of a column that is null in the first file. The columns are
-    left out for files that are no tables.
+    The front matter lists the data files of each split and the types of all columns, once for all sources
+    together and once for each source alone. Otherwise a reader of JSON lines could not know the type of a
+    column that is null in the first file. `with_columns` is False for formats whose files are not tables; the
+    types are then omitted.
     """
     configs, infos = [], []
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]
@@ -67,8 +69,9 @@ def dataset_card(
 
 
 def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
-    """Return the glob of the files of each split, by configuration: all files, then those of each source if there are
-    several. A source that is called like the configuration of all files has none of its own.
+    """Return, for each configuration, the glob pattern of the files of each split. The first configuration
+    covers all files. If there are several sources, each also has its own configuration, except a source whose
+    name is that of the first configuration.
     """
     found: dict[str, dict[str, str]] = {_ALL: {}}
     several = len({file.source for file in files}) > 1

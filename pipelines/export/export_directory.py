@@ -1,5 +1,5 @@
-"""The directory of an export: taken over only from an unfinished run of the same export, and whole once it has an
-`export.json`.
+"""The directory of an export. An existing directory is used only if it is empty or holds an unfinished run of
+the same export. An export is complete once it has an `export.json`.
 """
 
 import platform
@@ -22,8 +22,8 @@ UNFINISHED = "unfinished.json"
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A file of an export: its record, its SHA-256 in hex, the source and the split of its documents, their number and
-    their UTF-8 bytes of text.
+    """The record of one file of an export, with its SHA-256 in hex, the source and split of its documents,
+    the number of documents, and the UTF-8 bytes of their text.
     """
 
     path: str
@@ -40,16 +40,17 @@ Written = TypeVar("Written", ExportedFile, FileRecord)
 
 
 class UnfinishedExport:
-    """`unfinished.json` of an export: the request, the versions of the code that writes it, and a receipt of every file that
-    is written: its record, and what it is made of.
+    """The file `unfinished.json` of an export. It has the request, the versions of the code that writes the
+    export, and a receipt for every file written so far. A receipt is the record of the file and a digest of
+    its inputs.
     """
 
     def __init__(self, output: Location, request: dict[str, Any], receipts: dict[str, Any]) -> None:
         self._output, self._request, self._receipts = output, request, receipts
 
     def finished(self, path: str, inputs: str, kind: type[Written]) -> Written | None:
-        """Return the record of a file that an earlier run has written from the same inputs; None if it has not, or if the file
-        is not as recorded.
+        """Return the record of a file that an earlier run wrote from the same inputs. Return None if no run
+        wrote it, or if the file differs from its record.
         """
         receipt = self._receipts.get(path)
         if receipt is None or receipt["inputs"] != inputs:
@@ -62,7 +63,7 @@ class UnfinishedExport:
         return file
 
     def add(self, path: str, inputs: str, file: ExportedFile | FileRecord) -> None:
-        """Record that a file is written."""
+        """Record that a file has been written."""
         self._receipts[path] = {"inputs": inputs, "file": asdict(file)}
         self.save()
 
@@ -72,7 +73,7 @@ class UnfinishedExport:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of everything that decides the bytes of a file."""
+    """Return the versions of everything that affects the bytes of exported files."""
     return {
         "python": platform.python_version(),
         "zlib": zlib.ZLIB_RUNTIME_VERSION,
@@ -81,8 +82,8 @@ def _versions() -> dict[str, str]:
 
 
 def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> UnfinishedExport:
-    """Create the directory of an export, or take over an unfinished run of the same export. Files that other versions of the
-    code have written are written again.
+    """Create the directory of an export, or continue an unfinished run of the same export. Files written by
+    other versions of the code will be written again. Raises ConflictError if the directory cannot be used.
     """
     if output.is_file():
         raise ConflictError(f"{output}: is a file, expected a directory")
@@ -104,7 +105,9 @@ def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) ->
 
 
 def check_unchanged(place: Location, corpus: Corpus, output: Location) -> None:
-    """Raise ConflictError if the corpus at `place` is not the one that was opened, or `forget` is changing it."""
+    """Raise ConflictError if the corpus at `place` is no longer the opened corpus, or if `forget` is changing
+    it.
+    """
     if load_corpus(place).fingerprint != corpus.manifest.fingerprint or read_tombstone(corpus.directory)["pending"]:
         raise ConflictError(
             f"{place}: a build or forget changed the corpus while it was exported; remove {output} and export again"
@@ -112,7 +115,7 @@ def check_unchanged(place: Location, corpus: Corpus, output: Location) -> None:
 
 
 def markdown_cell(value: str) -> str:
-    """Escape a text of the corpus file for a Markdown table."""
+    """Escape text from the corpus file for a cell of a Markdown table."""
     for old, new in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\r", " "), ("\n", " ")):
         value = value.replace(old, new)
     return value

@@ -1,8 +1,8 @@
-"""Write the files of an export, several at a time, and go on where an earlier run has ended.
+"""Write the files of an export, several at a time, and continue where an earlier run ended.
 
-The bytes of a file depend on the corpus and the request only, not on the process that writes it. It is written atomically, then
-recorded in `unfinished.json`. A file counts as finished if its record there names the same inputs and its bytes have the
-checksum recorded; otherwise it is written again.
+The bytes of a file depend only on the corpus and the request, not on the process that writes it. A file is
+written atomically and then recorded in `unfinished.json`. It counts as finished if its record there has the
+same inputs and its bytes match the recorded checksum; otherwise it is written again.
 """
 
 import os
@@ -22,7 +22,9 @@ _BYTES_PER_WORKER = 1 << 30  # a worker more for each GiB: starting Ray takes as
 
 
 class FilePlan(Protocol):
-    """A file to write: its path in the export, a digest of what it is made of, and about how many bytes are read for it."""
+    """A file to write. `path` is its path in the export, `inputs` a digest of everything it is made from, and
+    `bytes_read` the approximate number of bytes to read for it.
+    """
 
     @property
     def path(self) -> str: ...  # noqa: D102
@@ -39,7 +41,7 @@ Plan = TypeVar("Plan", bound=FilePlan)
 
 @dataclass(frozen=True)
 class _Task(Generic[Plan]):
-    """A file for a worker, which opens the corpus at `place` itself."""
+    """One file for a worker to write. The worker opens the corpus at `place` itself."""
 
     place: Location
     fingerprint: str
@@ -50,8 +52,8 @@ class _Task(Generic[Plan]):
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What all files of an export have in common: the corpus and its location, the output, and the number of workers, None to
-    choose one for the amount of text.
+    """What all files of an export have in common: the corpus and its location, the output, and the number of
+    workers. If `workers` is None, the number is chosen by the amount of text.
     """
 
     place: Location
@@ -64,8 +66,9 @@ class ExportJob:
     def write_files(
         self, plans: Sequence[Plan], write: Callable[[Corpus, Location, Plan], Written], kind: type[Written]
     ) -> list[Written]:
-        """Return the records of all files, in the order of `plans`. `write`, a function of a module, writes a file that is not
-        finished yet. Raises ConflictError if a worker finds another corpus.
+        """Write the files that are not finished yet, and return the records of all files in the order of
+        `plans`. `write` writes one file; it must be a module-level function. Raises ConflictError if a worker
+        finds a different corpus.
         """
         files = [self.unfinished.finished(plan.path, plan.inputs, kind) for plan in plans]
         left = [number for number, file in enumerate(files) if file is None]
@@ -81,7 +84,7 @@ class ExportJob:
     def _run(
         self, plans: Sequence[Plan], write: Callable[[Corpus, Location, Plan], Written]
     ) -> Iterator[tuple[int, Written]]:
-        """Yield the position and the record of each file as it is written, in any order."""
+        """Yield the position and record of each file as soon as it is written, in any order."""
         workers = choose_workers(self.workers, plans)
         if workers == 1:
             for number, plan in enumerate(plans):
@@ -105,8 +108,8 @@ class ExportJob:
 
 
 def choose_workers(workers: int | None, plans: Sequence[FilePlan]) -> int:
-    """Return how many processes write the files: at most one for each file and, if `workers` is None, for each processor and
-    each GiB to read.
+    """Return the number of processes that write the files: `workers` or, if that is None, one per GiB to read
+    but at most one per processor. It is at least 1, and at most one per file.
     """
     if workers is None:
         workers = min(os.cpu_count() or 1, sum(plan.bytes_read for plan in plans) // _BYTES_PER_WORKER)
@@ -114,7 +117,7 @@ def choose_workers(workers: int | None, plans: Sequence[FilePlan]) -> int:
 
 
 def export_file(task: _Task) -> Any:
-    """Write a file in a worker."""
+    """Write one file in a worker process and return its record."""
     return task.write(_open_same(task.place, task.fingerprint), task.output, task.plan)
 
 

@@ -1,7 +1,8 @@
-"""Formats of exported texts: Parquet, gzipped JSON lines with all keys in every line, WebDataset and MDS.
+"""Formats of exported texts: Parquet, gzipped JSON lines, WebDataset and MDS.
 
 Readers that infer types from the first rows, as Hugging Face datasets does for JSON lines, need the same keys
-in all rows. Null is therefore written as null, and `meta` is a JSON string, in both formats.
+in all rows. JSON lines therefore include every key, with null for a missing value, and `meta` is a JSON
+string in every format.
 """
 
 import gzip
@@ -25,7 +26,9 @@ _GROUP_ROWS = 1 << 16  # documents per Parquet row group
 
 
 def write_parquet(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as one Parquet file: zstd, page checksums, row groups of bounded size."""
+    """Write tables of `schema` as one Parquet file, with zstd compression, page checksums and row groups of
+    bounded size.
+    """
     import pyarrow.parquet as pq
 
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
@@ -35,8 +38,8 @@ def write_parquet(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table])
 
 
 def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield slices of a table, of at most _GROUP_ROWS rows and at most _GROUP_BYTES of text. A longer
-    document is a slice by itself.
+    """Yield slices of a table, each with at most _GROUP_ROWS rows and _GROUP_BYTES of text. A document that
+    is longer is a slice by itself.
     """
     ends = np.cumsum(pc.binary_length(table["text"]).to_numpy())
     first = 0
@@ -49,8 +52,8 @@ def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as gzipped JSON lines, keys in the order of the schema. Dates are texts in ISO 8601, and numbers
-    that JSON lacks (NaN and the infinities) are null.
+    """Write tables of `schema` as gzipped JSON lines, with keys in the order of the schema. Dates are written
+    as ISO 8601 text. NaN and infinities, which JSON lacks, become null.
     """
     # The header has no time and no name, so that the same documents give the same bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=sink, mtime=0) as packed:
@@ -58,8 +61,9 @@ def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -
 
 
 def write_webdataset(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as a tar in the layout of WebDataset: for each document KEY.txt, its text, and KEY.json, its other
-    columns. KEY is a digest of the id, since readers take the name up to its first dot as the key of a sample.
+    """Write tables of `schema` as a tar file in the layout of WebDataset. Each document has a KEY.txt with
+    its text and a KEY.json with its other columns. KEY is a digest of the id: readers take everything up to
+    the first dot of a file name as the key, and ids may contain dots.
     """
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for row in _rows(schema, tables):
@@ -71,12 +75,14 @@ def write_webdataset(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Tabl
 
 
 def write_mds(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as a shard of MosaicML Streaming. Dates and numbers are as in JSON lines."""
+    """Write tables of `schema` as a shard of MosaicML Streaming. Dates, NaN and infinities are written as in
+    JSON lines.
+    """
     mds_shards.write_shard_file(schema, sink, _rows(schema, tables), _json)
 
 
 def _rows(schema: pa.Schema, tables: Iterator[pa.Table]) -> Iterator[dict[str, Any]]:
-    """Yield the documents of tables, columns in the order of `schema`."""
+    """Yield the documents of tables as dictionaries, with columns in the order of `schema`."""
     for table in tables:
         for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
             yield from batch.to_pylist()
@@ -101,8 +107,9 @@ def _in_json(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TextExportFormat:
-    """A format of exported texts: the function that writes one file, the suffix of its name, whether its files are tables for
-    readers of Hugging Face and Croissant, and the stored bytes of text in a file.
+    """A format of exported texts. `write` writes one file and `suffix` ends its name. `is_table` says whether
+    Hugging Face and Croissant can read its files as tables. `file_bytes` is the approximate number of bytes
+    of stored text per file.
     """
 
     write: Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], None]

@@ -1,4 +1,6 @@
-"""The documents that an export holds, as tables: kept, with edited text, redacted, and with chosen columns."""
+"""The documents of an export as tables: the kept documents, with edited text, redacted fields and chosen
+columns.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,15 +26,16 @@ EXPORT_SCHEMA = pa.schema(
 )
 """Columns before annotations. `meta` is a JSON object as a string, `{}` if a record had no other fields."""
 SPLIT_COLUMN = pa.field("split", pa.string())
-"""Written only if a source has a given split; null for other sources."""
+"""Written only if a source comes with a split. It is null for other sources."""
 
 
 def export_schema(
     corpus: Corpus, columns: Sequence[str], without: Sequence[str], where: str = "--columns"
 ) -> pa.Schema:
-    """Return EXPORT_SCHEMA without the columns `without` and with the annotations `columns`.
+    """Return EXPORT_SCHEMA without the columns `without`, followed by `split` if a source comes with a split,
+    and by the annotations `columns`.
 
-    Raises UserError for a column that no step writes or that holds no scalar value.
+    Raises UserError for a column that no step writes or that does not have scalar values.
     """
     for name in without:
         if name not in OPTIONAL_COLUMNS:
@@ -43,7 +46,7 @@ def export_schema(
 
 
 def scalar_columns(corpus: Corpus) -> pa.Schema:
-    """Return the annotations that hold scalar values."""
+    """Return the annotation columns with scalar values that can be exported."""
     first = next(corpus.parts(), None)
     written = [field for field in first.types if not pa.types.is_nested(field.type)] if first is not None else []
     reserved = (DROP, EDITS_COLUMN, SPLIT_COLUMN.name, *EXPORT_SCHEMA.names)
@@ -53,7 +56,9 @@ def scalar_columns(corpus: Corpus) -> pa.Schema:
 
 
 def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:
-    """Return some of the `scalar_columns`, each once. Raises UserError for a name that is not among them."""
+    """Return the named columns of `scalar_columns`, each once. Raises UserError for a name that is not among
+    them.
+    """
     columns = scalar_columns(corpus)
     for name in names:
         if name not in columns.names:
@@ -65,7 +70,9 @@ def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.
 
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
-    """Return the documents of a part that no step dropped, with edited text, as a table of `schema`."""
+    """Return a table of `schema` with the documents of a part that no step dropped. Their text is edited, and
+    their fields are redacted.
+    """
     names = [name for name in schema.names if name not in ("id", "text", SPLIT_COLUMN.name)]
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))
     kept = pc.is_null(docs[DROP])
@@ -81,8 +88,8 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
 
 
 def redact_fields(part: Part, docs: pa.Table) -> pa.Table:
-    """Replace `url` and `meta` with the redacted forms that pii steps wrote; columns derived from redacted
-    URLs become null.
+    """Replace `url` and `meta` with the redacted forms that pii steps wrote. Columns derived from a redacted
+    URL become null.
     """
     for name in OPTIONAL_COLUMNS:
         if not part.has(f"pii_{name}"):

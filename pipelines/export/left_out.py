@@ -1,4 +1,6 @@
-"""What an export of texts leaves out, and why: sources, documents, columns, and personal data that pii steps replaced."""
+"""What an export of texts leaves out, and why: sources, documents and columns, and the personal data that pii
+steps replaced.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,11 +25,12 @@ _NESTED = "holds lists, records or bytes, which are not exported"
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What is not in an export.
+    """What an export leaves out.
 
-    `sources` of the corpus that were not exported; `documents` of the others, {source: {"quarantined": {reason: number},
-    step: {rule: number}}}; `columns`, {column: reason}; `replaced`: personal data in exported documents that pii steps
-    replaced, {source: {"text": {entity: number of edits}, "url": number of values, "meta": number of values}}.
+    `sources` lists the sources of the corpus that were not exported. `documents` counts the documents left
+    out of the exported sources: {source: {"quarantined": {reason: number}, step: {rule: number}}}. `columns`
+    is {column: reason}. `replaced` counts the personal data in exported documents that pii steps replaced:
+    {source: {"text": {entity: number of edits}, "url": number of values, "meta": number of values}}.
     """
 
     sources: list[str]
@@ -36,7 +39,7 @@ class LeftOut:
     replaced: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def markdown(self) -> list[str]:
-        """Return a section of the dataset card."""
+        """Return the lines of a section for the dataset card."""
         lines = ["## Left out", ""]
         if self.sources:
             lines += [f"Sources of the corpus that are not in this export: {', '.join(self.sources)}.", ""]
@@ -65,7 +68,9 @@ class LeftOut:
 
 
 def find_left_out(corpus: Corpus, sources: Sequence[str], schema: pa.Schema, without: Sequence[str]) -> LeftOut:
-    """Return what an export of `sources` with the columns of `schema` leaves out. Reads columns, and no text."""
+    """Return what an export of `sources` with the columns of `schema` leaves out. Only annotation columns are
+    read, no text.
+    """
     documents = {source: _documents(corpus, source) for source in sources}
     replaced = {source: _replaced(corpus, source, schema) for source in sources}
     return LeftOut(

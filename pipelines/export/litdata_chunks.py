@@ -1,8 +1,8 @@
 """Chunks of litdata (https://github.com/Lightning-AI/litdata), as its `TokensLoader` reads them.
 
-A chunk is: the number of documents and, for each and for the end, its offset in the file, all uint32; the ids of the documents.
-`index.json` lists the chunks of a directory. A chunk holds one token shard, whose last ids are not read if they do not fill a
-block.
+A chunk begins with the number of documents, followed by the file offset of each document and of the end, all
+uint32. The ids of the documents follow. `index.json` lists the chunks of a directory. A chunk holds one token
+shard. If the last ids of a chunk do not fill a block, litdata does not read them.
 """
 
 import json
@@ -16,7 +16,7 @@ from gristmill.errors import UserError
 from pipelines.contracts.shard_set import ShardRecord
 
 DTYPES = {"uint16": ("<u2", 20), "uint32": ("<i4", 15)}
-"""The type of the ids, and the number that litdata gives it, for each type of shard set."""
+"""For each id type of shard sets: the id type of chunks, and the number by which litdata denotes it."""
 _HIGHEST = (1 << 32) - 1  # offset
 _ONE_TENSOR = (
     '[1, {"type": null, "context": null, "children_spec": []}]'  # the tree of a sample: a tensor and nothing else
@@ -24,9 +24,10 @@ _ONE_TENSOR = (
 
 
 def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
-    """Write documents of `lengths` ids, whose ids follow one another in `ids`.
+    """Write a chunk of documents. `ids` has the ids of all documents, one document after another, and
+    `lengths` the number of ids in each.
 
-    Raises UserError if the chunk has more than 4 GiB, which its offsets cannot express.
+    Raises UserError if the chunk exceeds 4 GiB, which its offsets cannot express.
     """
     header = 4 * (len(lengths) + 2)
     offsets = header + np.concatenate([[0], np.cumsum(lengths)]) * ids.itemsize
@@ -40,7 +41,9 @@ def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
 
 
 def chunk_index(names: Sequence[str], shards: Sequence[ShardRecord], dtype: str) -> bytes:
-    """Return `index.json` of the chunks called `names`, one for each of `shards`, whose documents end with `<eos>`."""
+    """Return the content of `index.json` for the chunks in the files `names`, one for each shard. In a chunk,
+    but not in its shard, each document ends with `<eos>`.
+    """
     kind, number = DTYPES[dtype]
     chunks: list[dict[str, Any]] = []
     for name, shard in zip(names, shards, strict=True):

@@ -1,9 +1,11 @@
-"""Shards of MosaicML Streaming (MDS, https://github.com/mosaicml/streaming), by their written layout.
+"""Shards of MosaicML Streaming (MDS, https://github.com/mosaicml/streaming), according to its documented
+layout.
 
-A shard is: the number of samples and, for each and for the end, its offset in the file, all uint32; the columns as JSON; the
-samples. A sample is the sizes of its columns of variable size, uint32, and then their values, by name. `index.json` lists the
-shards of a directory. Here a sample is a document: `str` for columns that are never null, `json` for all others, since no other
-encoding of MDS has a null.
+A shard begins with the number of samples, followed by the file offset of each sample and of the end, all
+uint32. Next come the columns as JSON, and then the samples. A sample begins with the sizes of its
+variable-size columns, uint32, followed by the values of its columns, ordered by column name. `index.json`
+lists the shards of a directory. Here a sample is a document. Text columns that are never null have the
+encoding `str`. All others have `json`, since no other encoding of MDS can express null.
 """
 
 import json
@@ -18,16 +20,17 @@ from gristmill.errors import UserError
 from pipelines.export.export_directory import ExportedFile
 
 FILE_BYTES = 1 << 26
-"""Stored text per shard; 64 MiB is also the limit of the library's writer."""
+"""Bytes of stored text per shard. 64 MiB is also the limit of the library's writer."""
 _HIGHEST = (1 << 32) - 1  # offset
 
 
 def write_shard_file(
     schema: pa.Schema, sink: BinaryIO, rows: Iterator[Mapping[str, Any]], json_of: Callable[[Any], bytes]
 ) -> None:
-    """Write a shard with a sample for each row of `schema`. The shard is held in memory.
+    """Write a shard with one sample for each of `rows`, which have the columns of `schema`. The shard is held
+    in memory.
 
-    Raises UserError if it has more than 4 GiB, which its offsets cannot express.
+    Raises UserError if it exceeds 4 GiB, which its offsets cannot express.
     """
     columns = [(name, encoding == "str") for name, encoding in _encodings(schema).items()]
     samples = []
@@ -47,7 +50,7 @@ def write_shard_file(
 
 
 def shard_index(schema: pa.Schema, files: Sequence[ExportedFile]) -> bytes:
-    """Return the bytes of `index.json`, which lists the shards of one directory."""
+    """Return the content of `index.json`, which lists the shards of one directory."""
     shards = [
         {
             **_config(schema),
@@ -65,7 +68,7 @@ def shard_index(schema: pa.Schema, files: Sequence[ExportedFile]) -> bytes:
 
 
 def _encodings(schema: pa.Schema) -> dict[str, str]:
-    """Return the encoding of each column, sorted by name, as the layout requires."""
+    """Return the encoding of each column. Columns are sorted by name, as the layout requires."""
 
     def encoding(field: pa.Field) -> str:
         is_text = pa.types.is_string(field.type) or pa.types.is_large_string(field.type)

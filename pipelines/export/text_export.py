@@ -1,19 +1,21 @@
-"""Export the kept, edited text of a published corpus as Parquet, gzipped JSON lines, WebDataset or MDS, for use by other
-software.
+"""Export the kept, edited text of a published corpus as Parquet, gzipped JSON lines, WebDataset or MDS, for
+use by other software.
 
-An export is a directory or URL prefix with
+An export is a directory or URL prefix with these files:
 
-- `data/`: one or more files per source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`, numbered over the whole export and written
-  atomically, several at a time by workers. Columns: `id` (printed), `text`, `source`, `url`, `meta`, `split` if a source gives
-  one, and requested annotations. If a source gives a split, each file holds documents of one split,
-  `00000-SOURCE.SPLIT.parquet`; documents without a given split are for training. MDS has a directory for each split instead,
-  `train/00000-SOURCE.mds`, with an `index.json`.
-- `README.md`: a dataset card with which `datasets.load_dataset` reads the directory, its splits and each source.
-- `croissant.json`: the same for readers of Croissant; not of WebDataset and MDS, whose files are no tables.
+- `data/`: one or more files per source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`. They are numbered over the
+  whole export and written atomically, several at a time by workers. Columns: `id` (printed), `text`, `source`,
+  `url`, `meta`, `split` if a source comes with one, and requested annotations. If a source comes with a split, each
+  file has documents of only one split, `00000-SOURCE.SPLIT.parquet`; documents without a given split are for
+  training. MDS has a directory for each split instead, `train/00000-SOURCE.mds`, with an `index.json`.
+- `README.md`: a dataset card that lets `datasets.load_dataset` read the whole export, its splits and each source.
+- `croissant.json`: the same for readers of Croissant. WebDataset and MDS have none, because their files are not
+  tables.
 - `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.
-- `unfinished.json`, only until the export is complete: the request and the finished files, so that the same command goes on.
+- `unfinished.json`, present only until the export is complete: the request and the finished files, from which the
+  same command continues.
 
-The same corpus gives the same bytes, with any number of workers, also if the export was killed and then continued.
+The same corpus gives the same bytes with any number of workers, even if the export is killed and continued.
 """
 
 import hashlib
@@ -55,15 +57,17 @@ def export_corpus(
     without: Sequence[str] = (),
     workers: int | None = 1,
 ) -> list[ExportedFile]:
-    """Write the kept, edited text of a corpus into the directory or prefix `output`, and `export.json` last.
+    """Write the kept, edited text of a corpus into the directory or prefix `output`. `export.json` is written
+    last.
 
-    `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. `sources` None means all. `columns` are
-    annotations to add, null in sources that the step does not apply to; `without` leaves out `url` or `meta`. `workers`
-    processes write a file each, None to choose their number; each holds one part in memory, or one shard of mds.
+    `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. `sources` None means
+    all sources. `columns` are annotations to add; they are null in sources to which their step does not
+    apply. `without` leaves out `url` or `meta`. `workers` processes write one file each at a time; None
+    chooses their number. Each process holds one part in memory, or one shard of mds.
 
-    Raises ConflictError if `output` holds anything but an unfinished run of the same export, or the corpus
-    changes meanwhile. Raises UserError for an unknown source, column or format. Raises AccountingError if the
-    number of documents differs from that of the corpus manifest.
+    Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
+    corpus changes in the meantime. Raises UserError for an unknown source, column or format. Raises
+    AccountingError if the number of documents differs from the number in the corpus manifest.
     """
     if format not in TEXT_FORMATS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(TEXT_FORMATS)}")
@@ -103,8 +107,8 @@ def export_corpus(
 
 
 def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iterator[str]:
-    """Yield a warning for exported `url` and `meta` that no pii step searched, although a pii step searched
-    the text.
+    """Yield a warning for each of `url` and `meta` that is exported without having been searched by a pii
+    step, although a pii step searched the text.
     """
     fields = [name for name in OPTIONAL_COLUMNS if name in schema.names]
     for field in fields:
@@ -125,8 +129,8 @@ def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
 
 
 def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> list[str]:
-    """Sort sources by the columns that are null in their first part: readers of JSON lines infer types from
-    the first file.
+    """Sort sources by the number of columns that are entirely null in their first part with kept documents.
+    Readers of JSON lines infer types from the first file, so it should have few such columns.
     """
 
     def nulls(source: str) -> int:
@@ -144,7 +148,9 @@ def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) ->
 
 
 class _HashingSink(io.RawIOBase):
-    """Passes bytes on to a sink, which it does not close, and computes their SHA-256."""
+    """A file object that passes bytes on to a sink and computes their SHA-256. Closing it leaves the sink
+    open.
+    """
 
     def __init__(self, sink: BinaryIO) -> None:
         self.sink, self.sha256, self.size = sink, hashlib.sha256(), 0
@@ -165,7 +171,9 @@ class _HashingSink(io.RawIOBase):
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file to write: of the kept documents of some parts, or of those of one split if `by_split`."""
+    """One file to write. It has the kept documents of some parts of a source or, if `by_split`, only those of
+    one split.
+    """
 
     number: int
     source: str
@@ -185,24 +193,24 @@ class TextFile:
 
     @property
     def inputs(self) -> str:
-        """A digest of the parts and of what is taken from them."""
+        """A digest of the parts and of everything that determines what is written from them."""
         parts = [[part.name, part.documents.xxh3_128] for part in self.parts]
         return digest([self.source, self.split, self.by_split, parts, self.format, str(self.schema)])
 
     @property
     def bytes_read(self) -> int:
-        """The bytes of stored text of all parts."""
+        """The number of bytes of stored text in all parts."""
         return sum(part.text_bytes for part in self.parts)
 
     def tables(self, corpus: Corpus) -> Iterator[pa.Table]:
-        """Yield the documents of each part."""
+        """Yield the documents of each part as a table."""
         for part in self.parts:
             table = kept_documents(corpus, part, self.schema)
             yield table.filter(pc.equal(pc.fill_null(table["split"], TRAIN), self.split)) if self.by_split else table
 
 
 def write_text_file(corpus: Corpus, output: Location, file: TextFile) -> ExportedFile:
-    """Write a file of an export."""
+    """Write one file of an export and return its record."""
     documents = text_bytes = 0
     sha256 = ""
 
@@ -231,7 +239,9 @@ def write_text_file(corpus: Corpus, output: Location, file: TextFile) -> Exporte
 
 
 def _plan_files(corpus: Corpus, kind: str, sources: Sequence[str], schema: pa.Schema) -> list[TextFile]:
-    """Return the files of an export: of consecutive parts of a source, and of one split if the export has several."""
+    """Return the files of an export. Each has the documents of consecutive parts of a source and, if a source
+    comes with a split, only those of one split.
+    """
     files: list[TextFile] = []
     add = partial(TextFile, format=kind, schema=schema)
     for source in sources:
@@ -247,13 +257,13 @@ def _plan_files(corpus: Corpus, kind: str, sources: Sequence[str], schema: pa.Sc
 
 
 def _kept_splits(part: Part) -> set[str]:
-    """Return the splits of the kept documents of a part that has some."""
+    """Return the splits that the kept documents of a part belong to. The part must have kept documents."""
     splits = part.splits()
     return {TRAIN} if splits is None else set(pc.unique(splits.filter(pc.is_null(part.drop()))).to_pylist())
 
 
 def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]]:
-    """Yield the consecutive parts that make up each file. Parts without a kept document are left out."""
+    """Yield the consecutive parts that make up each file. Parts without kept documents are omitted."""
     filled = 0
 
     def number(part: Part) -> int:
@@ -267,8 +277,8 @@ def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]
 
 
 def _total(corpus: Corpus, source: str, files: Sequence[ExportedFile]) -> dict[str, Any]:
-    """Return the totals written for a source. Raises AccountingError unless the number of documents equals
-    the corpus's count of kept documents.
+    """Return the totals and facts of an exported source. Raises AccountingError unless the number of
+    documents written equals the number that the corpus manifest counts as kept.
     """
     facts = corpus.manifest.sources[source]
     documents = sum(file.documents for file in files if file.source == source)

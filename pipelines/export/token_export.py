@@ -1,18 +1,18 @@
 """Export the token shards of a corpus for other trainers: nanoGPT, Megatron-LM and litdata.
 
-Documents are those of the shards, source by source and in the order of the shards, each followed by `<eos>`. The shards of a
-source that `group_by` splits follow one another. The same corpus gives the same bytes, with any number of workers, also if
-the export was killed and then continued.
+Documents are exported source by source, in the order of the shards, each followed by `<eos>`. If `group_by`
+splits a source, the shards of its groups follow one another. The same corpus gives the same bytes with any
+number of workers, even if the export is killed and continued.
 
-- `nanogpt`: `train.bin` and `val.bin` (`test.bin`, if a source gives that split), the ids of all documents as
+- `nanogpt`: `train.bin` and `val.bin` (`test.bin`, if a source comes with that split), the ids of all documents as
   little-endian uint16, which nanoGPT's `train.py` maps into memory.
 - `megatron`: `train`, `validation` and `test`, each as `.bin` (ids, uint16 or int32) and `.idx`, the index that
-  Megatron-LM's `IndexedDataset` reads: one sequence per document.
-- `litdata`: `train`, `validation` and `test`, each a directory with a chunk for each shard and an `index.json`, which litdata's
-  `StreamingDataset` reads with its `TokensLoader`.
+  Megatron-LM's `IndexedDataset` reads, with one sequence per document.
+- `litdata`: `train`, `validation` and `test`, each a directory with a chunk for each shard and an `index.json`,
+  which litdata's `StreamingDataset` reads with its `TokensLoader`.
 
-Beside them lie `tokenizer.json` and, written last, `export.json` with the checksums and what is left out. Workers write a file
-each: a split of nanoGPT and Megatron-LM, a chunk of litdata.
+The directory also has `tokenizer.json` and, written last, `export.json` with the checksums and what was left
+out. Workers write one file each at a time: a file of nanoGPT or Megatron-LM, or a chunk of litdata.
 """
 
 import struct
@@ -45,13 +45,13 @@ TOKEN_FORMATS = {
     "megatron": {name: kind for name, (kind, _) in _MEGATRON_TYPES.items()},
     "litdata": {name: kind for name, (kind, _) in DTYPES.items()},
 }
-"""The types of the ids of each format, by those of shard sets that it can hold."""
+"""For each format: the id types of shard sets that it supports, each with the id type of the exported files."""
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A file to write: the ids of some shards, or an index of them. `content` is `ids`, `megatron_index` or `chunk`; `dtype` is
-    that of the shard set.
+    """One file to write: the ids of some shards, or an index of them. `content` is `ids`, `megatron_index` or
+    `chunk`. `dtype` is the type of the ids in the shard set, and `kind` the type in the file.
     """
 
     path: str
@@ -63,13 +63,13 @@ class TokenFile:
 
     @property
     def inputs(self) -> str:
-        """A digest of the shards and of what is made of them."""
+        """A digest of the shards and of everything that determines what is written from them."""
         checksums = [shard.xxh3_128 for shard in self.shards]
         return digest([self.content, checksums, self.dtype, self.kind, self.eos])
 
     @property
     def bytes_read(self) -> int:
-        """The bytes of the shards; few of them for an index."""
+        """The number of bytes of the shards. It is 0 for an index, which needs few of them."""
         return 0 if self.content == "megatron_index" else sum(shard.bytes for shard in self.shards)
 
 
@@ -81,13 +81,14 @@ def export_tokens(
     sources: Sequence[str] | None = None,
     workers: int | None = 1,
 ) -> list[FileRecord]:
-    """Write the shards of a corpus into the directory or prefix `output`, and `export.json` last. `sources` None means
-    all; `shard_set` may be left out if there is only one. `workers` processes write a file each, None to choose their number;
-    each holds one shard in memory.
+    """Write the token shards of a corpus into the directory or prefix `output`. `export.json` is written
+    last. `sources` None means all sources. `shard_set` may be omitted if there is only one. `workers`
+    processes write one file each at a time; None chooses their number. Each process holds one shard in
+    memory.
 
-    Raises ConflictError if `output` holds anything but an unfinished run of the same export, or the corpus changes
-    meanwhile. Raises UserError for an unknown source or shard set, a vocabulary without `<eos>`, and one that is too
-    large for the format.
+    Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
+    corpus changes in the meantime. Raises UserError for an unknown source or shard set, for a vocabulary
+    without `<eos>`, and for a vocabulary that is too large for the format.
     """
     opened, kinds = open_corpus(corpus), TOKEN_FORMATS[format]
     name, shards = choose_shard_set(opened.manifest.shard_sets, shard_set, "--shard-set")
@@ -157,7 +158,7 @@ def _plan_split(form: str, split: str, chosen: tuple[ShardRecord, ...], dtype: s
 
 
 def write_token_file(corpus: Corpus, output: Location, file: TokenFile) -> FileRecord:
-    """Write a file of an export."""
+    """Write one file of an export and return its record."""
     kind = np.dtype(file.kind)
 
     def lengths() -> np.ndarray:
@@ -188,8 +189,9 @@ def with_eos(shard: Shard, eos: int, kind: np.dtype) -> np.ndarray:
 
 
 def _write_megatron_index(sizes: np.ndarray, dtype: str, sink: BinaryIO) -> None:
-    """Write the index of a .bin file, given the number of ids of each document: magic, version, code of the type, numbers of
-    sequences and of document borders, lengths, byte offsets, and the borders (Megatron-LM, `indexed_dataset.py`).
+    """Write the index of a .bin file, given the number of ids in each document. In order, it has the magic
+    number, the version, the code of the id type, the numbers of sequences and of document borders, the
+    lengths, the byte offsets, and the borders (Megatron-LM, `indexed_dataset.py`).
     """
     kind, code = _MEGATRON_TYPES[dtype]
     starts = np.concatenate([[0], np.cumsum(sizes[:-1])]) * np.dtype(kind).itemsize

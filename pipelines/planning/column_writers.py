@@ -1,5 +1,5 @@
-"""Find the stage that writes a column, for the message about a column that no earlier step writes; and compare what a column
-means with what a stage accepts.
+"""Find the stage that writes a column, for messages about columns that no earlier step writes. Also compare
+the definition of a column with the definitions that a stage accepts.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from pipelines.stages import STAGES
 
 @cache
 def writers() -> dict[str, str]:
-    """Return the first stage that writes each column with its default knobs, or with one switch on:
+    """Return, for each column, the first stage that writes it with default knobs or with one switch on:
     `language`, or `language with paragraphs: true`. Stages whose columns depend on a knob without a default
     are left out.
     """
@@ -31,8 +31,8 @@ def writers() -> dict[str, str]:
 
 
 def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield (stage, its columns) with default knobs; if `switched`, once for each knob that is off by
-    default, switched on.
+    """Yield (stage, its columns) with default knobs. If `switched`, yield instead one entry for each knob
+    that is off by default, with that knob switched on.
     """
     for name, kind in STAGES.items():
         knobs = dataclasses.fields(cast(Any, kind))
@@ -48,8 +48,8 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
-    """Return (stage, entry of the corpus file) that would write a column, or None if no stage is known. If
-    the column has the prefix of another step, the entry has that step's prefix and text.
+    """Return (stage, entry for the corpus file) that would write a column, or None if no such stage is known.
+    If the column has the prefix of another step, the entry has that step's prefix and text.
     """
     if column in writers():
         stage, _, switch = writers()[column].partition(" with ")
@@ -63,7 +63,7 @@ def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
 
 
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
-    """Return the end of a message about a column that no step before `step` writes; `known` are the existing
+    """Return the end of a message about a column that no step before `step` writes. `known` are the existing
     columns.
     """
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]
@@ -84,7 +84,9 @@ def check_definitions(
     accepted: Mapping[str, Sequence[Mapping[str, Any]]],
     definitions: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Raise ConfigError for a column of a source whose definition is not one of those that the step accepts."""
+    """Raise ConfigError if the definition of one of a source's columns is not among the definitions that the
+    step accepts.
+    """
     for column, known in accepted.items():
         here = definitions.get(column)
         if here is not None and here not in known:
@@ -95,7 +97,7 @@ def check_definitions(
 
 
 def _difference(there: Any, here: Any, path: str = "") -> str:
-    """Return where two different definitions differ first, with both values."""
+    """Describe the first difference between two definitions, with both values."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         name = next(key for key in (*there, *here) if there.get(key) != here.get(key))
         return _difference(there.get(name), here.get(name), f"{path}.{name}".lstrip("."))

@@ -32,8 +32,9 @@ _REMOTE = Remote()
 class StepConfig:
     """One entry of `steps`: a stage with its knobs, and where it applies.
 
-    `name` tells several steps of one stage apart (default: the stage's name); `sources` limits it to some
-    sources; `where: STEP` annotates only documents that no step up to STEP dropped.
+    `name` tells several steps of one stage apart (default: the stage's name). `sources` limits the step to
+    some sources. With `where: STEP`, only documents that no step up to and including STEP dropped are
+    annotated.
     """
 
     name: str
@@ -57,20 +58,21 @@ class CorpusConfig:
     name: str
     """Name of the corpus; no other corpus may use its output directory."""
     output: str
-    """Directory of everything that is built, relative to the working directory; or a URL:
+    """Directory of everything that is built, relative to the working directory, or a URL such as
     `s3://bucket/prefix`.
     """
     sources: tuple[Source, ...]
-    """The sources, at least one."""
+    """The sources; at least one."""
     steps: tuple[StepConfig, ...]
-    """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` next to it if wanted. Steps named
-    `source_columns`, which write the columns of sources that have `columns`, come first by themselves."""
+    """Stages in order: `{STAGE: knobs}`, optionally with `name`, `sources` and `where` next to it. If sources
+    have `columns`, steps named `source_columns`, which write these columns, are added in front automatically.
+    """
     remote: Remote = _REMOTE
-    """How the URL of `output` is opened; same fields as `remote` of a source."""
+    """How the URL of `output` is opened; the same fields as in `remote` of a source."""
 
     @property
     def is_sampled(self) -> bool:
-        """Whether a source is read in part."""
+        """Whether any source is read only in part."""
         return any(source.sample < 1 for source in self.sources)
 
     @property
@@ -82,8 +84,8 @@ class CorpusConfig:
 def load_corpus_config(
     path: Path, assignments: Sequence[str] = (), stages: Mapping[str, StageClass] | None = None
 ) -> CorpusConfig:
-    """Parse a corpus YAML with `a.b=value` overrides. `stages` are classes that it may name beside ours. Raises
-    ConfigError with file, path, value and the nearest name.
+    """Parse a corpus YAML, with `a.b=value` overrides. `stages` maps names to stage classes that the file may
+    use in addition to the built-in stages. Raises ConfigError with file, path, value and the nearest name.
     """
     data = override(load_yaml(path), assignments)
     where = path.name
@@ -129,9 +131,10 @@ def _at_home(source: Source, where: str) -> Source:
 
 
 def column_steps(sources: Sequence[Source]) -> tuple[StepConfig, ...]:
-    """Return the steps that write the columns of sources: one for each choice of columns, over the sources that share it.
+    """Return the steps that write the columns of sources. There is one step for each distinct choice of
+    columns, over all sources that share it.
 
-    Raises ConfigError for a column that has one type in one source and another in another.
+    Raises ConfigError for a column that has different types in different sources.
     """
     shared: list[tuple[dict[str, RecordField], list[str]]] = []
     types: dict[str, tuple[str, str]] = {}  # the type of a column, and the first source with it

@@ -1,10 +1,10 @@
-"""Forecast the time, memory, shuffled bytes and disk of a build from the rates in `run.json` of earlier
+"""Forecast the time, memory, shuffled bytes and disk space of a build from the rates in `run.json` of earlier
 steps.
 
 A stage's rate is the time of all its finished steps in the given outputs, divided by the bytes of their text.
-Steps over the whole corpus count their wall time on all workers. A rate measured on little text is rough,
-because it includes starting workers and compiling kernels. Every estimate therefore says how much text it was
-measured on.
+A step over the whole corpus counts its wall-clock time once for every worker. A rate measured on little text
+is rough, because it includes starting workers and compiling kernels. Every estimate therefore says how much
+text it was measured on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from pipelines.planning.plan import Plan
 
 @dataclass
 class Rate:
-    """Totals over the finished steps of one stage: worker seconds, and bytes of text, on disk (`disk`) and
-    shuffled (`work`). `peak` is the largest memory of a task in bytes.
+    """Totals over the finished steps of one stage: worker seconds (`seconds`), bytes of text (`text`), bytes
+    stored on disk (`disk`) and bytes shuffled (`work`). `peak` is the memory of the largest task in bytes.
     """
 
     seconds: float = 0.0
@@ -33,8 +33,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimate for one step: worker seconds, and bytes of memory of a task (0 if unknown), of shuffles
-    and of disk.
+    """The estimate for one step: worker seconds, memory of a task (`peak`, 0 if unknown), and bytes shuffled
+    (`work`) and stored (`disk`). `measured_on` is the number of bytes of text behind the rate.
     """
 
     seconds: float
@@ -46,9 +46,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast for a build: estimates of the steps that will run, by label; the labels of steps without a
-    rate; the number of workers of the last build; and its wall-clock seconds outside steps: starting Ray, planning
-    and the report.
+    """The forecast for a build. `steps` has the estimates of the steps that will run, by label, and `unknown`
+    the labels of steps without a rate. `workers` is the number of workers of the last build. `fixed` is the
+    wall-clock time in seconds that the last build spent outside steps: starting Ray, planning, and writing
+    the report.
     """
 
     steps: dict[str, Estimate]
@@ -68,14 +69,15 @@ class Forecast:
 
     @property
     def disk(self) -> int:
-        """Peak bytes on disk: everything that stays, and the largest shuffle of a step."""
+        """Peak bytes on disk: everything that is kept, plus the largest shuffle of any step."""
         return sum(step.disk for step in self.steps.values()) + max((s.work for s in self.steps.values()), default=0)
 
 
 @dataclass
 class _Rates:
-    """Rates by stage (`read` by format), text bytes and input bytes by source and by format, and the newest
-    build.
+    """Rates learned from earlier builds. `stages` has the rate of each stage; `read` has one rate per format.
+    `inputs` has [bytes of text, bytes of input] of each source and of each format. `workers` is from the step
+    that finished last (at `newest`), and `fixed` from the build that finished last (at `last_build`).
     """
 
     stages: dict[str, Rate] = field(default_factory=dict)
@@ -134,7 +136,7 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
 
 
 def _learn_fixed(rates: _Rates, root: Location) -> None:
-    """Take the seconds spent outside steps from `run.json` of the newest build."""
+    """Take the seconds spent outside steps from the build's `run.json`, if that build is the newest so far."""
     try:
         run = read_json(root / "run.json")
     except (FileNotFoundError, CorruptFileError):
@@ -144,7 +146,9 @@ def _learn_fixed(rates: _Rates, root: Location) -> None:
 
 
 def _kind(identity: Mapping[str, object]) -> str:
-    """Return the stage; for `read` also the format, since pages take longer than lines."""
+    """Return the key of a step's rate: its stage, and for `read` also the format, because pages take longer
+    than lines.
+    """
     knobs = identity["knobs"]
     is_read = identity["stage"] == "read" and isinstance(knobs, Mapping)
     return f"read {knobs['format']}" if is_read and isinstance(knobs, Mapping) else str(identity["stage"])
@@ -155,8 +159,8 @@ def _stored(manifest: StepManifest) -> int:
 
 
 def _text(plan: Plan, source: str, rates: _Rates) -> float:
-    """Return the size of a source's text in bytes: counted if it is read, otherwise estimated from the size
-    of its files; 0 if unknown.
+    """Return the size of a source's text in bytes. It is exact if the source has been read, and otherwise
+    estimated from the size of its files; 0 if it is unknown.
     """
     read = plan.step(f"read.{source}")
     manifest = load_step(plan.config.place, read.directory)

@@ -1,4 +1,6 @@
-"""Stages of other packages: entry points of the group `gristmill.stages`, which a corpus file names as PACKAGE:STAGE."""
+"""Stages of other packages: entry points of the group `gristmill.stages`. A corpus file names them as
+PACKAGE:STAGE.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +16,11 @@ StageClass = type[PartStage] | type[CorpusStage]
 
 
 def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
-    """Return the class of the stage that a corpus file calls `name`: one of ours, of `own`, or of an installed package.
+    """Return the class of the stage that a corpus file calls `name`: a stage of gristmill, of `own`, or of an
+    installed package.
 
-    Raises ConfigError("message without a place") for an unknown name, and for a package whose entry point is no stage.
+    Raises ConfigError, with a message that does not name the place in the file, for an unknown name, for a
+    name in `own` that is not allowed, and for a class that is not a stage.
     """
     if name in own:
         if ":" in name:

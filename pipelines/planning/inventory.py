@@ -36,7 +36,9 @@ _CHECKSUMS = ".checksums.json"
 
 @dataclass(frozen=True)
 class Inventory:
-    """The files of a source in order, each with its xxh3_128; of a repository, the id of its commit."""
+    """The files of a source in order, each with its xxh3_128 checksum. For a repository, the id of its commit
+    takes the place of the checksum.
+    """
 
     files: tuple[SourceFile, ...]
     checksums: tuple[str, ...]
@@ -52,14 +54,15 @@ class Inventory:
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:
-        """Return the positions in `files` of the files that each task reads, in order."""
+        """Return the units of work: the positions in `files` of the files that each task reads, in order."""
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
 
 
 @dataclass(frozen=True)
 class Read(Stage):
-    """The first step of every source: files to document parts. Its knobs are fields of the source.
+    """The first step of every source, which turns files into document parts. Its knobs are fields of the
+    source.
 
     `poison` names the records, as `path#record`, that are set aside without being parsed.
     """
@@ -69,7 +72,7 @@ class Read(Stage):
     version: ClassVar[int] = read.VERSION
 
     def depends(self) -> dict[str, str]:
-        """Return the versions of everything that decodes and normalises."""
+        """Return the versions of all code that decodes and normalises the source."""
         source = self.source
         found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
         found |= {"licences": LICENCES_VERSION} if format_of(source.format).shared else {}
@@ -106,8 +109,9 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file. The version changes whenever the content does. For a repository, both are its
-    commit, whose content is compared with its id when it is read.
+    """Return [size, version, checksum] of a file. The version changes whenever the content does. For a
+    repository, version and checksum are both the id of its commit; reading the repository verifies the
+    content against that id.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

@@ -71,7 +71,7 @@ class Step:
         return f"{self.label}-{self.fingerprint[:FINGERPRINT_DIGITS]}"
 
     def inputs(self) -> tuple[str, ...]:
-        """Return the labels of all steps that this one needs."""
+        """Return the labels of all steps that this step needs."""
         labels = [f"read.{source}" for source in self.sources] if self.name != "read" else []
         for visible in self.visible.values():
             labels.extend(visible)
@@ -98,7 +98,7 @@ class Plan:
         return tuple(entry.name for entry in self.config.steps)
 
     def step(self, label: str) -> Step:
-        """Return the step with that label."""
+        """Return the step with this label."""
         return next(step for step in self.steps if step.label == label)
 
 
@@ -108,8 +108,8 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """Return the plan. `poison` lists documents that are withheld from steps, `files` the published files of
-    steps that are not reproducible.
+    """Return the plan. `poison` lists the documents that are withheld from steps, `files` the published files
+    of steps that are not reproducible.
 
     Raises ConfigError for columns that no step writes, columns written twice, and drops after deduplication.
     """
@@ -278,7 +278,7 @@ def _visible(
 
 
 def _definitions(writers: list[Step]) -> dict[str, dict[str, Any]]:
-    """Return what the columns of some steps mean, by column."""
+    """Return the definition of each column that the given steps write."""
     return {name: definition_of(step.identity) for step in writers for name in step.stage.writes().names}
 
 
@@ -315,7 +315,7 @@ def _check_order(config: CorpusConfig) -> None:
 
 
 def _refuse_twice(config: CorpusConfig) -> None:
-    """Raise ConfigError if two steps would write the same measurements of a source's documents."""
+    """Raise ConfigError if two steps would write the same measurement column for one source."""
     writers: dict[tuple[str, str], str] = {}
     for entry in config.steps:
         if isinstance(entry.stage, MeasuresText):
@@ -331,8 +331,8 @@ def _refuse_twice(config: CorpusConfig) -> None:
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
-    """Return the columns to summarise: numbers, booleans and strings that exactly one step writes for a
-    source.
+    """Return the columns to summarise: columns of numbers, booleans or strings that no source gets from more
+    than one step.
     """
     kinds: dict[str, pa.DataType] = {}
     writers: dict[tuple[str, str], int] = {}

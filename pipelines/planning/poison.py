@@ -1,9 +1,9 @@
-"""Poison: documents that break a stage, and records that break the reader. The build stops and names the
-first one.
+"""Poison: documents that break a stage, and records that break the reader. The build stops at the first one
+and names it.
 
-Only the user can set them aside, with `build --quarantine-poison`; they are then part of the fingerprint of
-the step that they broke. Documents set aside are listed in `poison.json` in the output directory. If an entry
-is removed, the next build tries that document again.
+Only the user can set such documents aside, with `build --quarantine-poison`. They then become part of the
+fingerprint of the step that they broke. They are listed in `poison.json` in the output directory. If an entry
+is removed there, the next build tries that document again.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def load_poison(output: Location) -> Poison:
 
 
 def record_poison(output: Location, error: PoisonError) -> None:
-    """Add the document of an error to the list. Raises the error if the document is already listed."""
+    """Add the document that an error names to the list. Raises the error if the document is already listed."""
     try:
         entries = read_json(output / _FILE)["documents"]
     except FileNotFoundError:
@@ -94,11 +94,13 @@ class WithoutPoison(PartStage):
         return self.stage.gpus()
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """Return the same stage with its facts applied."""
+        """Return this stage with the facts applied to the wrapped stage."""
         return replace(self, stage=self.stage.use(facts))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Annotate all other documents; the rows of those set aside are null."""
+        """Annotate all documents except the withheld ones, whose columns are null and whose `drop` is
+        `poison`.
+        """
         ids = docs["id"].combine_chunks()
         bad = pc.is_in(ids, value_set=pa.array([bytes.fromhex(document) for document in self.documents], ids.type))
         rows = pc.indices_nonzero(pc.invert(bad))
@@ -111,5 +113,7 @@ class WithoutPoison(PartStage):
 
 
 def unwrapped(stage: PartStage) -> PartStage:
-    """Return the stage whose code runs: the wrapped one if documents are withheld."""
+    """Return the stage whose code runs: the wrapped stage if documents are withheld, otherwise the stage
+    itself.
+    """
     return stage.stage if isinstance(stage, WithoutPoison) else stage

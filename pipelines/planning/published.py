@@ -1,5 +1,5 @@
-"""Look up published steps for a plan: the files of steps that are not reproducible, and why a step is not
-finished.
+"""Look up published steps for a plan: find the files of steps that are not reproducible, and explain why a
+step is not finished.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from pipelines.planning.plan import FINGERPRINT_DIGITS, Plan, Step, make_plan
 
 
 def add_published_files(plan: Plan) -> Plan:
-    """Add the files of published steps that are not reproducible, planning again until there are no more of
-    them.
+    """Add the files of published steps that are not reproducible to a plan. Planning is repeated until it
+    finds no more such steps.
     """
     root = plan.config.place
     while True:
@@ -60,7 +60,7 @@ def _differences(path: str, old: Any, new: Any) -> list[str]:
 
 
 def _list_differences(path: str, old: list[Any], new: list[Any]) -> list[str]:
-    """Compare two lists, leaving out the entries that both begin with and those that both end with."""
+    """Compare two lists, ignoring their common prefix and their common suffix."""
     first = 0
     while first < min(len(old), len(new)) and old[first] == new[first]:
         first += 1
@@ -80,7 +80,7 @@ def _list_differences(path: str, old: list[Any], new: list[Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """Format a value in up to 80 characters; of a mapping, only the fields that are set."""
+    """Format a value in up to 80 characters. For a mapping, only the fields that are set are shown."""
     if isinstance(value, Mapping):
         value = {name: each for name, each in value.items() if each not in (None, "", [], {})}
     text = "nothing" if value is None else str(value)
@@ -88,7 +88,9 @@ def _short(value: Any) -> str:
 
 
 def _latest(step: Step, root: Location) -> StepManifest | None:
-    """Return the newest other published step with the label of `step`."""
+    """Return the newest published step with the label of `step` and another fingerprint; None if there is
+    none.
+    """
     directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
     candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]
     candidates.sort(key=lambda path: path.stat().st_mtime_ns)

@@ -21,7 +21,7 @@ class Need(NamedTuple):
 
 
 def needs_of(config: CorpusConfig) -> Iterator[Need]:
-    """Yield every optional library that building this corpus imports."""
+    """Yield every optional library that building this corpus imports, with the entry that needs it."""
     yield from _of_url("output", config.output)
     for source in config.sources:
         yield from _of_url(f"source {source.name!r}: root", source.root)
@@ -38,7 +38,9 @@ def _of_url(where: str, place: str) -> Iterator[Need]:
 
 
 def refuse_missing(config: CorpusConfig) -> None:
-    """Raise UserError for the first library that cannot be imported. Takes seconds if large ones are needed."""
+    """Raise UserError for the first needed library that cannot be imported. Takes seconds if large libraries
+    are needed.
+    """
     needs = list(needs_of(config))
     failed = import_failures(dict.fromkeys(need.module for need in needs)) if needs else {}
     for need in needs:

@@ -17,10 +17,10 @@ NULLABLE_DOCUMENT_COLUMNS = tuple(column.name for column in DOCUMENT if column.n
 def check_rules(
     config: CorpusConfig, entry: StepConfig, done: Sequence[StepConfig], types: Mapping[str, pa.DataType]
 ) -> None:
-    """Raise ConfigError for a rule whose column some source lacks, and for a test or a group that does not fit
-    the type of its column.
+    """Raise ConfigError for a rule whose column is missing in some source that the rule judges, and for a
+    test or a group that does not fit the type of its column.
 
-    `done` are the earlier steps, `types` the types of the columns that they write.
+    `done` are the earlier steps, and `types` the types of the columns that steps write so far.
     """
     stage = entry.stage
     known = {**dict(zip(DOCUMENT.names, DOCUMENT.types, strict=True)), **types, DROP: pa.string()}
@@ -44,7 +44,9 @@ def check_rules(
 
 
 def null_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every rule that tests a column that may be null without saying what happens to null."""
+    """Yield one line for every rule that tests a column that may be null, but does not say what happens to
+    null values.
+    """
     done: list[StepConfig] = []
     for entry in config.steps:
         for rule in entry.stage.tests():
@@ -59,7 +61,7 @@ def null_notices(config: CorpusConfig) -> Iterator[str]:
 
 
 def undivided_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every column of `group_by` and the sources that it does not split, because no step writes
+    """Yield one line for every column of `group_by` that does not split some sources, because no step writes
     it for them.
     """
     done: list[StepConfig] = []

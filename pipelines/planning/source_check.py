@@ -1,7 +1,7 @@
 """Check that a source yields documents as expected, both before and after it is read.
 
-With a wrong `format`, `text_field` or `encoding` every record is set aside. The build accounts for these
-records and would publish an empty result. The first records are therefore read while the build is planned,
+With a wrong `format`, `text_field` or `encoding`, every record is set aside. The build would account for
+these records and publish an empty result. Therefore the first records are read while the build is planned,
 and the counts of the whole source are checked once it is read.
 """
 
@@ -43,17 +43,17 @@ _CHECK = {
     ("bad_header", "bad_quotes", "field_count", "malformed_record", "trailing_bytes", "unclosed_quote", "wrong_suffix",
      *(reason for reason in REASONS if reason.startswith("not_") and reason not in STRUCTURAL)), "format",
 )  # fmt: skip
-"""The field of the source that is the most likely cause if a reason is frequent. Of a file that is `not_` of its format, it is
-the format.
+"""The field of the source that is the most likely cause if a reason is frequent. For a file that is not of
+its format (`not_...`), the field is `format`.
 """
 
 
 @dataclass
 class SampleTally:
-    """The number of documents in a sample, and of records set aside by reason.
+    """Counts from a sample of a source: `documents`, and `aside`, the records set aside by reason.
 
-    `fields` are those of the first record that lacks its text; `texts` are texts of documents, pages
-    excepted, from the first 16 MiB of records.
+    `fields` are the fields of the first record that lacks its text. `texts` are the texts of documents (pages
+    excepted) from the first 16 MiB of records.
     """
 
     documents: int = 0
@@ -69,23 +69,25 @@ class SampleTally:
 
     @property
     def share(self) -> float:
-        """Records set aside unexpectedly, as a share of these and the documents."""
+        """The number of records set aside unexpectedly, as a share of these records and the documents
+        together.
+        """
         aside = self.unexpected.total()
         return aside / (aside + self.documents) if aside else 0.0
 
     def is_too_much(self, source: Source) -> bool:
-        """Whether more records were set aside than the source allows.
+        """Return whether more records were set aside than the source allows.
 
-        The bytes after a JSON document count as one record. If JSON Lines is read as JSON, this record holds
-        all lines except the first.
+        The bytes after a JSON document count as one record. If JSON Lines is read as JSON, this single record
+        holds all lines except the first. In that case, reaching `max_quarantined` already counts as too much.
         """
         rest = source.format == "json" and self.aside["trailing_bytes"] >= max(1, self.documents)
         return self.share >= source.max_quarantined if rest else self.share > source.max_quarantined
 
 
 def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """Sample the first records of files spread over a source: 1,000 in all, at most 64 MiB, from at most 64
-    files, or 4 remote ones.
+    """Sample the first records of files spread over a source: about 1,000 records in all and 64 MiB, from at
+    most 64 files, or 4 remote files.
 
     Pages count as documents; nothing is extracted. Raises SourceError as `read_documents` does. Storage
     errors are ignored here, because the read step retries.
@@ -103,14 +105,14 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def _is_searched(file: SourceFile, source: Source) -> bool:
-    """Whether a stream must be scanned to find the first wanted member. A zip archive has a directory and
-    needs no scan.
+    """Return whether a stream must be scanned to find the first wanted member. A zip archive has a directory
+    and needs no scan.
     """
     return bool(source.members) and not file.path.lower().endswith((".zip", ".whl"))
 
 
 def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: SampleTally) -> int:
-    """Add the records of one file to `tally`; returns their size in bytes."""
+    """Add the records of one file to `tally`. Return their size in bytes."""
     size = 0
     joined = format_of(source.format).joined
     for entry in open_entries(file, source):
@@ -136,13 +138,17 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
 
 
 def _until_poison(records: Iterator[TextRecord | Bad | RawRecord]) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the records before the one at which the reader of an installed package fails; reading the source names it."""
+    """Yield the records up to the first record on which an installed package's reader fails. The read step
+    will name that record.
+    """
     with suppress(PoisonError):
         yield from records
 
 
 def _sampled(entry: Entry, source: Source, limit: int) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the records in the first `limit` bytes of an entry whose format joins records of the whole file."""
+    """Yield the records in the first `limit` bytes of an entry, for a format that joins records over the
+    whole file.
+    """
     left = limit
 
     def head() -> Iterator[bytes]:
@@ -172,7 +178,8 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
     """Raise SourceError if too small a share of a source became documents. `read` is its published read step,
-    which is in `directory`. A source that is read in part is not judged by the few records of a small sample.
+    and `directory` the directory of that step. A source that is read only in part is not checked, because a
+    small sample has too few records.
     """
     if source.sample < 1:
         return
@@ -189,8 +196,8 @@ def check_counts(source: Source, read: StepManifest, directory: Location, files:
 
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
-    """Return the end of a message: the first record set aside because it lacks its text, and its fields.
-    Reads the file up to that record.
+    """Return the end of a message: the first record that was set aside because it lacks its text, and the
+    fields of that record. Empty if there is none. Reads the file up to that record.
     """
     for record in read.files:
         if record.path.startswith("quarantine/"):
@@ -234,6 +241,6 @@ def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> Sou
 
 
 def _shown(fields: Sequence[str]) -> list[str]:
-    """Return the names of fields for a message, shortened in number and length."""
+    """Return the names of fields for a message: at most 20 names, each cut to 40 characters."""
     names = [name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..." for name in fields]
     return names if len(names) <= _SHOWN_FIELDS else [*names[:_SHOWN_FIELDS], f"{len(names) - _SHOWN_FIELDS} more"]

@@ -2,8 +2,8 @@
 
 Four conditions make a published rule meaningless. Documents of one line have no lines to compare. An upper
 bound on length may exclude most of a source's text. In a script that does not separate words, a bound on
-words is a bound on letters. HTML read as plain text counts as words and lines. Each condition becomes a
-notice with a remedy. Notices contain counts and names of rules, never text.
+words is a bound on letters. HTML that is read as plain text adds words and lines of tags. Each condition
+becomes a notice with a remedy. Notices contain counts and names of rules, never text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,11 +82,11 @@ among them: it assumes 30 Latin letters, which say less than 30 Chinese ones.
 
 @dataclass(frozen=True)
 class Sample:
-    """Documents of one source, one per row in every table.
+    """Sampled documents of one source, one per row in every table.
 
     `title` describes them in notices. `columns` holds `text_bytes` and, for a built corpus, `drop_step` and
-    the columns that its steps wrote. `signals` holds the columns of `quality_signals`, and of `peer_signals`
-    if they were measured, without a prefix, by the text that was measured.
+    the columns that its steps wrote. `signals` maps each measured text to its `quality_signals` columns,
+    without a prefix, and to its `peer_signals` columns if they were measured.
     """
 
     title: str
@@ -98,9 +98,9 @@ class Sample:
 class Test:
     """A rule of a filter, or a stage that removes lines, applied to one source.
 
-    `signal` is the tested column without the prefix of its step, `text` the text that this step measures,
-    `kinds` which of lines, lengths and words the test depends on, and `earlier` the names of the earlier
-    steps.
+    `signal` is the tested column without its prefix, and `text` the text that the signal was measured on.
+    `kinds` says which of `lines`, `lengths` and `words` the test depends on. `earlier` are the names of the
+    earlier steps.
     """
 
     step: str
@@ -113,7 +113,9 @@ class Test:
 
 
 def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
-    """Sample a source that is not built from its first texts, as stored; edits are not applied."""
+    """Return a sample of a source that is not built yet, measured on its first texts as they are stored.
+    Edits are not applied.
+    """
     stored = pa.array([normalise(text)[0].decode() for text in texts], pa.large_string())
     docs = pa.table({"text": stored})
     measured = QualitySignals().annotate(docs)
@@ -125,7 +127,9 @@ def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
 
 
 def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Sample:
-    """Sample a source of a built corpus. `table` is the sample of its funnel (`funnel.sample_schema`)."""
+    """Return a sample of a source of a built corpus. `table` is the sample in its funnel
+    (`funnel.sample_schema`).
+    """
     rows = table.filter(pc.equal(table["source"], source))
     ours, peers = (_published_signals(config, source, rows, kind) for kind in (QualitySignals, PeerSignals))
     signals = {text: _beside(table, peers[text]) if text in peers else table for text, table in ours.items()}
@@ -135,7 +139,9 @@ def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Samp
 def _published_signals(
     config: CorpusConfig, source: str, rows: pa.Table, kind: type[QualitySignals | PeerSignals]
 ) -> dict[str, pa.Table]:
-    """Return the published columns of the steps of one stage, without their prefix, by the text measured."""
+    """Return the published columns of one kind of stage, without their prefix, by the text that they were
+    measured on.
+    """
     signals = {}
     for entry in config.steps:
         names = entry.stage.writes().names
@@ -145,12 +151,14 @@ def _published_signals(
 
 
 def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
-    """Return the columns of two tables with the same rows."""
+    """Return one table with the columns of two tables whose rows correspond."""
     return pa.table([*left.columns, *right.columns], names=[*left.column_names, *right.column_names])
 
 
 def find_tests(config: CorpusConfig, source: str) -> list[Test]:
-    """Find the tests of a source that depend on lines, lengths or words, in the order of the steps."""
+    """Return the tests that apply to a source and depend on lines, lengths or words, in the order of the
+    steps.
+    """
     tests: list[Test] = []
     signals: dict[str, tuple[str, str]] = {}  # column: (signal, text)
     earlier: list[str] = []
@@ -184,15 +192,16 @@ def _tests_of_filter(
 
 
 def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
-    """Whether a rule is made for certain languages, scripts or sources."""
+    """Return whether a rule is written for certain languages, scripts or sources."""
     if listed.mappings() or listed.quantiles() or any(column != "source" for column in listed.when):
         return True
     return listed.rules is None and (listed.when.get("source") == (source,) or entry.sources == (source,))
 
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
-    """Return the notices of a plan: of the published columns if all steps are built, otherwise of the first
-    documents of each source. `tallies` are the samples of sources that were sampled already; others are read.
+    """Return the notices of a plan, based on the published columns if all steps are built, otherwise on the
+    first documents of each source. `tallies` are samples of sources that were already taken; the other
+    sources are sampled here.
     """
     if load_step(root, plan.step("funnel").directory) is not None:
         return published_notices(plan, root)
@@ -229,8 +238,8 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
 def markup_notices(
     source: Source, tests: Sequence[Test], markup: pa.Array | pa.ChunkedArray, title: str
 ) -> Iterator[str]:
-    """Yield a notice if a source holds HTML, with the steps that judge its lines. `markup`, bool, marks the
-    sampled documents with block tags.
+    """Yield a notice if a source holds HTML, naming the steps that would judge its lines. `markup`, bool,
+    says which sampled documents have block tags.
     """
     count = pc.sum(markup).as_py() or 0
     if not holds_pages(source) and source.text_is == "text" and count > MARKUP * len(markup):
@@ -246,7 +255,9 @@ def markup_notices(
 
 
 def fit_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
-    """Yield a notice for each step and condition under which its tests are meaningless in a source."""
+    """Yield a notice for each step and each condition that makes the tests of the step meaningless for a
+    source.
+    """
     yield from _line_notices(source, tests, sample)
     yield from _length_notices(source, tests, sample)
     yield from _word_notices(source, tests, sample)
@@ -305,12 +316,12 @@ def _word_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterato
 
 
 def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
-    """Return a lower bound on the share of words that directly follow another word without a separator, over
-    all words of the judged documents.
+    """Return a lower bound on the number of words in the judged documents that follow another word directly,
+    without a separator. It is given as a share of the words of all documents.
 
-    n words with a separator between each two leave at least n - 1 characters outside words. Each missing
-    character is a word without a separator, so the share is 0 wherever words are separated, in any language
-    and in tables of numbers.
+    n words with separators between them leave at least n - 1 characters outside words. Each missing character
+    is a word without a separator, so the share is 0 wherever words are separated, in any language and in
+    tables of numbers.
     """
     words = _column(signals, "word_count")
     outside = _column(signals, "n_chars") - words * np.nan_to_num(_column(signals, "mean_word_length"))
@@ -319,10 +330,10 @@ def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
 
 
 def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple[Test, pa.Table, pa.Table, np.ndarray]]:
-    """Yield the tests of a kind; the signals and the columns of the documents that reach them; which of these
-    they judge, bool [n].
+    """Yield, for each test of a kind: the test, the signals and the columns of the documents that reach it,
+    and which of these documents it judges, bool [n].
 
-    A test is left out if the sample lacks its signals or a column of its `when`.
+    A test is left out if the sample lacks its signal or a column of its `when`.
     """
     names = {*sample.columns.column_names}
     for test in tests:
@@ -344,7 +355,9 @@ def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple
 
 
 def _groups(rule: Rule, source: str, columns: pa.Table) -> pa.Array | None:
-    """Return the values of `per`; None if there is no `per`, or the sample lacks its column."""
+    """Return the value of the rule's `per` column for each document; None if the rule has no `per`, or the
+    sample lacks the column.
+    """
     if rule.per == "source":
         return pa.array([source] * columns.num_rows, pa.string())
     return group_names(columns[rule.per]) if rule.per in columns.column_names else None

@@ -3,9 +3,9 @@
 sources/    a source as the corpus file describes it, and the table of formats
 entries/    files and globs -> members of archives -> decompressed bytes
 formats/    bytes -> records (JSON lines, Parquet, MediaWiki, ...)
-code/       files of repositories -> their language, licence, generated and copied ones marked
+code/       files of repositories -> documents with language and licence; generated and copied files are marked
 web/        WARC and HTML -> pages -> text, extracted in a child process
-rich/       the text of other documents, extracted in that process too
+rich/       books, papers, mail and other documents -> text, most of it extracted in the same child process
 documents   records -> normalised documents, or quarantined with a reason
 part_writer documents -> tables of bounded size
 """

@@ -1,10 +1,10 @@
-"""Read the files of a source into document parts. The first step of every source.
+"""Read the files of a source into document parts. This is the first step of every source.
 
-`format_of` of `sources/registry.py` says for each format what a record is. Records are numbered from 0 in the
+`format_of` in `sources/registry.py` says for each format what a record is. Records are numbered from 0 in the
 order in which they occur in their file or archive member. Every number belongs to exactly one document or
-quarantined record. Bytes that cannot be divided into records (the rest of a truncated file, an encrypted member)
-count as one quarantined record. A split document yields one record per piece. When a name occurs twice in an
-archive, the second occurrence continues the numbering of the first.
+quarantined record. Bytes that cannot be divided into records (the rest of a truncated file, an encrypted
+member) count as one quarantined record. A split document yields one record per piece. When a name occurs
+twice in an archive, the second occurrence continues the numbering of the first.
 """
 
 import json
@@ -49,19 +49,19 @@ def read_documents(
     poison: Collection[str] = (),
     forgotten: Collection[str] = (),
 ) -> Iterator[ReadPart]:
-    """Read files of a source, in the given order, as a stream of at least one part; the last may have no
-    documents.
+    """Read the files of a source, in the given order, as a stream of at least one part. The last part may
+    have no documents.
 
     A part holds at most `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or one larger document.
-    Memory is bounded by `part_bytes` plus a few times `max_document_bytes`, regardless of what the files
-    hold. The parts are a function of (source, bytes of the files, `part_bytes`).
+    Memory is bounded by `part_bytes` plus a few times `max_document_bytes`, whatever is in the files. The
+    parts are a function of (source, bytes of the files, `part_bytes`).
 
-    `poison` and `forgotten` list records as `path#record`. Poison records are set aside without being parsed;
-    forgotten ones were removed from the corpus by the user and are set aside too.
+    `poison` and `forgotten` list records as `path#record`. Poison records are set aside without being parsed.
+    Forgotten records, which the user removed from the corpus, are set aside too.
 
     Raises SourceError if a file cannot be opened or a Parquet file lacks the text column, PoisonError for a
-    record that crashes its parser, and TaskMemoryError with the record at which memory ran out. Any other
-    fault in the bytes yields a quarantined record with a reason of REASONS.
+    record that crashes its parser, and TaskMemoryError, which names the record at which memory ran out. Any
+    other fault in the bytes yields a quarantined record with a reason of REASONS.
     """
     builder = PartBuilder(source, part_bytes, forgotten)
     share = format_of(source.format).load_shared()(source)
@@ -95,8 +95,9 @@ def read_documents(
 def read_records(
     entry: Entry, source: Source, first: int = 0, poison: Collection[str] = ()
 ) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the records of an entry, the first with the number `first`. If its stream breaks, the records before the break
-    are kept and one Bad follows them. So it is if the reader of an installed package fails at a record in `poison`.
+    """Yield the records of an entry; the first has the number `first`. If the stream breaks, the records
+    before the break are kept and one Bad follows them. The same happens if the reader of an installed package
+    fails at a record in `poison`.
     """
     kind = format_of(source.format)
     try:
@@ -111,9 +112,10 @@ def read_records(
 def _unparsed(
     records: Iterator[TextRecord | Bad | RawRecord], sample: RecordSample, key: int, first: int, source: Source
 ) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the same records, but set those outside the sample aside that would have to be parsed.
+    """Yield the same records, but set aside the raw records outside the sample, so that they are not parsed.
 
-    Where documents are cut, only the part builder knows the numbers of the records, and it chooses among the parsed ones.
+    If the source splits documents (`oversized: split`), only the part builder knows the record numbers, so
+    the sample is taken after parsing.
     """
     for number, record in enumerate(records, first):
         if isinstance(record, RawRecord) and source.oversized == "quarantine" and not sample.has(key, number):
@@ -122,7 +124,9 @@ def _unparsed(
 
 
 def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the same records with their text as HTML of at most `most` bytes, which is yet to be parsed."""
+    """Yield the same records, but turn the text of each into HTML that is yet to be parsed. HTML of more than
+    `most` bytes is set aside as `html_bytes`.
+    """
     for record in records:
         if isinstance(record, TextRecord):
             try:
@@ -141,8 +145,9 @@ def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iter
 def _foreign_records(
     reader: Callable[..., Any], entry: Entry, source: Source, first: int, poison: Collection[str]
 ) -> Iterator[TextRecord | Bad]:
-    """Yield what the reader of an installed package yields. Raises PoisonError, with the number of the record, if it fails or
-    yields anything else than records.
+    """Yield the records that the reader of an installed package yields. If the reader fails, or yields
+    something that is not a record, raise PoisonError with the record's number. If that record is in `poison`,
+    yield Bad("poison") instead and end.
     """
     number, reason = first, ""
     try:
@@ -168,7 +173,7 @@ def _foreign_records(
 
 
 def _is_record(record: Any) -> bool:
-    """Whether a record has values of the right types."""
+    """Return whether an object is a record whose values have the right types."""
     if isinstance(record, Bad):
         return record.reason in REASONS
     if not isinstance(record, TextRecord) or not isinstance(record.text, str) or not isinstance(record.size, int):
@@ -182,5 +187,7 @@ def _is_record(record: Any) -> bool:
 
 
 def _bounded(records: Iterator[Any], left: int) -> Iterator[Any]:
-    """Yield at most `left` records; all further ones count as a single bad record."""
+    """Return an iterator over at most `left` records. If there are more, one Bad("record_limit") takes the
+    place of all the others.
+    """
     return chain(islice(records, left), (Bad("record_limit") for _ in islice(records, 1)))

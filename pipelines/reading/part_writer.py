@@ -24,11 +24,12 @@ _ROW_BYTES = 128  # approximate memory of a row without its strings
 
 @dataclass(frozen=True)
 class ReadPart:
-    """One part. `documents`: DOCUMENT, one chunk. `quarantine`: QUARANTINE. `files`: FILES, in reading order. `replaced`: how
-    many user names and URLs of tweets were replaced.
+    """One part of a source. `documents` has the schema DOCUMENT, in one chunk. `quarantine` has the schema
+    QUARANTINE. `files` has the schema FILES, in reading order. `replaced` says how many user names and URLs
+    of tweets were replaced.
 
-    files.records = files.rows + files.quarantined in every row; the sums are the lengths of `documents` and
-    `quarantine`.
+    In every row of `files`, `records` = `rows` + `quarantined`. The sums of `rows` and `quarantined` over all
+    rows are the lengths of `documents` and `quarantine`.
     """
 
     documents: pa.Table
@@ -68,8 +69,8 @@ class _Rows:
 
 
 class PartBuilder:
-    """Collects the records of entries into parts of at most `part_bytes` bytes of memory, or of one larger
-    document.
+    """Collects the records of entries into parts. A part takes at most `part_bytes` bytes of memory, unless a
+    single document is larger.
 
     Records are normalised and stored about a megabyte at a time, which keeps short documents cheap.
     """
@@ -122,15 +123,17 @@ class PartBuilder:
 
     @property
     def _bordered(self) -> bool:
-        """Whether texts have two sides."""
+        """Whether texts have two sides, a source and a target."""
         return self._source.text is not None and bool(self._source.text.target)
 
     def _is_sampled(self) -> bool:
-        """Whether the next record is in the sample that the source is read as, or the source is read as a whole."""
+        """Return whether the next record is to be read: the source is read as a whole, or the record is in
+        its sample.
+        """
         return self._sample is None or self._sample.has(self._share.key, self.next_record)
 
     def finish(self) -> Iterator[ReadPart]:
-        """Yield the last part, possibly without documents; nothing if all records are in parts already
+        """Yield the last part, which may have no documents. Yield nothing if all records are in parts already
         yielded.
         """
         if self._rows.files or not self._yielded:
@@ -214,7 +217,7 @@ class PartBuilder:
         self._share.decoded_bytes += size or 0
 
     def _make_room(self, cost: int) -> Iterator[ReadPart]:
-        """Reserve `cost` bytes in the part; if they do not fit, yield it and start another."""
+        """Reserve `cost` bytes in the part. If they do not fit, yield the part and start another."""
         if self._rows.cost and self._rows.cost + cost > self._part_bytes:
             yield self._close_part()
         self._rows.cost += cost

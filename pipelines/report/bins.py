@@ -1,4 +1,6 @@
-"""Convert the fixed bins of a summary into what a chart needs: an axis, counts per cell, and quantiles."""
+"""Convert the fixed bins of a column's histogram into what a chart needs: an axis, counts per cell, and
+quantiles.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +19,9 @@ _TAIL = 0.003  # share of the documents at either end that may lie beyond the ax
 
 @dataclass(frozen=True)
 class Axis:
-    """A horizontal axis from `low` to `high`. A logarithmic one is linear near 0: position = sign(x) log10(1 + |x|)."""
+    """A horizontal axis from `low` to `high`, divided into `cells` cells. A logarithmic axis places x at
+    sign(x) log10(1 + |x|), which is linear near 0.
+    """
 
     low: float
     high: float
@@ -25,12 +29,12 @@ class Axis:
     cells: int
 
     def position(self, value: float) -> float:
-        """Return the position of a value on the axis, 0 to 1."""
+        """Return the position of a value on the axis, from 0 to 1 within its range."""
         low, high = self._bend(self.low), self._bend(self.high)
         return (self._bend(value) - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        """Return about five round values."""
+        """Return about five round values for the ticks."""
         if self.logarithmic:
             powers = [0.0, *(sign * 10.0**e for e in range(13) for sign in (-1, 1))]
             inside = [p for p in sorted(powers) if self.low <= p <= self.high]
@@ -42,7 +46,9 @@ class Axis:
 
 
 def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -> Axis:
-    """Choose one axis for the histograms of several sources that shows nearly all documents and all `bounds`."""
+    """Choose a common axis for the histograms of several sources. It shows nearly all documents and all
+    `bounds`.
+    """
     histograms = [h for h in histograms if h["bins"]]
     whole = all(h["whole"] for h in histograms)
     low = min([quantile(h, _TAIL) for h in histograms] + list(bounds))
@@ -62,10 +68,10 @@ def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -
 
 def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndarray:
     """Return the number of documents in each cell of the axis, [cells]. `which` selects the documents: 1 for
-    all, 2 for those that were kept.
+    all, 2 for kept documents.
 
-    The documents of a bin that spans several cells are spread over them evenly. Those whose values lie outside
-    the axis count in its first or last cell.
+    The documents of a bin that spans several cells are spread over them evenly. Documents whose values lie
+    outside the axis count in its first or last cell.
     """
     edges, cumulative = [0.0], [0.0]
     for entry in histogram["bins"]:
@@ -79,8 +85,8 @@ def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndar
 
 
 def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> float:
-    """Return the lower end of the bin in which the cumulative count reaches `share` of the documents: of all
-    documents if `which` is 1, of those that were kept if it is 2. The histogram must not be empty.
+    """Return the lower end of the bin in which the cumulative count reaches `share` of the documents. `which`
+    selects the documents: 1 for all, 2 for kept documents. The histogram must not be empty.
     """
     total, seen = sum(entry[which] for entry in histogram["bins"]), 0
     for entry in histogram["bins"]:
@@ -91,8 +97,9 @@ def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> floa
 
 
 def _upper(histogram: Mapping[str, Any], floor: float) -> float:
-    """Return the upper end of a bin, or of its values if they end earlier, so that a ratio of 1 does not
-    extend to 1.1.
+    """Return the upper end of the bin that begins at `floor`. If the histogram's maximum lies below that end,
+    the bin is cut there, but not to less than 1 (whole numbers) or 0.01. A ratio of 1 is thus not drawn as
+    extending to 1.1.
     """
     least = floor + (1.0 if histogram["whole"] else 0.01)
     return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))

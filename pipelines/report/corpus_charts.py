@@ -17,8 +17,8 @@ _LABELS = 2  # maximum number of labelled bounds per side
 
 
 def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Markup:
-    """Draw the documents dropped by each rule, stacked by source: the rules that drop most, and one bar for
-    the others.
+    """Draw the number of documents that each rule dropped, stacked by source. The rules that drop the most
+    have their own bars; the others share one bar.
     """
     by_rule: dict[str, dict[str, int]] = {}
     steps: dict[str, set[str]] = {}
@@ -43,7 +43,7 @@ def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> 
 
 
 def tokens_chart(shard_set: Mapping[str, Any]) -> Markup:
-    """Draw tokens by source, the splits stacked."""
+    """Draw the number of tokens of each source, with the splits stacked."""
     tokens = {(split["source"], split["split"]): split["tokens"] for split in shard_set["tokens"]}
     sources = list(dict.fromkeys(source for source, _ in tokens))
     colours = {"train": KEPT, "validation": LOST, "test": series_colour(2)}
@@ -55,7 +55,7 @@ def tokens_chart(shard_set: Mapping[str, Any]) -> Markup:
 
 
 def clusters_chart(duplicates: Mapping[str, Any]) -> Markup:
-    """Draw clusters of duplicates by their size, in classes that double."""
+    """Draw the number of clusters of duplicates by size. Large sizes are grouped into ranges that double."""
     clusters: dict[str, int] = {}
     for size, count in sorted((int(size), count) for size, count in duplicates["cluster_sizes"].items()):
         low = size if size < 5 else 4 << ((size - 1).bit_length() - 3) | 1
@@ -66,8 +66,8 @@ def clusters_chart(duplicates: Mapping[str, Any]) -> Markup:
 
 
 def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
-    """Return the series (name, sources, colour): one for each source. If there are more sources than colours,
-    the last series holds all sources that have none of their own.
+    """Return one series (name, sources, colour) for each source. If there are more sources than colours, the
+    last series combines all sources without a colour of their own.
     """
     own = COLOURS - 1 if len(sources) > COLOURS else len(sources)
     groups = [(source, [source]) for source in sources[:own]]
@@ -78,11 +78,11 @@ def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
 def distribution_chart(
     column: str, by_source: Mapping[str, Mapping[str, Any]], thresholds: Sequence[Mapping[str, Any]]
 ) -> Markup:
-    """Draw a column's distribution, with a row for each source. A row shows all documents, the kept ones in
-    front of them, and the filters' bounds.
+    """Draw a column's distribution, with a row for each source. A row shows all documents, the kept documents
+    in front of them, and the bounds of filters.
 
-    So that tails are visible, the height of a bar grows with the square root of its share, and each row is
-    scaled to its own peak.
+    The height of a bar grows with the square root of its share, so that tails are visible. Each row is scaled
+    to its own peak.
     """
     shown = {source: h for source, h in by_source.items() if h["bins"]}
     bounds = [
@@ -119,11 +119,11 @@ def _mark_bounds(
     shaded: list[tuple[float, float]],
     bounds: list[Bound],
 ) -> None:
-    """Mark the bounds of a rule and the values that it drops. On an axis of whole numbers, an upper bound is
-    drawn after the highest number that it keeps.
+    """Add the bounds of a rule to `bounds`, and the ranges of values that it drops to `shaded`. On an axis of
+    whole numbers, an upper bound is drawn after the highest number that it keeps.
 
-    If documents of one source have different bounds, only the values that all bounds drop are shaded, and few
-    lines are labelled.
+    If documents of one source have different bounds, only the values that all bounds drop are shaded. If
+    there are more than two, they are not labelled.
     """
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
         by_group = _bounds(test, end, source)
@@ -136,13 +136,13 @@ def _mark_bounds(
 
 
 def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:
-    """Return the bounds of one side by value of `per`; empty if there is a single bound."""
+    """Return the bounds of one side for each value of `per`. Empty if there is a single bound or none."""
     return test[end] if isinstance(test[end], Mapping) else {}
 
 
 def _bounds(test: Mapping[str, Any], end: str, source: str) -> dict[str, float]:
-    """Return the bounds of one side that apply to documents of a source, by value of `per`; "" for a bound
-    that applies to all of them.
+    """Return the bounds of one side that apply to documents of a source, for each value of `per`. The key ""
+    stands for a bound that applies to all documents of the source.
     """
     mapping = _mapping(test, end)
     if not mapping:
@@ -159,7 +159,7 @@ def _missing(histogram: Mapping[str, Any]) -> str:
 
 
 def _rounded(share: float) -> str:
-    """Return a percentage of some documents with one decimal: none but 0 reads 0.0, and none but 100 reads 100.0."""
+    """Format a percentage with one decimal. Only exactly 0 is shown as 0.0, and only exactly 100 as 100.0."""
     if 0 < share < 0.1:
         return "< 0.1"
     return "> 99.9" if 99.9 < share < 100 else f"{share:.1f}"

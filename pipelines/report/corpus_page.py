@@ -19,7 +19,7 @@ _VALUES = 8  # values listed per column and source
 
 
 def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page as self-contained HTML. `runs` are the `run.json` of the steps by label."""
+    """Return the page as self-contained HTML. `runs` has the content of each step's `run.json`, by label."""
     sources = [source["source"] for source in report["sources"]]
     charts = {
         "drops": drops_chart(report["funnel"], sources) if any(row["dropped"] for row in report["funnel"]) else "",
@@ -48,8 +48,8 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _columns(report: Mapping[str, Any]) -> list[str]:
-    """Return the columns with a histogram: the length, then those that a filter tests in the order of the
-    tests, then the others.
+    """Return the columns with a histogram: the length of the text, then the columns that filters test in the
+    order of the tests, then the others. Untested columns that also measure the length are omitted.
     """
     profiled = {name for columns in report["distributions"].values() for name in columns}
     tested = [threshold["signal"] for threshold in report["thresholds"]]
@@ -58,7 +58,9 @@ def _columns(report: Mapping[str, Any]) -> list[str]:
 
 
 def _is_length(report: Mapping[str, Any], column: str) -> bool:
-    """Whether a column is another measure of the text's length."""
+    """Return whether a column is another measure of the text's length: its histograms are the same as those
+    of the length.
+    """
     return all(
         columns.get(column, columns[TEXT_BYTES]) == columns[TEXT_BYTES] for columns in report["distributions"].values()
     )
@@ -93,8 +95,8 @@ def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _drawn(report: Mapping[str, Any]) -> list[str]:
-    """Return the columns whose distributions are drawn: every column that is tested, and others up to the
-    limit.
+    """Return the columns whose distributions are drawn: every tested column, and others up to the limit.
+    Untested columns with a single value are not drawn.
     """
     varied = [column for column in _columns(report) if not _is_constant(report, column)]
     return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]
@@ -106,8 +108,8 @@ def _not_drawn(report: Mapping[str, Any]) -> list[str]:
 
 
 def _constant(report: Mapping[str, Any]) -> list[str]:
-    """Return `column = value` for columns that have one value in all documents, and columns that are always
-    null.
+    """Return a line for each untested column that does not vary: `column = value` if all its values fall into
+    one bin, or `column (no value)` if it is always null.
     """
     lines = []
     for column in _columns(report):
@@ -118,8 +120,9 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
 
 
 def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per step and rule: the test, if it is a rule of a filter, and the number of documents
-    that it dropped in each source to which it applies.
+    """Return one row per step and rule. A row has the number of documents that the rule dropped in each
+    source to which it applies. For rules of filters, it also has the condition under which documents are
+    kept.
     """
     applies: dict[str, dict[str, int]] = {}
     for row in report["funnel"]:
@@ -139,8 +142,8 @@ def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the rules that dropped nothing, as `RULE (what it keeps)`, or as `STEP` if the rule is not a
-    test.
+    """Return the rules that dropped nothing, as `RULE (what it keeps)`, or as `RULE` alone if it does not
+    belong to a filter.
     """
     return [
         f"{rule['rule']} ({rule['keeps']})" if rule["keeps"] else rule["rule"]
@@ -150,8 +153,8 @@ def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tables of values of string columns: the most frequent values per source, and the number of
-    documents with any other value.
+    """Return tables of the values of string columns. Each has the most frequent values in one source and the
+    number of documents with any other value.
     """
     tables = []
     for column in sorted({name for columns in report["values"].values() for name in columns}):
@@ -170,8 +173,8 @@ def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _samples(report: Mapping[str, Any], sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Return samples by source: kept documents, and dropped ones grouped by rule with the number of all
-    documents that the rule dropped.
+    """Return the samples by source: kept documents, and dropped documents grouped by rule. Each group also
+    has the number of all documents that the rule dropped in the source.
     """
     dropped = {(row["source"], row["step"], rule): n for row in report["funnel"] for rule, n in row["dropped"].items()}
     by_source = []
@@ -203,7 +206,7 @@ def _searched_for_personal_data(report: Mapping[str, Any], sources: Sequence[str
 
 
 def _specials(specials: Mapping[str, int]) -> list[str]:
-    """Return special tokens with their ids. Runs of numbered tokens are written as first to last."""
+    """Return special tokens with their ids. A run of numbered tokens is written as its first and last token."""
     runs: list[tuple[str, list[str]]] = []
     for token in sorted(specials, key=lambda token: specials[token]):
         stem = re.sub(r"\d+", "", token)
@@ -220,7 +223,7 @@ def _specials(specials: Mapping[str, int]) -> list[str]:
 
 
 def _test(threshold: Mapping[str, Any]) -> str:
-    """Describe the condition that a rule sets for documents to be kept."""
+    """Describe the condition under which a filter rule keeps documents."""
     column = threshold["signal"]
     sides = (("≥", threshold["at_least"]), ("≤", threshold["at_most"]))
     conditions = [f"{sign} {_bound(bound, threshold['per'])}" for sign, bound in sides if bound is not None]
@@ -230,7 +233,7 @@ def _test(threshold: Mapping[str, Any]) -> str:
 
 
 def _bound(bound: float | str | Mapping[str, float | str | None], per: str) -> str:
-    """Format a bound, a number or a date; if it is a mapping, with the value of `per` to which each bound applies."""
+    """Format a bound, which is a number, a date or a mapping from values of `per` to bounds."""
     if not isinstance(bound, Mapping):
         return bound if isinstance(bound, str) else f"{bound:,g}"
     bounds = [f"{key} {NONE if value is None else _bound(value, per)}" for key, value in bound.items()]

@@ -13,15 +13,16 @@ from pipelines.contracts.parts import Part
 from pipelines.report.samples import read_samples
 
 TYPICAL = 3
-"""Documents shown of each topic: the kept ones whose vectors are nearest to the centroid."""
+"""The number of documents shown for each topic: the kept documents whose vectors are nearest to its centroid."""
 
 
 def topics_of(corpus: Corpus) -> list[dict[str, Any]]:
-    """Return an entry for each step `topics`: its topics, the largest first, and its documents without one.
+    """Return an entry for each `topics` step: its topics, the largest first, and its number of documents
+    without a topic.
 
-    A topic has `name`, `words`, the number of kept `documents`, the same by source, `subtopics` with `name`, `words` and
-    `documents`, and `samples` as `read_samples` returns them. Topics without a kept document are listed too. Only columns are
-    read, and the texts of the samples.
+    A topic has `name`, `words`, the number of kept `documents`, the same number for each of its `sources`,
+    `subtopics` with `name`, `words` and `documents`, and `samples` in the form that `read_samples` returns.
+    Topics without a kept document are included. Only columns and the texts of the samples are read.
     """
     entries = []
     for step in (step for step in corpus.steps if step.stage == "topics"):
@@ -51,7 +52,9 @@ def _count(
     counts: Counter[tuple[str | None, str | None, str]],
     nearest: dict[str, list[tuple[float, bytes, dict[str, Any]]]],
 ) -> None:
-    """Count the kept documents of a part by topic, subtopic and source, and keep the nearest ones of each topic."""
+    """Count the kept documents of a part by topic, subtopic and source, and update the documents nearest to
+    each topic's centroid.
+    """
     below = "subtopic" in step.manifest.schema
     rows = part.kept_rows()
     names = ("id", "topic", "topic_similarity", *(("subtopic",) if below else ()))

@@ -1,5 +1,6 @@
 """The datasheet of a published corpus, with the sections of Gebru et al. 2021, "Datasheets for Datasets"
-(Communications of the ACM 64(12)). Figures are those of report.json; what a corpus cannot know comes from notes.
+(Communications of the ACM 64(12)). Figures come from report.json. Everything that cannot be derived from the
+corpus comes from notes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ MEASURED_LEVELS = {"contact": (0.069, 1.000), "identity": (0.685, 0.937), "every
 
 @dataclass(frozen=True)
 class DatasheetNotes:
-    """What the people behind a corpus state about it; every field is optional."""
+    """What the people behind a corpus state about it. Every field is optional."""
 
     motivation: str = ""
     """Why the corpus was made, by whom, and who paid for it."""
@@ -48,14 +49,14 @@ class DatasheetNotes:
 
 @dataclass(frozen=True)
 class Listing:
-    """Entries of a list, plain text."""
+    """A list whose entries are plain text."""
 
     entries: Sequence[str]
 
 
 @dataclass(frozen=True)
 class SheetTable:
-    """A table. Numbers are aligned to the right; None is a value that there is none of."""
+    """A table. Numbers are right-aligned; None stands for a missing value."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str | int | None]]
@@ -66,8 +67,8 @@ Block = str | Listing | SheetTable
 
 
 def load_report(root: Location) -> dict[str, Any]:
-    """Load the report of the corpus in a directory. Raises UserError if there is no corpus, or if the report
-    is missing or belongs to another build.
+    """Load the report of the corpus in a directory. Raises UserError if the directory has no corpus, or if
+    the report is missing, damaged or belongs to another build.
     """
     manifest = load_corpus(root)
     path = (root.parent if root.suffix == ".json" else root) / _REPORT
@@ -83,7 +84,7 @@ def load_report(root: Location) -> dict[str, Any]:
 
 
 def datasheet(report: Mapping[str, Any], notes: DatasheetNotes) -> dict[str, list[Block]]:
-    """Return the sections of the datasheet by title, as plain text that a writer has to escape."""
+    """Return the sections of the datasheet by title. They are plain text, which the writer must escape."""
     return {
         "Motivation": [_stated("motivation", notes.motivation)],
         "Composition": [_totals(report), _sources(report), *_languages(report), *_shards(report)],
@@ -172,7 +173,9 @@ def _funnel(report: Mapping[str, Any]) -> list[Block]:
 
 
 def _filters(report: Mapping[str, Any]) -> list[Block]:
-    """Return every rule with the number of documents that it dropped, those that dropped none included."""
+    """Return a table of all rules with the number of documents that each dropped in each source, including
+    rules that dropped none.
+    """
     rows = [
         (rule["step"], rule["rule"], rule["keeps"], source, dropped)
         for rule in rule_effects(report)
@@ -197,7 +200,7 @@ def _licences(report: Mapping[str, Any]) -> list[Block]:
 
 
 def _personal_data(report: Mapping[str, Any]) -> list[Block]:
-    """Return what pii steps searched for, and the measured recall if the step has a level."""
+    """Return what the pii steps searched for, and the measured recall of each step where it is known."""
     steps = [step for step in report["config"]["steps"] if "pii" in step]
     if not steps:
         return ["No step looked for personal data."]
@@ -221,7 +224,9 @@ def _settings(pii: Mapping[str, Any]) -> list[str]:
 
 
 def _recall(pii: Mapping[str, Any]) -> str:
-    """Return the measured recall, if the level is searched as it was measured, and all finds are replaced."""
+    """Return a sentence about a pii step's recall. The measured recall is stated only if the step searches
+    for a level with the settings that were measured and replaces everything it finds.
+    """
     level = pii.get("level")
     if not level:
         return "Recall: not stated, because it was measured for levels, and this step names its entities."

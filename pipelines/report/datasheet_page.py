@@ -14,7 +14,7 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
 def datasheet_markdown(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
-    """Return the datasheet of the corpus `name` as Markdown, every text escaped."""
+    """Return the datasheet of the corpus `name` as Markdown, with all text escaped."""
     body = [f"## {title}\n\n" + "\n\n".join(map(_block, blocks)) for title, blocks in sections.items()]
     return "\n\n".join([f"# Datasheet of {_text(name)}", *body]) + "\n"
 
@@ -29,7 +29,7 @@ def datasheet_page(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
 
 
 def _parts(block: Block) -> dict[str, object]:
-    """Return a block for the template: its kind, and its paragraphs, entries or table."""
+    """Return a block in the form that the template needs: its kind, and its paragraphs, entries or table."""
     if isinstance(block, str):
         return {"kind": "text", "paragraphs": _PARAGRAPHS.split(block.strip())}
     if isinstance(block, Listing):
@@ -53,6 +53,6 @@ def _cell(value: str | int | None) -> str:
 
 
 def _text(value: str) -> str:
-    """Escape a text so that Markdown shows it as it is, on one line."""
+    """Escape a text so that Markdown shows it literally, on one line."""
     line = printable(" ".join(value.split())).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", line)

@@ -1,4 +1,4 @@
-"""What a corpus would be if its sources were read as a whole, estimated from the sample that was read."""
+"""Estimate, from the samples that were read, what a corpus would be if its sources were read as a whole."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,21 +28,24 @@ ESTIMATE, AT_MOST, UNKNOWN = "estimate", "at_most", "unknown"
 _MEANINGS = (ESTIMATE, AT_MOST, UNKNOWN)
 _NO_FIGURES: dict[str, Any] = {"documents": None, "bytes": None, "removed": None, "dropped": {}}
 _PER_SQUARED_SKEWNESS = 25
-"""A mean is nearly normal, and its interval right, from so many records on, times the squared skewness (Cochran 1977, section
-2.15)."""
+"""A mean is nearly normally distributed, and its interval correct, if the number of records is at least this
+number times the squared skewness (Cochran 1977, section 2.15).
+"""
 _FEW = 200  # of fewer records, the skewness itself is not known: it comes from the longest documents
 
 
 def estimate_whole(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the estimates: `sources`, each with its `rows` by step, none if fewer than two of its records are in the sample;
-    `totals`, the rows over all sources; and `duplicates`.
+    """Return the estimates. `sources` has `rows` by step for each source, or no rows if fewer than two of its
+    records are in the sample. `totals` sums the first and last rows over all sources. `duplicates` has bounds
+    for each deduplication step.
 
-    An estimate is [estimate, low, high], a 95 % interval (`intervals.py`). The `meaning` of a row is `estimate`; `at_most` from
-    the first step on that removes duplicates, because a sample holds fewer of them than the whole; and `unknown` from the first
-    step on with another effect that a sample does not show. Then there are no figures. `more`: of the whole, the step
-    removes more than the estimate says.
+    An estimate is [estimate, low, high], with a 95 % interval (`intervals.py`). The `meaning` of a row is
+    `estimate` at first. It becomes `at_most` at the first step that removes duplicates, because a sample has
+    fewer duplicates than the whole. It becomes `unknown` at the first step with any other effect that a
+    sample does not show; from there on, rows have no figures. `more` says that the step would remove more of
+    the whole than estimated.
     """
     meanings = _step_meanings(plan)
     moments = published["funnel"].facts["moments"]
@@ -65,8 +68,9 @@ def estimate_whole(
 
 
 def _step_meanings(plan: Plan) -> dict[str, str]:
-    """Return what figures mean after the effects of a configured step alone, by its name: a step is not better known than the
-    columns that it reads.
+    """Return, for each configured step by name, the meaning of its figures, considering only that step's own
+    effects. A step is at least as uncertain as the steps whose columns it reads. Deduplication is the
+    exception: it neither takes over nor passes on uncertainty.
     """
     meanings: dict[str, str] = {}
     for step in plan.steps:
@@ -146,7 +150,9 @@ def _estimate_tokens(corpus: Corpus, shard_set: str, source: str, sampled: int, 
 
 
 def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums over all sources of what is read and of what is kept; null if a source has no estimate."""
+    """Return sums over all sources: documents and bytes, each read and kept, and the tokens of each shard
+    set. A sum is null if any source has no estimate. The `meaning` is the least certain of all sources.
+    """
 
     def add(intervals: Sequence[SampleEstimate | None]) -> SampleEstimate | None:
         known = [each for each in intervals if each is not None]
@@ -164,9 +170,10 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
-    """Return bounds of the duplicates in the whole. `at_least`: the share of the documents that the step drops in the sample;
-    that in the whole is higher. `pairs`: an estimate of the pairs, of which a document that is dropped is in at least
-    one, so that not more documents are dropped than there are pairs.
+    """Return bounds on the duplicates in the whole. `at_least` is the share of documents that the step drops
+    in the sample; the share in the whole is higher. `pairs` estimates the number of pairs of duplicates in
+    the whole. Every dropped document is in at least one pair, so the number of pairs is an upper bound on the
+    documents dropped.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}
@@ -181,7 +188,7 @@ def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusMani
 
 
 def estimate_notes(estimates: Mapping[str, Any]) -> list[str]:
-    """Return what the sample cannot tell, as sentences for users."""
+    """Return the limits of what the sample can show, as sentences for users."""
     notes = []
     for step in estimates["duplicates"]:
         _, _, most = step["pairs"]

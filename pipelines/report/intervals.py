@@ -1,7 +1,8 @@
-"""Estimates of a whole from a random sample without replacement, with intervals that hold it in 95 of 100 samples.
+"""Estimate properties of a whole from a random sample without replacement. The intervals contain the true
+value in 95 of 100 samples.
 
-`records` is the size of the whole, `sampled` that of the sample, at least 2. Every record has a value, 0 if it was set aside or
-dropped.
+`records` is the size of the whole, and `sampled` the size of the sample, at least 2. Every record has a
+value, which is 0 if the record was set aside or dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ _Z = NormalDist().inv_cdf(1 - _TAIL)
 
 
 class SampleEstimate(NamedTuple):
-    """An estimate, and the ends of its interval."""
+    """An estimate and the ends of its confidence interval."""
 
     estimate: float
     low: float
@@ -23,11 +24,13 @@ class SampleEstimate(NamedTuple):
 
 
 def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
-    """Estimate how many of all records are like the `hits` in the sample: `records` times the share, with the score interval
-    of a binomial share (Wilson 1927, "Probable inference, the law of succession, and statistical inference", eq. 5).
+    """Estimate how many of all records have a property that `hits` records in the sample have. The estimate
+    is `records` times the share of hits, with the score interval for a binomial proportion (Wilson 1927,
+    "Probable inference, the law of succession, and statistical inference", eq. 5).
 
-    Without replacement the variance is smaller by the share that is not sampled, as if the sample were larger (Cochran 1977,
-    "Sampling Techniques", section 3.2). The interval keeps what the sample itself shows: its hits, and its other records.
+    Sampling without replacement reduces the variance by the share that is sampled, as if the sample were
+    larger (Cochran 1977, "Sampling Techniques", section 3.2). The interval is limited by what the sample
+    shows: at least `hits` records have the property, and at least `sampled` - `hits` do not.
     """
     share, rest = hits / sampled, 1 - sampled / records
     weight = _Z * _Z * rest / sampled
@@ -38,10 +41,12 @@ def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
 
 
 def estimate_sum(total: float, squares: float, sampled: int, records: int) -> SampleEstimate:
-    """Estimate the sum of a value over all records, from its sum and the sum of its squares in the sample.
+    """Estimate the sum of a value over all records, from the sum of the values and the sum of their squares
+    in the sample.
 
-    The estimate is `records` times the mean, its variance `records`^2 (1 - f) s^2 / n, with f the share that is sampled
-    (Cochran 1977, theorems 2.1 and 2.4); quantiles are those of Student's t. The whole is at least what the sample holds.
+    The estimate is `records` times the mean. Its variance is `records`^2 (1 - f) s^2 / n, where f is the
+    share that is sampled (Cochran 1977, theorems 2.1 and 2.4). Quantiles are those of Student's t. The low
+    end is at least the sum in the sample.
     """
     variance = max(0.0, squares - total * total / sampled) / (sampled - 1)
     half = _quantile_of_t(sampled - 1) * records * sqrt((1 - sampled / records) * variance / sampled)
@@ -50,10 +55,12 @@ def estimate_sum(total: float, squares: float, sampled: int, records: int) -> Sa
 
 
 def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled: int, records: int) -> SampleEstimate:
-    """Estimate the share of a sum that goes to a part, such as the bytes that a step removes of those that reach it.
+    """Estimate the ratio of one sum to another that includes it, such as bytes removed by a step to bytes
+    that reach the step.
 
-    `squares` are the sums of squares of whole, remainder and part. The variance is that of the residuals part - ratio * whole
-    (Cochran 1977, section 6.4).
+    `part` and `whole` are the two sums in the sample. `squares` are the sums of squares of the whole, the
+    remainder and the part. The variance is that of the residuals part - ratio * whole (Cochran 1977, section
+    6.4).
     """
     ratio = part / whole
     of_whole, of_rest, of_part = squares
@@ -64,11 +71,13 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
 
 
 def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEstimate:
-    """Estimate the number of pairs of duplicates in the whole, from the sizes of the clusters in a sample of that share.
+    """Estimate the number of pairs of duplicates in the whole, from the sizes of the clusters in a sample.
+    `share` is the share of the records that was sampled.
 
-    Both documents of a pair are in the sample with probability `share` squared. Clusters are counted as Poisson events that
-    weigh as many pairs as they hold; the ends are the gamma intervals of Fay and Feuer (1997), "Confidence intervals for
-    directly standardized rates: a method based on the gamma distribution", which are Garwood's (1936) if all weigh the same.
+    Both documents of a pair are in the sample with probability `share` squared. Clusters are treated as
+    Poisson events, each weighted by its number of pairs. The interval is the gamma interval of Fay and Feuer
+    (1997), "Confidence intervals for directly standardized rates: a method based on the gamma distribution".
+    If all weights are equal, this is Garwood's interval (1936).
     """
     from scipy.special import gammaincinv
 
@@ -83,7 +92,9 @@ def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEsti
 
 
 def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
-    """Return the third standardised moment of a value, from the sums of its powers; 0 if it does not vary."""
+    """Return the third standardised moment of a value, from the sums of its first three powers. It is 0 if
+    the value does not vary.
+    """
     mean = total / sampled
     variance = squares / sampled - mean * mean
     if variance <= 1e-9 * mean * mean:
@@ -92,8 +103,9 @@ def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
 
 
 def add_intervals(intervals: Sequence[SampleEstimate]) -> SampleEstimate:
-    """Return the sum of independent estimates: the distances of the ends from the estimates add up as variances do (Zou,
-    Huang and Zhang 2009, "A note on confidence interval estimation for a linear function of binomial proportions").
+    """Return the sum of independent estimates. The squared distances from each estimate to the ends of its
+    interval are added, as variances are (Zou, Huang and Zhang 2009, "A note on confidence interval estimation
+    for a linear function of binomial proportions").
     """
     total = sum(each.estimate for each in intervals)
     below = sqrt(sum((each.estimate - each.low) ** 2 for each in intervals))

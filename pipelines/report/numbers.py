@@ -1,5 +1,5 @@
-"""The numbers of the report: one JSON value, a pure function of a published corpus, without times and
-directories.
+"""The numbers of the report as one JSON value. It depends only on the published corpus, and contains no times
+or directories.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ _PLACES = 3  # places named per source and reason of quarantined records
 def collect(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Collect all numbers of the report except the samples. Counts are of documents unless their name says
-    otherwise.
+    """Collect all numbers of the report except the samples. Counts are numbers of documents unless their
+    names say otherwise.
     """
     facts = published["funnel"].facts
     sources = [_source(name, manifest, published, corpus) for name in manifest.sources]
@@ -70,8 +70,8 @@ def collect(
 def _source(
     name: str, manifest: CorpusManifest, published: Mapping[str, StepManifest], corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the counts of one source: what was read, what was set aside, and what remains. Records of a source that is read
-    in part are those of its sample; `decoded_bytes` are of its files.
+    """Return the counts of one source: what was read, what was set aside, and what was kept. If only a sample
+    of the source was read, `records` counts the sample, but `decoded_bytes` counts the whole files.
     """
     facts, rows = manifest.sources[name], [row for row in manifest.funnel if row["source"] == name]
     read_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
@@ -97,7 +97,7 @@ def _source(
 
 
 def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
-    """Return the first places of quarantined records by reason, printed as ids."""
+    """Return the printed ids of the first quarantined records, by reason."""
     places: dict[str, list[str]] = {}
     for record in corpus.quarantined(source):
         printed = places.setdefault(record.reason, [])
@@ -107,8 +107,8 @@ def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
 
 
 def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
-    """Return the rows of the manifest's funnel with tokens, estimated from each source's bytes per token in
-    its shards.
+    """Return the rows of the manifest's funnel with numbers of tokens, which are estimated from the bytes per
+    token in each source's shards.
     """
     density = bytes_per_token(manifest)
     rows = []
@@ -122,8 +122,8 @@ def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
 
 
 def thresholds(plan: Plan) -> list[dict[str, Any]]:
-    """Return every test of every filter step, with the sources it applies to, in the order in which they
-    decide.
+    """Return every test of every filter step, with the sources to which it applies, in the order in which the
+    tests are applied.
     """
     tests = []
     for entry in plan.config.steps:
@@ -139,8 +139,8 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: CorpusManifest) -> dict[str, Any]:
-    """Return one shard set: its tokenizer, tokens by source and split, and the overlap that was measured
-    between splits.
+    """Return the facts of one shard set: its tokenizer, its tokens by source and split, and the measured
+    overlap between splits.
     """
     shard_set, facts, knobs = manifest.shard_sets[name], published[name].facts, published[name].identity["knobs"]
     reason = facts["overlap"].get("not_measured")
@@ -171,7 +171,7 @@ def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: Corpu
 
 
 def _domains(shard_set: ShardSet) -> list[dict[str, Any]]:
-    """Return the sizes of each domain by split, in order of the names of the domains."""
+    """Return the sizes of each domain by split, ordered by the names of the domains."""
     shards: dict[tuple[str, str], list[ShardRecord]] = {}
     for shard in shard_set.shards:
         shards.setdefault((shard.domain, shard.split), []).append(shard)
@@ -192,7 +192,9 @@ def _split(shards: list[ShardRecord], source: str, split: str) -> dict[str, Any]
 
 
 def _totals(sources: list[dict[str, Any]], shard_sets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return sums over all sources. Tokens are those of the first shard set, or null if there is none."""
+    """Return sums over all sources. Tokens are counted in the first shard set; they are null if the corpus
+    has no shard set.
+    """
     names = ("files", "decoded_bytes", "records", "documents", "text_bytes", "documents_kept", "text_bytes_kept")
     totals: dict[str, Any] = {name: sum(source[name] for source in sources) for name in names}
     totals["quarantined"] = totals["records"] - totals["documents"]

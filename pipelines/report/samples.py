@@ -1,4 +1,6 @@
-"""Read the sample documents of the report: edited, with personal data removed, escaped and clipped."""
+"""Read the sample documents of the report. Their texts are edited, clipped and escaped, with personal data
+removed.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,15 +17,16 @@ from pipelines.contracts.parts import Part
 from pipelines.stages.pii.display_redaction import without_personal_data
 
 CLIP_CHARACTERS = 480
-"""Code points of a sample that are shown."""
+"""The number of code points shown of a sample."""
 
 
 def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Read the texts of sampled documents, in the order given, one part at a time.
+    """Read the texts of sampled documents and return the samples in the given order. One part is read at a
+    time.
 
-    Each has `source`, `step` and `rule` that dropped it (null for kept ones), the printed `id`, `text`
-    (clipped and escaped), `text_bytes` of the edited text, `clipped`, and for duplicates the printed id
-    `kept_instead`.
+    Each sample has `source`, the `step` and `rule` that dropped it (null if it was kept), the printed `id`,
+    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and for duplicates
+    `kept_instead`, the printed id of the document that was kept.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}
@@ -76,8 +79,8 @@ def _read_part(
 
 
 def _printed_ids(corpus: Corpus, identifiers: set[bytes]) -> dict[bytes, str]:
-    """Return printed ids; those of documents of other corpora are hex. Reads every file index once, with one
-    in memory at a time.
+    """Return the printed form of each id, or hex for documents of other corpora. Every file index is read
+    once, with one in memory at a time.
     """
     keys = pa.array(sorted({split_id(identifier)[0] for identifier in identifiers}), pa.uint64())
     paths: dict[int, tuple[str, str]] = {}

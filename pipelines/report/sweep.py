@@ -1,9 +1,9 @@
-"""Sweep a threshold: show, for every value of a bound on one signal, which share of each source's documents
-it would keep.
+"""Sweep a threshold: for each possible value of a bound on one signal, show the share of each source's
+documents that it would keep.
 
-The shares come from the histograms that a build publishes. They are exact at the ends of their bins (two
-significant digits, see materialise.column_profile), and consider this rule alone. Documents without a value
-are treated as filters do by default.
+The shares come from the histograms that a build publishes. They are exact at the ends of the bins (two
+significant digits, see materialise.column_profile), and consider this bound alone. Documents without a value
+are treated as filters treat them by default.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _ROWS = 12  # thresholds in the printed table
 
 
 def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
-    """Print the shares kept at round thresholds, and write the chart to `output` as a self-contained HTML
+    """Print the shares kept at several thresholds, and write the chart to `output` as a self-contained HTML
     page.
 
     `side` is at_least or at_most. Raises UserError for a signal without a histogram.
@@ -48,10 +48,10 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
 
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
-    """Return the share of the documents that the bound keeps. Documents without a value are kept only by
-    `at_most`; NaN and infinities are kept on neither side.
+    """Return the share of the documents that a bound keeps. `at_most` keeps documents without a value, and
+    `at_least` drops them. Neither side keeps NaN and infinities.
 
-    A bin that contains the threshold is divided in proportion.
+    The documents of a bin that contains the threshold are divided in proportion.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0
@@ -66,7 +66,9 @@ def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> flo
 
 
 def _thresholds(histograms: Mapping[str, Mapping[str, Any]]) -> list[float]:
-    """Return round values at which the shares change, for the table."""
+    """Return thresholds for the table: lower ends of bins on the axis, chosen at even intervals among the
+    bins.
+    """
     axis = axis_for(histograms.values(), [])
     edges = sorted(
         {float(entry[0]) for h in histograms.values() for entry in h["bins"] if axis.low <= entry[0] <= axis.high}

@@ -1,4 +1,4 @@
-"""Write the report of a published corpus next to its manifest, unless it exists."""
+"""Write the report of a published corpus next to its manifest, unless it is already there."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,11 +23,12 @@ def write_report(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Location, check: Check
 ) -> bool:
     """Write `report.html` and `report.json` into `root`, where `manifest` has been saved. Returns False if
-    they already exist.
+    they already exist for this manifest.
 
-    `check` must raise an error if documents were forgotten since: the report shows samples.
+    `check` must raise an error if documents have been forgotten since, because the report shows samples.
 
-    The JSON is a function of the corpus; the page also shows the seconds of the steps, from their `run.json`.
+    The JSON depends only on the corpus. The page also shows how many seconds each step took, from its
+    `run.json`.
     """
     if _is_current(root, digest(plain(manifest))):
         return False
@@ -51,8 +52,8 @@ def _is_current(root: Location, manifest: str) -> bool:
 
 
 def _runs(root: Location, manifest: CorpusManifest) -> dict[str, dict[str, Any]]:
-    """Return the content of `run.json` of each step, by label. Steps whose file is gone or damaged are left
-    out.
+    """Return the content of each step's `run.json`, by label. Steps whose file is missing or damaged are
+    omitted.
     """
     runs = {}
     for step in manifest.steps:

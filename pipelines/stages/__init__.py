@@ -1,4 +1,4 @@
-"""Stages by YAML name."""
+"""The registry of stages: `STAGES` maps each YAML name to the class of its stage."""
 
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages.decide.c4_lines import C4Lines

@@ -1,4 +1,5 @@
-"""Static word vectors: trained on the text of a corpus, queried, aligned with another space, compared with another corpus.
+"""Static word vectors: train them on the text of a corpus, query them, and compare or align them with other
+vectors.
 
 corpus -> corpus_words -> fastText -> vectors.txt -> neighbours, analogies
                                            |

@@ -1,10 +1,11 @@
 """`vectors align`: map one space of word vectors onto another with an orthogonal matrix.
 
-Seeds are pairs of words that mean the same: identical strings, identical numerals, or a dictionary. A share of them is held
-out by a hash of the source word; the map is fitted on the others (orthogonal Procrustes) and refined: the words that are
-nearest to each other by CSLS become the pairs of the next fit (Conneau et al. 2018, arXiv 1710.04087, sections 2.2 and 2.3).
-Vectors are set to length 1, centred and set to length 1 again (Artetxe, Labaka and Agirre 2016, "Learning principled bilingual
-mappings of word embeddings while preserving monolingual invariance", sections 2.2 and 2.3).
+Seeds are pairs of words with the same meaning: identical strings, identical numerals, or the pairs of a
+dictionary. A share of the seeds is held out, chosen by a hash of the source word. Vectors are normalised to
+length 1, centred and normalised again (Artetxe, Labaka and Agirre 2016, "Learning principled bilingual
+mappings of word embeddings while preserving monolingual invariance", sections 2.2 and 2.3). The map is then
+fitted on the remaining seeds (orthogonal Procrustes) and refined: the words that are mutually nearest by CSLS
+become the pairs for the next fit (Conneau et al. 2018, arXiv 1710.04087, sections 2.2 and 2.3).
 """
 
 from collections import defaultdict
@@ -25,31 +26,38 @@ from pipelines.vectors.word_vectors import WordVectors
 RANKS = (1, 5, 10)
 Seeds = Literal["identical", "numerals"]
 LEAST_PAIRS = 10
-"""Fewest pairs to fit a map on, and fewest held out, so that a share of them says something."""
+"""Minimum number of pairs to fit a map on, and of held-out pairs. With fewer, a share of them would mean
+little.
+"""
 REFINED_WORDS = 15_000
-"""Words of each space among which refinement looks for pairs, the most frequent, as in the authors' code (facebookresearch/MUSE,
-`dico_max_rank`)."""
+"""The number of most frequent words of each space among which refinement looks for pairs, as in the authors'
+code (facebookresearch/MUSE, `dico_max_rank`).
+"""
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How many held-out source words have a translation among the nearest target words, by RANKS."""
+    """The result of looking up held-out source words. `at` gives, for each rank of RANKS, the number of words
+    with a translation among that many nearest target words.
+    """
 
     words: int
     at: Mapping[int, int]
 
     def share(self, rank: int) -> float:
-        """Return the share of words with a translation among the `rank` nearest."""
+        """Return the share of words with a translation among the `rank` nearest target words."""
         return self.at[rank] / self.words
 
     def error(self, rank: int) -> float:
-        """Return the standard error of `share`, that of a binomial share."""
+        """Return the standard error of `share`, as for a binomial proportion."""
         return sqrt(self.share(rank) * (1 - self.share(rank)) / self.words)
 
 
 @dataclass(frozen=True)
 class MapFit:
-    """A map fitted on so many pairs, and how well the held-out words are retrieved with it."""
+    """A fitted map: the number of pairs it was fitted on, and how well it retrieves held-out words by CSLS
+    and by cosine.
+    """
 
     pairs: int
     csls: Retrieval
@@ -58,8 +66,9 @@ class MapFit:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Two spaces in one: `source` mapped, and `target`, both centred and of length 1; the fit on the seeds, and the last one
-    of refinement, which are the same without refinement.
+    """Two aligned spaces: `source`, which has been mapped, and `target`. Both are centred, with vectors of
+    length 1. `seeds` is the fit on the seeds, and `refined` the last fit of the refinement; without
+    refinement both are the same.
     """
 
     source: WordVectors
@@ -78,10 +87,12 @@ def align_spaces(
     refinements: int = 5,
     seed: int = 0,
 ) -> Alignment:
-    """Map `source` onto `target` from pairs of words, a share of which is held out and only measured. Held-out words stay in
-    both vocabularies; refinement may pair them by itself, as it would without knowing them.
+    """Map `source` onto `target`, using pairs of words. The share `held_out` of the pairs is used only for
+    measuring, not for fitting. Held-out words stay in both vocabularies, so refinement may find a held-out
+    pair by itself.
 
-    Raises UserError for spaces of different dimensions, or with fewer than LEAST_PAIRS pairs on either side of the split.
+    Raises UserError for spaces of different dimensions, or if fewer than LEAST_PAIRS pairs are left to fit or
+    to measure.
     """
     if source.matrix.shape[1] != target.matrix.shape[1]:
         raise UserError(
@@ -110,9 +121,9 @@ def align_spaces(
 
 
 def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tuple[str, str]]:
-    """Return the words that both spaces have, in the order of `source`; with `numerals` only those of digits, which may be
-    divided by `.` and `,` (Artetxe, Labaka and Agirre 2017, "Learning bilingual word embeddings with (almost) no bilingual
-    data", section 4.2).
+    """Return a pair for each word that both spaces have, in the order of `source`. With `numerals`, only
+    words of digits are used, in which `.` and `,` are allowed (Artetxe, Labaka and Agirre 2017, "Learning
+    bilingual word embeddings with (almost) no bilingual data", section 4.2).
     """
     common = [word for word in source.words if word in target.rows]
     if kind == "numerals":
@@ -121,8 +132,8 @@ def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tu
 
 
 def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
-    """Return the pairs of a dictionary, `word word` a line as in MUSE, whose words both have vectors. Raises UserError for a
-    line that is not two words.
+    """Return the pairs of a dictionary in which both words have vectors. As in MUSE, each line of the file
+    has a word and its translation. Raises UserError for a line that does not have two words.
     """
     pairs = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -137,7 +148,7 @@ def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -
 def split_pairs(
     pairs: Sequence[tuple[str, str]], held_out: float, seed: int
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (pairs to fit, held-out pairs). A source word is on one side with all of its translations."""
+    """Return (pairs to fit, held-out pairs). All pairs with the same source word are on the same side."""
     limit = int(held_out * (1 << 64))
     sides: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
     for pair in pairs:
@@ -151,7 +162,10 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 
 
 def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> MapFit:
-    """Measure a map; `wanted` are the rows of the translations of each held-out source word."""
+    """Measure how well a map retrieves held-out words. `wanted` has the target rows of the translations, by
+    the source row of each held-out word. `pairs` is the number of pairs on which the map was fitted, for the
+    result.
+    """
     penalties = mean_similarity(after, mapped), np.zeros(len(after), np.float32)
     retrievals = []
     for penalty in penalties:

@@ -1,4 +1,4 @@
-"""The kept, edited text of a corpus as a file of words for fastText: one line a document."""
+"""Write the kept, edited text of a corpus as a file of words for fastText, with one line per document."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,12 @@ from pipelines.contracts.parts import Part
 
 
 def write_words(corpus: Corpus, sources: Sequence[str], lower: bool, sink: BinaryIO) -> Counter[str]:
-    """Write the words of every kept document of some sources, with a space between them, as one line; return their counts.
+    """Write one line for every kept document of some sources: its words, separated by spaces. Returns the
+    counts of the words.
 
-    Words are those of pipelines/kernels/text/segment.py, without punctuation; in scripts without spaces every letter is a
-    word. One part and the counts are held in memory. No word begins with `<`, so that fastText takes none for its label or
-    its end of a line.
+    Words are those of pipelines/kernels/text/segment.py, without punctuation. In scripts without spaces,
+    every letter is a word. One part and the counts are held in memory. No word begins with `<`, so fastText
+    cannot mistake a word for a label or its end-of-line mark.
     """
     counts: Counter[str] = Counter()
     for source in sources:

@@ -1,9 +1,11 @@
-"""`vectors moved`: which words have other neighbours in one corpus than in another, or in one year than in another.
+"""`vectors moved`: find the words whose neighbours differ between two corpora, such as the texts of two
+years.
 
-The old space is mapped onto the new one from all words of both (orthogonal Procrustes), and a word moved as far as its cosine
-distance between the two (Hamilton, Leskovec and Jurafsky 2016, "Diachronic Word Embeddings Reveal Statistical Laws of Semantic
-Change", sections 2.2 and 3.1). Distances grow as words get rarer, and they are above 0 between two halves of one corpus, too:
-compare them with such a control.
+The old space is mapped onto the new space, with all common words as pairs (orthogonal Procrustes). The
+displacement of a word is its cosine distance between the two spaces (Hamilton, Leskovec and Jurafsky 2016,
+"Diachronic Word Embeddings Reveal Statistical Laws of Semantic Change", sections 2.2 and 3.1). Distances are
+larger for rarer words, and they are above 0 even between two halves of one corpus. Compare them with the
+distances between two such halves.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from pipelines.vectors.word_vectors import WordVectors, neighbours
 
 @dataclass(frozen=True)
 class MovedWord:
-    """A word, its cosine distance between the two spaces, and its nearest words in each."""
+    """A word, its cosine distance between the two spaces, and its nearest words in the old and the new space."""
 
     word: str
     distance: float
@@ -28,7 +30,9 @@ class MovedWord:
 
 @dataclass(frozen=True)
 class Displacement:
-    """The common words, in the order of the new space, their cosine distances, float32 [words], and both spaces."""
+    """The common words of two spaces, in the order of the new space, with their cosine distances, float32
+    [words].
+    """
 
     words: list[str]
     distances: np.ndarray
@@ -36,11 +40,11 @@ class Displacement:
     new: WordVectors
 
     def quantiles(self, *shares: float) -> list[float]:
-        """Return quantiles of the distances."""
+        """Return the quantiles of the distances at the given shares."""
         return [float(each) for each in np.quantile(self.distances, shares)]
 
     def farthest(self, count: int, near: int = 5) -> list[MovedWord]:
-        """Return the words that moved most, each with its `near` nearest words in both corpora."""
+        """Return the `count` words that moved farthest, each with its `near` nearest words in both spaces."""
         order = np.argsort(-self.distances, kind="stable")[:count]
         return [
             MovedWord(
@@ -52,7 +56,8 @@ class Displacement:
 
 
 def find_moved_words(old: WordVectors, new: WordVectors, most: int) -> Displacement:
-    """Compare the words that are among the `most` first of both spaces, that is the most frequent ones.
+    """Compare the common words of two spaces. Only the first `most` words of each space, which are its most
+    frequent, are considered.
 
     Raises UserError for spaces of different dimensions, or with fewer than LEAST_PAIRS common words.
     """

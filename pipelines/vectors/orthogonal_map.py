@@ -1,35 +1,41 @@
-"""Orthogonal maps between two spaces of word vectors, and retrieval across them by cosine and by CSLS."""
+"""Fit orthogonal maps between two spaces of word vectors, and retrieve words across spaces by cosine and by
+CSLS.
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 NEAREST = 10
-"""Neighbours that CSLS averages over (Conneau et al. 2018, section 2.3)."""
+"""The number of neighbours over which CSLS averages (Conneau et al. 2018, section 2.3)."""
 _BLOCK = 1 << 10
 
 
 def fit_rotation(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return the orthogonal matrix W, float32 [d, d], that minimises the Frobenius norm of `source @ W - target`, both
-    [pairs, d] (Schönemann 1966, "A generalized solution of the orthogonal Procrustes problem").
+    """Return the orthogonal matrix W, float32 [d, d], for which the Frobenius norm of `source @ W - target`
+    is smallest. Both matrices are [pairs, d] (Schönemann 1966, "A generalized solution of the orthogonal
+    Procrustes problem").
     """
     left, _, right = np.linalg.svd(source.T.astype(np.float64) @ target.astype(np.float64))
     return np.asarray(left @ right, np.float32)
 
 
 def mean_similarity(queries: np.ndarray, keys: np.ndarray, nearest: int = NEAREST) -> np.ndarray:
-    """Return the mean cosine of each query to its `nearest` keys, float32 [queries]; rows have length 1."""
+    """Return the mean cosine between each query and its `nearest` keys, float32 [queries]. All rows must have
+    length 1.
+    """
     count = min(nearest, len(keys))
     means = [np.partition(block, -count, axis=1)[:, -count:].mean(axis=1) for block in _similarities(queries, keys)]
     return np.concatenate([np.zeros(0, np.float32), *means])
 
 
 def retrieve(queries: np.ndarray, keys: np.ndarray, penalty: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of the `count` keys with the highest 2 cos(query, key) - penalty[key], the highest first,
-    int64 [queries, count].
+    """Return, for each query, the rows of the `count` keys with the highest 2 cos(query, key) - penalty[key],
+    in descending order, int64 [queries, min(count, keys)].
 
-    With `mean_similarity(keys, all mapped queries)` as penalty this ranks as CSLS does, whose term of the query is the same
-    for all keys (Conneau et al. 2018, arXiv 1710.04087, equation 6); with zeros it ranks by cosine.
+    If the penalty is `mean_similarity(keys, all mapped queries)`, the ranking is that of CSLS, because the
+    remaining term of CSLS depends only on the query (Conneau et al. 2018, arXiv 1710.04087, equation 6). If
+    the penalty is zero, the ranking is by cosine.
     """
     best = [np.zeros((0, min(count, len(keys))), np.int64)]
     for block in _similarities(queries, keys):
@@ -44,7 +50,7 @@ def retrieve(queries: np.ndarray, keys: np.ndarray, penalty: np.ndarray, count: 
 
 
 def mutual_pairs(mapped: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows (of `mapped`, of `target`) of words that are nearest to each other by CSLS."""
+    """Return the pairs of words that are mutually nearest by CSLS, as (rows of `mapped`, rows of `target`)."""
     target_penalty, mapped_penalty = mean_similarity(target, mapped), mean_similarity(mapped, target)
     forth = retrieve(mapped, target, target_penalty, 1)[:, 0]
     back = retrieve(target, mapped, mapped_penalty, 1)[:, 0]
@@ -53,6 +59,6 @@ def mutual_pairs(mapped: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _similarities(queries: np.ndarray, keys: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the cosines of some queries after the other to all keys, float32 [<= _BLOCK, keys]."""
+    """Yield, for each block of up to _BLOCK queries, their cosines to all keys, float32 [block, keys]."""
     for first in range(0, len(queries), _BLOCK):
         yield queries[first : first + _BLOCK] @ keys.T

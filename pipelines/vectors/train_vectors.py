@@ -1,10 +1,11 @@
-"""`vectors train`: train CBOW or skip-gram vectors (Mikolov et al. 2013, arXiv 1301.3781 and 1310.4546) on the text of a
-corpus with fastText, words only.
+"""`vectors train`: train CBOW or skip-gram vectors of words (Mikolov et al. 2013, arXiv 1301.3781 and
+1310.4546) on the text of a corpus with fastText. Character n-grams are not used.
 
-fastText initialises its matrix in blocks of a tenth, one a thread, so that with fewer than eleven threads the rest is
-uninitialised memory. Here the initial vectors of all words are given to it as pretrained ones, drawn from U(-1/dim, 1/dim) as
-the library does. So one thread trains, too, and the same corpus, settings and library give the same file on one machine.
-With more threads, they race on the weights, and every run gives another file.
+fastText initialises a tenth of its matrix per thread, so with fewer than eleven threads part of the matrix is
+uninitialised memory. Here fastText gets initial vectors for all words as pretrained vectors, drawn from
+U(-1/dim, 1/dim) as in the library. A single thread then suffices, and the same corpus, settings and library
+always give the same file on one machine. Several threads race on the weights, so that every run gives a
+different file.
 """
 
 import tempfile
@@ -35,33 +36,41 @@ _NO_LABEL = "<label>"  # no word begins like this, so that fastText takes none f
 
 @dataclass(frozen=True)
 class VectorSettings:
-    """How vectors are trained. The defaults are fastText's, except that it also uses character n-grams."""
+    """The settings for training vectors. The defaults are fastText's, except that fastText also uses
+    character n-grams.
+    """
 
     model: Literal["skipgram", "cbow"] = "skipgram"
-    """skipgram predicts the words around a word from it, cbow a word from the mean of the words around it."""
+    """skipgram predicts the surrounding words from a word; cbow predicts a word from the mean of the
+    surrounding words.
+    """
     dim: int = 100
-    """Dimensions."""
+    """Number of dimensions."""
     window: int = 5
-    """Most words on each side; how many is drawn for every word, from 1. Windows end at documents, and after 1,024 words."""
+    """Maximum number of words on each side. The actual number is drawn for every word, from 1 to the maximum.
+    Windows end at the end of a document, and after 1,024 words.
+    """
     epoch: int = 5
-    """Passes over the text."""
+    """Number of passes over the text."""
     lr: float = 0.05
     """Initial learning rate; it decays to 0."""
     min_count: int = 5
     """Words that occur less often get no vector."""
     negatives: int = 5
-    """Words drawn as counterexamples for every prediction, proportionally to the square root of their counts."""
+    """Number of words drawn as negative examples for every prediction, with probabilities proportional to the
+    square root of their counts.
+    """
     subsample: float = 1e-4
-    """Words with a larger share of the text are skipped at random (arXiv 1310.4546, section 2.3)."""
+    """Words whose share of the text exceeds this value are skipped at random (arXiv 1310.4546, section 2.3)."""
     lower: bool = True
-    """Whether words are turned into lower case."""
+    """Whether words are converted to lower case."""
     seed: int = 0
-    """Determines the initial vectors; fastText's own draws always have the seed 0."""
+    """Seed of the initial vectors. fastText's own random draws always use the seed 0."""
     thread: int = 1
-    """Number of threads. Only with one is the result reproducible."""
+    """Number of threads. The result is reproducible only with one thread."""
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError for a value out of range."""
         for name in ("dim", "window", "epoch", "min_count", "negatives", "thread"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
@@ -75,11 +84,12 @@ class VectorSettings:
 def train_vectors(
     corpus: Location, output: LocalPath, settings: VectorSettings, sources: Sequence[str] | None, *, overwrite: bool
 ) -> dict[str, Any]:
-    """Train vectors on what a corpus keeps of some sources, None for all; write vectors.txt and vectors.json into `output`;
-    return the contents of the latter.
+    """Train vectors on the kept documents of some sources of a corpus (None: all), and write vectors.txt and
+    vectors.json into `output`. Returns the content of vectors.json.
 
-    The text is written to a temporary file in `output`. Raises ConflictError if `output` has vectors without `overwrite`,
-    or holds something else; UserError if fewer than two words occur `min_count` times.
+    The text is written to a temporary file in `output`. Raises ConflictError if `output` is a file, if it is
+    not empty and `overwrite` is not set, or if another process is training there. Raises UserError if fewer
+    than two words occur `min_count` times.
     """
     opened = open_corpus(corpus)
     names = opened.choose_sources(sources, "--sources")
@@ -112,8 +122,9 @@ def _train(
 
 
 def fit_vectors(text: Path, counts: Counter[str], settings: VectorSettings) -> tuple[WordVectors, int]:
-    """Train vectors on a file of words with these counts; return them, the most frequent word first, and the number of
-    words of the text that have a vector. Writes a file of initial vectors beside the text.
+    """Train vectors on a file of words. `counts` are the counts of all its words. Returns the vectors, the
+    most frequent word first, and how many words of the text have a vector, counted with repetition. A file of
+    initial vectors is written into the directory of the text.
     """
     import fasttext
 

@@ -1,4 +1,4 @@
-"""Word vectors as arrays, and their files in word2vec's text format."""
+"""Word vectors as arrays: their files in word2vec's text format, nearest neighbours and analogies."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ _BLOCK = 1 << 10
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Words, the most frequent first as trainers write them, and their vectors."""
+    """Words and their vectors. Trainers write the most frequent words first."""
 
     words: Sequence[str]
     matrix: np.ndarray  # float32 [words, dimensions]
@@ -31,35 +31,40 @@ class WordVectors:
 
     @cached_property
     def unit(self) -> np.ndarray:
-        """The vectors at length 1, float32 [words, dimensions]. A vector of zeros stays as it is."""
+        """The vectors scaled to length 1, float32 [words, dimensions]. A vector of zeros is unchanged."""
         return unit_rows(self.matrix)
 
     def row(self, word: str) -> int:
-        """Return the row of a word. Raises UserError if there is none."""
+        """Return the row of a word. Raises UserError if the word has no vector."""
         if word not in self.rows:
             lower = f"; did you mean {word.lower()!r}?" if word.lower() in self.rows else ""
             raise UserError(f"{printable(word)!r}: no such word among {len(self.words):,}{lower}")
         return self.rows[word]
 
     def first(self, count: int) -> "WordVectors":
-        """Return the first `count` words."""
+        """Return the vectors of the first `count` words."""
         return WordVectors(self.words[:count], self.matrix[:count])
 
 
 def vectors_file(place: LocalPath) -> LocalPath:
-    """Return the file of vectors that a path names: itself, or vectors.txt in a directory of `vectors train`."""
+    """Return the file of vectors at a path: the path itself or, for a directory written by `vectors train`,
+    its vectors.txt.
+    """
     return place / VECTORS if place.is_dir() else place
 
 
 def check_output(output: LocalPath, *, overwrite: bool) -> None:
-    """Raise ConflictError if `output` is a file, or a directory that is not empty and may not be written to."""
+    """Raise ConflictError if `output` is a file, or if it is a directory that is not empty and `overwrite` is
+    not set.
+    """
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
         raise ConflictError(f"{output}: exists; name another directory, or use --overwrite")
 
 
 def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
-    """Write the text format of word2vec: a line with the numbers of words and of dimensions, then for each word a line of
-    the word and its numbers, with seven significant digits. The file is whole or absent.
+    """Write vectors in the text format of word2vec. The first line has the number of words and of dimensions.
+    Each further line has a word and its numbers, with seven significant digits. The file appears whole or not
+    at all.
     """
 
     form = " ".join(["%.7g"] * vectors.matrix.shape[1])
@@ -73,10 +78,11 @@ def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
 
 
 def read_vectors(place: LocalPath, most: int | None = None) -> WordVectors:
-    """Read a file of `write_vectors`, of word2vec (`-binary 0`) or of fastText (.vec); of a longer one the first `most`
-    words. A word may contain any character but a line feed.
+    """Read vectors written by `write_vectors`, word2vec (`-binary 0`) or fastText (.vec). If `most` is given,
+    only the first `most` words are read. A word may contain any character except a line feed.
 
-    Raises UserError that names the line for a wrong header, number of values, value or a repeated word.
+    Raises UserError, which names the line, for a wrong header, a wrong number of values, an invalid value or
+    a repeated word.
     """
     path = vectors_file(place)
     if not path.is_file():
@@ -112,22 +118,23 @@ def _parse_line(line: bytes, dimensions: int, where: str) -> tuple[str, np.ndarr
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A word and its score, a cosine or a sum of cosines."""
+    """A word and its score, which is a cosine."""
 
     word: str
     score: float
 
 
 def neighbours(vectors: WordVectors, word: str, count: int) -> list[Neighbour]:
-    """Return the words with the highest cosine to a word."""
+    """Return the `count` words with the highest cosine to a word."""
     row = vectors.row(word)
     return _highest(vectors, vectors.unit[row], {row}, count)
 
 
 def complete_analogy(vectors: WordVectors, words: tuple[str, str, str], count: int) -> list[Neighbour]:
-    """Return what is to the third word as the second is to the first: those with the highest cos(b) - cos(a) + cos(c), the
-    three left out (3CosAdd; Mikolov, Yih and Zweig 2013, "Linguistic Regularities in Continuous Space Word
-    Representations", section 4). Scores are divided by the length of b - a + c, so they are cosines.
+    """Return the words that best complete an analogy: they are to the third word (c) as the second (b) is to
+    the first (a). They have the highest cos(b) - cos(a) + cos(c), and the three given words are excluded
+    (3CosAdd; Mikolov, Yih and Zweig 2013, "Linguistic Regularities in Continuous Space Word Representations",
+    section 4). Scores are divided by the length of b - a + c, so they are cosines.
     """
     a, b, c = (vectors.row(word) for word in words)
     query = unit_rows((vectors.unit[b] - vectors.unit[a] + vectors.unit[c])[None])[0]
@@ -143,7 +150,9 @@ def _highest(vectors: WordVectors, query: np.ndarray, without: set[int], count: 
 
 @dataclass(frozen=True)
 class AnalogyScore:
-    """The questions of one section of a file: all, those whose four words have vectors, and those answered rightly."""
+    """The result of answering one section of analogy questions. `questions` counts all of them, `covered`
+    those whose four words all have vectors, and `correct` the correct answers.
+    """
 
     section: str
     questions: int
@@ -152,10 +161,11 @@ class AnalogyScore:
 
 
 def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore]:
-    """Answer a file of questions in the format of word2vec's questions-words.txt: sections begin with `: NAME`, a question
-    is four words of which the fourth is the answer. Words are compared in lower case if no word of the vectors has a capital.
+    """Answer a file of questions in the format of word2vec's questions-words.txt. Sections begin with a line
+    `: NAME`. A question is a line of four words, the last of which is the answer. If no word of the vectors
+    has a capital letter, the questions are converted to lower case.
 
-    Raises UserError for a line that is neither.
+    Raises UserError for any other line that is not blank.
     """
     fold: Callable[[str], str] = str if any(word != word.lower() for word in vectors.words) else str.lower
     scores: list[AnalogyScore] = []

@@ -1,9 +1,9 @@
-"""Byte-level BPE training (Sennrich et al. 2016 over bytes, Radford et al. 2019) with Hugging Face
+"""Train a byte-level BPE (Sennrich et al. 2016 over bytes, Radford et al. 2019) with Hugging Face
 `tokenizers`.
 
-The result depends only on the multiset of texts: counts of pre-tokens are summed and ties between pairs are
-broken by their ids, so threads, hash seeds and the order of texts have no effect. Reserved tokens that occur
-literally in the texts are plain characters.
+The result depends only on the multiset of texts: counts of pre-tokens are summed, and ties between pairs are
+broken by their ids. Threads, hash seeds and the order of texts therefore have no effect. Reserved tokens that
+occur literally in the texts are treated as plain characters.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,11 @@ LLAMA3: Final = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 PATTERNS: Final[dict[str, str]] = {"gpt2": GPT2, "llama3": LLAMA3}
-"""Regexes by name. `llama3` (also cl100k's) separates line ends and cuts numbers after three digits. With 16,384 tokens
-it gave 0.5 % more bytes per token than `gpt2` on textbooks, 3.5 % on technical documents, 3.7 % on forum posts, and
-2.1 % less on Wikipedia because of the years there (benchmarks/train_tokenizer.py)."""
+"""Regexes by name. `llama3` (also used by cl100k) separates line ends and cuts numbers after three digits.
+With 16,384 tokens, it gave 0.5 % more bytes per token than `gpt2` on textbooks, 3.5 % more on technical
+documents and 3.7 % more on forum posts, but 2.1 % fewer on Wikipedia, where years are frequent
+(benchmarks/train_tokenizer.py).
+"""
 
 SMALLEST_VOCABULARY: Final = len(SPECIALS) + 256
 """The reserved tokens and the 256 bytes, without any merge."""
@@ -38,12 +40,12 @@ def train_byte_bpe(
     """Train a byte-level BPE and return the content of its `tokenizer.json`, which depends only on the
     multiset of texts and the options.
 
-    Ids: the reserved tokens of `tokenizer.vocabulary.specials` (0 to 127), the 256 bytes, then one token per
-    merge. A pair of tokens is merged only if it occurs `min_frequency` times. `texts` is read once; memory
-    holds distinct pre-tokens.
+    Ids are assigned in order to the reserved tokens of `tokenizer.vocabulary.specials` (0 to 127), to the 256
+    bytes, and to one token per merge. A pair of tokens is merged only if it occurs at least `min_frequency`
+    times. `texts` is read once, and only distinct pre-tokens are kept in memory.
 
     Raises ValueError for a `vocab_size` below 384 (`SMALLEST_VOCABULARY`), for texts with too few repeated
-    pairs to fill it (a smaller vocabulary is never returned silently), for an unknown `pattern` and for a
+    pairs to fill it (a smaller vocabulary is never returned silently), for an unknown `pattern`, and for a
     text with a lone surrogate.
     """
     why = f"{len(SPECIALS)} reserved tokens and 256 bytes come before the first merge"
@@ -63,9 +65,7 @@ def train_byte_bpe(
 
 
 def _make_tokenizer(pattern: str) -> Any:
-    """Return a `tokenizers.Tokenizer` without merges, and without a normaliser, so that decoding restores
-    every byte.
-    """
+    """Return a `tokenizers.Tokenizer` without merges. It has no normaliser, so decoding restores every byte."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     if pattern not in PATTERNS:

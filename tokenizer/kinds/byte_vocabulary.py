@@ -1,20 +1,20 @@
 """The byte vocabulary: every byte of UTF-8 is a token, as in ByT5 (Xue et al. 2022). Nothing is learned.
 
-An id is the byte plus 128, because the reserved tokens come first. ByT5 reserves three, so its ids are ours
-minus 125.
+An id is the byte plus 128, because the reserved tokens come first. ByT5 reserves three ids, so its ids are
+ours minus 125.
 """
 
 from tokenizer.vocabulary.specials import SPECIALS
 
 FIRST_BYTE = len(SPECIALS)
-"""Id of the byte 0."""
+"""The id of byte 0."""
 
 VOCAB_SIZE = FIRST_BYTE + 256
 
 
 def byte_vocabulary() -> bytes:
-    """Return the content of the `tokenizer.json`: a byte-level BPE without merges, which any reader of the
-    format understands.
+    """Return the content of the `tokenizer.json`. It is a byte-level BPE without merges, which any reader of
+    the format understands.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

@@ -1,6 +1,6 @@
-"""A vocabulary of characters: every Unicode code point of the texts is a token, as in character-level
-language models (Sutskever et al. 2011; Al-Rfou et al. 2019). Nothing is normalised, so decoding restores any
-text whose characters are in the vocabulary.
+"""A character vocabulary: every Unicode code point of the texts is a token, as in character-level language
+models (Sutskever et al. 2011; Al-Rfou et al. 2019). Nothing is normalised, so decoding restores any text
+whose characters are all in the vocabulary.
 """
 
 from collections.abc import Iterable
@@ -14,10 +14,11 @@ UNKNOWN = ("unk", "error")
 
 def character_vocabulary(texts: Iterable[str], unknown: str = "unk") -> bytes:
     """Return the content of the `tokenizer.json`: the reserved tokens (ids 0 to 127), then the characters of
-    the texts ordered by code point. `texts` is read once.
+    the texts, ordered by code point. `texts` is read once.
 
-    With `unknown: error` the file names no unknown token, so `tokenizers` refuses other characters too. Raises
-    ValueError for another `unknown`, for texts without a character, and for a lone surrogate.
+    With `unknown="error"` the file names no unknown token, so `tokenizers` refuses other characters too.
+    Raises ValueError if `unknown` is neither `unk` nor `error`, for texts without any character, and for a
+    lone surrogate.
     """
     if unknown not in UNKNOWN:
         raise ValueError(f"unknown: got {unknown!r}, allowed {', '.join(UNKNOWN)}")

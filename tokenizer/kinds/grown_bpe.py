@@ -1,8 +1,9 @@
-"""Grow a byte-level BPE: keep its tokens, their ids and their merges, and learn further merges on other texts, such as those of
-a domain (vocabulary expansion; AdaLM: Yao et al. 2021, "Adapt-and-Distill", section 3.1, does so with WordPiece).
+"""Grow a byte-level BPE: keep its tokens, their ids and its merges, and learn further merges on other texts,
+such as those of a domain. This is vocabulary expansion; Yao et al. 2021 ("Adapt-and-Distill", section 3.1) do
+the same with WordPiece in AdaLM.
 
-Each token of the base becomes one character, so the texts, encoded with the base, are words over a large alphabet, on which
-`tokenizers` learns BPE as on any other.
+The texts are encoded with the base tokenizer, and each token is replaced by a character that stands for it.
+The result is words over a large alphabet, on which `tokenizers` learns BPE as usual.
 """
 
 import json
@@ -19,16 +20,19 @@ _TEXTS = 256  # encoded together
 
 
 def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, min_frequency: int = 2) -> bytes:
-    """Return the content of the `tokenizer.json` of `base` with more tokens, up to `vocab_size`.
+    """Return the content of a `tokenizer.json` that extends the tokenizer `base` to `vocab_size` tokens.
 
-    A token of `base` keeps its id. Reserved tokens (`tokenizer.vocabulary.specials`) that it lacks come after them, then one
-    token for each merge of two tokens that occur side by side `min_frequency` times in the texts, in the order of
-    `train_byte_bpe`. A text is encoded as with `base`, with some of the tokens joined; with `ignore_merges` in `base`, a word
-    that has become a token is that token. The result depends only on the multiset of texts. `texts` is read once, and again if
-    merges of different tokens give the same text, so it must not be an iterator.
+    The tokens of `base` keep their ids. They are followed by the reserved tokens
+    (`tokenizer.vocabulary.specials`) that `base` lacks, and then by one token per new merge. Merges are
+    learned as in `train_byte_bpe`: two tokens are merged only if they occur side by side at least
+    `min_frequency` times in the texts. A text is encoded as with `base`, except that some tokens are joined.
+    If `base` has `ignore_merges`, a word that has become a token is always encoded as that token. The result
+    depends only on the multiset of texts. `texts` is read again if merges of different tokens give the same
+    text, so it must not be an iterator.
 
-    Raises ValueError if `base` is no byte-level BPE that keeps every byte, if it has `vocab_size` tokens already, for texts
-    with too few repeated pairs, and for a text with a lone surrogate.
+    Raises ValueError if `base` is not a byte-level BPE that keeps every byte, if `base` and the added
+    reserved tokens already fill `vocab_size`, for texts with too few repeated pairs, and for a text with a
+    lone surrogate.
     """
     if base.kind not in ("byte_bpe", "bytes") or not base.keeps_bytes:
         raise ValueError(
@@ -59,7 +63,9 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
 def _learn(
     texts: Iterable[str], base: Definition, numbers: Iterable[int], count: int, min_frequency: int
 ) -> list[tuple[str, str]]:
-    """Return up to `count` merges over characters that stand for tokens of the base, those with these `numbers`."""
+    """Return up to `count` merges, learned on texts in which characters stand for the tokens of the base. The
+    alphabet is the tokens with the ids `numbers`.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -73,7 +79,9 @@ def _learn(
 
 
 def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
-    """Encode texts with the base: a character for each token, a space between pre-tokens."""
+    """Yield each text encoded with the base, with one character for each token and a space between
+    pre-tokens.
+    """
     encoder = load_within_text(base)
 
     def written(batch: list[str]) -> Iterator[str]:
@@ -96,8 +104,9 @@ def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
 
 
 def _joined(learned: Iterable[tuple[str, str]], tokens: dict[int, str]) -> list[tuple[str, str]]:
-    """Return the merges as pairs of tokens, without those whose text is a token already, and those that build on them: the
-    base reads such a text in another way, and would go on from there.
+    """Return the learned merges as pairs of tokens. A merge is omitted if its text is already a token, or if
+    it builds on an omitted merge. The base encodes such a text differently, so the merge would never apply as
+    learned.
     """
     known = set(tokens.values())
     texts = {chr(_FIRST + number): token for number, token in tokens.items()}

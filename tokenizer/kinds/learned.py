@@ -1,5 +1,5 @@
-"""Shared by all trained kinds: checks before and after training, and the selection of the characters of a
-vocabulary.
+"""Code shared by all trained kinds: checks before and after training, and the selection of a vocabulary's
+characters.
 """
 
 import re
@@ -15,8 +15,8 @@ recommends 0.9995 for languages with many characters and 1 for others). Rarer ch
 
 
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:
-    """Raise ValueError for a vocabulary below `smallest`, a share of characters outside (0, 1], or a
-    frequency below 1.
+    """Raise ValueError for a vocabulary size below `smallest`, a share of characters outside (0, 1], or a
+    frequency below 1. `why` explains `smallest` in the message.
     """
     if vocab_size < smallest:
         raise ValueError(f"vocab_size: got {vocab_size}, allowed {smallest} or more ({why})")
@@ -27,7 +27,7 @@ def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min
 
 
 def check_encodable(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts. Raises ValueError at one with a lone surrogate."""
+    """Yield the texts unchanged. Raises ValueError at the first text with a lone surrogate."""
     for number, text in enumerate(texts):
         try:
             text.encode()
@@ -40,10 +40,10 @@ def check_encodable(texts: Iterable[str]) -> Iterator[str]:
 
 
 def known_characters(texts: Iterable[str], coverage: float) -> str:
-    """Return, in order of code point, the fewest characters that together make up at least the share `coverage`
-    of all characters in the texts, not counting white space.
+    """Return, in order of code point, the fewest characters that together make up at least the share
+    `coverage` of all characters in the texts. White space is not counted.
 
-    Of equally frequent characters, those with smaller code points are kept.
+    If characters are equally frequent, those with smaller code points are kept.
     """
     counts: Counter[str] = Counter()
     for text in check_encodable(texts):
@@ -61,8 +61,8 @@ def known_characters(texts: Iterable[str], coverage: float) -> str:
 
 
 def blank_unknown(texts: Iterable[str], characters: str) -> Iterator[str]:
-    """Replace every run of other characters in the texts with a space, so that no token is learned across
-    it.
+    """Yield the texts with every run of characters outside `characters` replaced by a space, so that no token
+    is learned across the run. White space is kept.
     """
     other = re.compile(f"[^{re.escape(characters)}\\s]+") if characters else re.compile(r"\S+")
     for text in texts:
@@ -70,8 +70,8 @@ def blank_unknown(texts: Iterable[str], characters: str) -> Iterator[str]:
 
 
 def serialize(tokenizer: Any, vocab_size: int, why: str) -> bytes:
-    """Return the content of `tokenizer.json`. Raises ValueError if the vocabulary is smaller or larger than
-    `vocab_size`.
+    """Return the content of `tokenizer.json`. Raises ValueError if the size of the vocabulary is not
+    `vocab_size`. `why` explains in the message why the vocabulary is too small.
     """
     vocabulary = tokenizer.get_vocab()
     assert all(vocabulary[token] == number for number, token in enumerate(SPECIALS))

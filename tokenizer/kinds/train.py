@@ -23,7 +23,9 @@ TRAINERS: Mapping[str, Callable[..., bytes]] = MappingProxyType(
 KINDS = (*TRAINERS, "bytes", "characters")
 
 WITHOUT_SIZE = frozenset({"bytes", "characters"})
-"""Kinds whose vocabulary size is not chosen: 384, or the reserved tokens and the characters of the texts."""
+"""Kinds whose vocabulary size cannot be chosen. `bytes` has 384 tokens; `characters` has the reserved tokens
+and the characters of the texts.
+"""
 
 REPRODUCIBLE = frozenset({"byte_bpe", "bpe", "bytes", "characters"})
 """Kinds whose training on the same texts always gives the same file."""
@@ -33,7 +35,9 @@ NOTICES: Mapping[str, str] = MappingProxyType(
         "unigram": "unigram takes 5 to 15 seconds of one core for every MB of text; a sample of some 50 MB is usually enough"
     }
 )
-"""Notices before slow trainings. Measured on English Wikipedia and Python code, one core, 2026-11-22."""
+"""Notices shown before slow training. Times were measured on English Wikipedia and Python code, one core,
+2026-11-22.
+"""
 
 _KNOBS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -58,13 +62,13 @@ def train(
     pattern: str | None = None,
     unknown: str | None = None,
 ) -> bytes:
-    """Train a tokenizer of `kind`; return the content of its `tokenizer.json`.
+    """Train a tokenizer of `kind` and return the content of its `tokenizer.json`.
 
-    `texts` may be read more than once, so it must not be an iterator. `coverage` (the share of the characters
-    that are known) is ignored for `bytes`, `byte_bpe` and `characters`. `vocab_size` must be None for
+    `texts` may be read more than once, so it must not be an iterator. `coverage`, the share of characters
+    that are known, is ignored for `bytes`, `byte_bpe` and `characters`. `vocab_size` must be None for
     `characters`, whose vocabulary follows from the texts, and may be None for `bytes`. Raises ValueError for
     any other option that the kind does not have, for a `vocab_size` that it does not allow, and in the cases
-    that the training function of the kind lists.
+    listed by the kind's training function.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")

@@ -1,5 +1,5 @@
-"""Train a unigram language model (Kudo 2018) as T5 uses it through SentencePiece: `▁` is a space, sentinels
-are reserved.
+"""Train a unigram language model (Kudo 2018) as T5 uses it through SentencePiece. `▁` stands for a space, and
+the sentinels are reserved tokens.
 
 Hugging Face `tokenizers` produces a different file in every run, even with one thread, so a trained file
 cannot be reproduced.
@@ -15,14 +15,14 @@ from tokenizer.vocabulary.specials import SPECIALS, UNK
 def train_unigram(
     texts: Iterable[str], vocab_size: int, *, lowercase: bool = False, coverage: float = COVERAGE
 ) -> bytes:
-    """Train a unigram vocabulary; return the content of its `tokenizer.json`. `texts` is read twice.
+    """Train a unigram vocabulary and return the content of its `tokenizer.json`. `texts` is read twice.
 
-    Ids: the reserved tokens (0 to 127), then the pieces. Texts are normalised as for T5 (`nmt_nfkc`): control
-    characters are removed, line ends and tabs become spaces, NFKC is applied, several spaces become one,
-    spaces at both ends are removed, and one is added before the first word. A run of characters outside
-    `coverage` is `<unk>`. Pieces have at most 16 characters.
+    The reserved tokens have the ids 0 to 127; the pieces follow. Texts are normalised as for T5 (`nmt_nfkc`):
+    control characters are removed, line ends and tabs become spaces, NFKC is applied, several spaces become
+    one, spaces at both ends are removed, and one is added before the first word. A run of characters outside
+    `coverage` becomes `<unk>`. Pieces have at most 16 characters.
 
-    Raises ValueError if the texts do not fill `vocab_size` or their characters alone exceed it, and for
+    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, and for
     values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, 1)

@@ -1,8 +1,8 @@
-"""Train BPE over the characters of words with an end-of-word mark (Sennrich et al. 2016), as in GPT (Radford
-et al. 2018).
+"""Train BPE on the characters of words with an end-of-word mark (Sennrich et al. 2016), as in GPT (Radford et
+al. 2018).
 
 The mark is added to every word before training and encoding, so `er` inside a word and `er` at its end are
-different tokens. `end_of_word_suffix` of Hugging Face's BPE does not reproduce the paper; a plain BPE over
+different tokens. `end_of_word_suffix` of Hugging Face's BPE does not reproduce the paper; a plain BPE on
 marked words does.
 """
 
@@ -13,8 +13,9 @@ from tokenizer.kinds.learned import COVERAGE, blank_unknown, check_request, know
 from tokenizer.vocabulary.specials import SPECIALS, UNK
 
 END_OF_WORD: Final = "␃"
-"""A single character, so that merges start with it as one symbol (the paper's figure has `·`, its code `</w>`). In a text
-it is read as a space, so no text can forge the end of a word."""
+"""A single character, so that merges treat it as one symbol (the paper's figure has `·`, its code `</w>`). In
+a text it is replaced by a space, so no text can forge the end of a word.
+"""
 
 # Punctuation marks and symbols are words of their own; a word ends before white space and at the end of the
 # text.
@@ -33,11 +34,11 @@ def train_word_bpe(
     """Train a BPE with an end-of-word mark and return the content of its `tokenizer.json`, which depends only
     on the multiset of texts and the options. `texts` is read twice.
 
-    Ids: the reserved tokens (0 to 127), the characters of the texts ordered by code point, then one token per
-    merge. White space is not kept: decoding writes one space between words. `lowercase` is as in GPT.
-    Characters outside `coverage` are `<unk>`.
+    Ids are assigned in order to the reserved tokens (0 to 127), to the characters of the texts ordered by
+    code point, and to one token per merge. White space is not kept: decoding writes one space between words.
+    `lowercase` folds case, as in GPT. Characters outside `coverage` become `<unk>`.
 
-    Raises ValueError if the texts do not fill `vocab_size` or their characters alone exceed it, and for
+    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, and for
     values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
@@ -55,7 +56,9 @@ def train_word_bpe(
 
 
 def word_normalizer(lowercase: bool) -> Any:
-    """Return the `tokenizers` normaliser that adds the mark to the end of every word."""
+    """Return the `tokenizers` normaliser that applies NFC, folds case with `lowercase`, separates
+    punctuation, and adds the mark to the end of every word.
+    """
     from tokenizers import Regex, normalizers
 
     steps = [normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])]

@@ -1,8 +1,8 @@
-"""Train WordPiece as in BERT (Devlin et al. 2019; Wu et al. 2016): words are cut into the longest known
+"""Train WordPiece as in BERT (Devlin et al. 2019; Wu et al. 2016). Words are cut into the longest known
 pieces, and pieces that do not begin a word start with `##`.
 
-Hugging Face `tokenizers` learns the pieces by BPE merges, as its BERT tokenizer does, and produces a
-different vocabulary in every run, even with one thread, so a trained file cannot be reproduced.
+Hugging Face `tokenizers` learns the pieces by BPE merges, as its BERT tokenizer does. It produces a different
+vocabulary in every run, even with one thread, so a trained file cannot be reproduced.
 """
 
 from collections.abc import Iterable
@@ -19,12 +19,12 @@ def train_wordpiece(
     coverage: float = COVERAGE,
     min_frequency: int = 2,
 ) -> bytes:
-    """Train a WordPiece vocabulary; return the content of its `tokenizer.json`. `texts` is read twice.
+    """Train a WordPiece vocabulary and return the content of its `tokenizer.json`. `texts` is read twice.
 
-    Ids: the reserved tokens (0 to 127), then characters and pieces. `lowercase` is that of BERT uncased:
-    lower case, accents stripped. Texts are cleaned and cut as in BERT: control characters are removed, and
-    every Chinese character and punctuation mark is a word. A word of more than 100 characters, or with a
-    character outside `coverage`, is `<unk>`.
+    The reserved tokens have the ids 0 to 127; characters and pieces follow. `lowercase` is as in BERT
+    uncased: case is folded and accents are stripped. Texts are cleaned and cut as in BERT: control characters
+    are removed, and every Chinese character and punctuation mark is a word. A word of more than 100
+    characters, or with a character outside `coverage`, becomes `<unk>`.
 
     Raises ValueError if the texts do not fill `vocab_size`, and for values out of range.
     """

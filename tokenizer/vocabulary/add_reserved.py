@@ -7,12 +7,12 @@ from tokenizer.vocabulary.specials import SPECIALS, required_tokens
 
 
 def add_reserved(definition: Definition, wanted: Iterable[str]) -> bytes:
-    """Return the content of a `tokenizer.json` with the reserved tokens of `wanted` that it lacks, under new
-    ids at its end.
+    """Return the content of a `tokenizer.json`, extended by the reserved tokens that `wanted` asks for and
+    the vocabulary lacks. They get new ids at the end.
 
-    `wanted` are objectives or tokens, as in `specials.required_tokens`. A token is lacking if none of the
-    vocabulary's own tokens plays its role. Text is encoded as before. Raises ValueError for an unknown name,
-    and if a reserved name is an ordinary token of the vocabulary.
+    `wanted` contains names of objectives or tokens, as in `specials.required_tokens`. A reserved token is
+    lacking if no special token of the vocabulary plays its role. Text is encoded as before. Raises ValueError
+    for an unknown name, and if a reserved name is an ordinary token of the vocabulary.
     """
     from tokenizers import AddedToken, Tokenizer
 

@@ -1,9 +1,10 @@
-"""Read a `tokenizer.json`, and derive the copy of it that encodes untrusted text.
+"""Read a `tokenizer.json`, and derive from it the copy that encodes untrusted text.
 
 Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special
-token, and `encode_special_tokens=True` is not saved in the file. A copy without special added tokens encodes
-such a string as plain characters in both libraries. Unigram vocabularies also contain the special tokens as
-pieces with the best score, so the copy gives them names that cannot occur in a text.
+token, and the setting `encode_special_tokens=True` is not saved in the file. A copy without special added
+tokens encodes such a string as plain characters in both libraries. Unigram vocabularies also contain the
+special tokens as pieces with the best score, so the copy gives these pieces names that cannot occur in a
+text.
 """
 
 import json
@@ -21,7 +22,7 @@ from tokenizer.vocabulary.specials import map_roles
 KINDS = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "word_level"}
 BYTE_VALUES = 256
 ANY_CHARACTER = r"[\s\S]"
-"""The regex by which vocabularies of characters cut a text; a dot does not match line feeds."""
+"""The regex with which character vocabularies cut a text. A dot would not match line feeds."""
 _NO_SPACE = {"add_prefix_space": False, "prepend_scheme": "never"}  # in ByteLevel and in Metaspace
 
 
@@ -35,7 +36,7 @@ class Definition:
     @cached_property
     def kind(self) -> str:
         """The kind of vocabulary: `byte_bpe`, `bytes` (ids are bytes plus `first_byte`), `bpe`, `wordpiece`,
-        `unigram`, `characters` (a text is cut into characters, each an id) or `word_level`.
+        `unigram`, `characters` (every character of a text is a token) or `word_level`.
         """
         model = self.data["model"]["type"]
         if model == "WordLevel" and self._cuts_characters:
@@ -48,8 +49,8 @@ class Definition:
 
     @cached_property
     def first_byte(self) -> int | None:
-        """The id of byte 0 if ids are bytes plus a constant (no merges, 256 consecutive ids, every byte
-        kept), else None.
+        """The id of byte 0 if every id is a byte plus a constant, else None. This requires no merges, 256
+        consecutive ids and a text that is not changed before encoding.
         """
         model = self.data["model"]
         first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
@@ -60,20 +61,22 @@ class Definition:
 
     @cached_property
     def roles(self) -> dict[str, int]:
-        """Special tokens by their role in `tokenizer.vocabulary.specials` if they have one, else by their own
-        name.
+        """The ids of special tokens. A token is listed under its role in `tokenizer.vocabulary.specials`, or
+        under its own name if it has no role.
         """
         return map_roles(self.specials)
 
     @cached_property
     def specials(self) -> dict[str, int]:
-        """Special tokens that the file declares, in the order of their ids."""
+        """The ids of the special tokens that the file declares, by token, in the order of the ids."""
         declared = {token["content"]: token["id"] for token in self.data["added_tokens"] if token["special"]}
         return dict(sorted(declared.items(), key=lambda item: item[1]))
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id of the unknown token, the only special token that text may yield."""
+        """The id of the unknown token, which is the only special token that text may yield. None if the
+        vocabulary has no unknown token.
+        """
         model = self.data["model"]
         if model["type"] == "Unigram":
             return model["unk_id"]
@@ -81,8 +84,8 @@ class Definition:
 
     @cached_property
     def tokens(self) -> dict[int, str]:
-        """Tokens by id, as written in the file (byte-level vocabularies write each byte as one printable
-        character).
+        """Tokens by id, as written in the file. Byte-level vocabularies write each byte as one printable
+        character.
         """
         vocabulary = self.data["model"]["vocab"]
         named = enumerate(entry[0] for entry in vocabulary) if isinstance(vocabulary, list) else _by_id(vocabulary)
@@ -90,7 +93,7 @@ class Definition:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The number of rows of an embedding table: one more than the greatest id."""
+        """The number of rows that an embedding table needs: one more than the largest id."""
         return max(self.tokens) + 1
 
     @property
@@ -100,22 +103,24 @@ class Definition:
 
     @cached_property
     def end_of_word(self) -> str | None:
-        """The mark at the end of the last token of each word, or None."""
+        """The mark that ends the last token of each word, or None."""
         suffix: str | None = self.data["model"].get("end_of_word_suffix")
         decoder = self.data["decoder"] or {}
         return suffix or (decoder["suffix"] if decoder.get("type") == "BPEDecoder" else None) or None
 
     @cached_property
     def plain_json(self) -> str:
-        """The copy that encodes text: without special tokens, truncation, padding, dropout and post-processing."""
+        """The copy of the file that encodes text, without special tokens, truncation, padding, dropout and
+        post-processing.
+        """
         dropped = {"truncation": None, "padding": None, "post_processor": None}
         changed = {"added_tokens": self._plain_added, "model": self._plain_model()}
         return json.dumps({**self.data, **dropped, **changed}, ensure_ascii=False)
 
     @cached_property
     def within_text_json(self) -> str:
-        """The copy that encodes part of a text that is already normalised: `plain_json` without a normaliser,
-        and without the space that some pre-tokenizers add before a text.
+        """The copy of the file that encodes part of a text that is already normalised. It is `plain_json`
+        without a normaliser and without the space that some pre-tokenizers add before a text.
         """
         cutter = self.data["pre_tokenizer"]
         parts = [
@@ -128,8 +133,8 @@ class Definition:
         )
 
     def _plain_model(self) -> dict[str, Any]:
-        """Return the model without dropout, with its special tokens renamed to names with a space, which no
-        word has.
+        """Return the model without dropout. Unless it is a BPE, its special tokens are renamed to names that
+        contain spaces and so cannot occur as words.
         """
         model = {**self.data["model"]}
         special = set(self.specials.values())
@@ -145,8 +150,8 @@ class Definition:
         return model
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the UTF-8 bytes that a token represents; for kinds that are not byte-level, those of its
-        written form.
+        """Return the UTF-8 bytes that a token represents. For kinds that are not byte-level, these are the
+        bytes of the token as written.
         """
         token = self.tokens[token_id]
         if not self._byte_level or token_id in self._added:
@@ -154,10 +159,10 @@ class Definition:
         return bytes(map(_byte_of_character().__getitem__, token))
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
-        """Return the number of bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special
-        tokens and unused ids.
+        """Return the number of bytes of text that each id covers, int64 of shape (vocab_size,). It is 0 for
+        special tokens and unused ids.
 
-        Raises ValueError if the lengths of the tokens of a text do not add up to its length.
+        Raises ValueError unless the byte lengths of a text's tokens always add up to the length of the text.
         """
         if reason := self._byte_length_obstacle():
             raise ValueError(
@@ -173,7 +178,7 @@ class Definition:
 
     @property
     def keeps_bytes(self) -> bool:
-        """Whether the tokens of a text are consecutive bytes of it, so that `byte_lengths` is defined."""
+        """Whether the tokens of a text are its consecutive bytes, so that `byte_lengths` is defined."""
         return self._byte_length_obstacle() is None
 
     def _changes_text(self) -> str | None:
@@ -216,7 +221,7 @@ class Definition:
 
     @cached_property
     def characters(self) -> dict[str, int]:
-        """The id of each character of a vocabulary of `characters`."""
+        """The id of each character in a vocabulary of the kind `characters`."""
         special = set(self.specials.values())
         vocabulary: dict[str, int] = self.data["model"]["vocab"]
         return {token: number for token, number in vocabulary.items() if len(token) == 1 and number not in special}
@@ -227,7 +232,9 @@ class Definition:
 
 
 def read_definition(path: str) -> Definition:
-    """Read the `tokenizer.json` at `path`, which is the file or its directory. Raises ValueError if it cannot be read."""
+    """Read the `tokenizer.json` at `path`, which is the file or its directory. Raises ValueError if the file
+    cannot be read.
+    """
     from tokenizers import Tokenizer
 
     file = local_path(path)
@@ -270,8 +277,8 @@ def characters_of_bytes() -> tuple[str, ...]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """Return GPT-2's table: printable Latin-1 characters represent their own byte; U+0100 and on represent
-    the others, in order.
+    """Return GPT-2's table of the byte that each character represents. Printable Latin-1 characters represent
+    their own bytes. The characters from U+0100 on represent the other bytes, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [value for value in range(BYTE_VALUES) if value not in printable]

@@ -1,10 +1,10 @@
-"""The reserved tokens with fixed ids at the start of every vocabulary trained here, and their names in other
-tokenizers.
+"""The reserved tokens, which have fixed ids at the start of every vocabulary trained here, and their names in
+other tokenizers.
 
 Readers of token shards add these tokens; text never yields them (see `tokenizer.encode`). They cover the
-objectives of all families: padding, document marks, BERT's classification and masking, T5's 100 sentinels,
-the marks of fill-in-the-middle (Bavarian et al. 2022), and spares. No objective therefore needs another
-vocabulary.
+objectives of all families: padding, document marks, BERT's classification and masking tokens, T5's 100
+sentinels, the marks of fill-in-the-middle (Bavarian et al. 2022), and spare tokens. No objective therefore
+needs a different vocabulary.
 """
 
 import difflib
@@ -21,7 +21,7 @@ SPECIALS: tuple[str, ...] = (
     *(FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX, FIM_PAD),  # 107 to 110
     *SPARES,  # 111 to 127
 )
-"""All reserved tokens; the position is the id."""
+"""All reserved tokens. The position of a token is its id."""
 
 SPECIAL_IDS: dict[str, int] = {token: number for number, token in enumerate(SPECIALS)}
 
@@ -38,15 +38,17 @@ ALIASES: dict[str, tuple[str, ...]] = {
     FIM_SUFFIX: ("<|fim_suffix|>", "<fim-suffix>", "<SUF>"),
     FIM_PAD: ("<|fim_pad|>", "<fim-pad>"),
 }
-"""Names of these tokens in published tokenizers, the likeliest first: BERT, RoBERTa and BART (`<s>` both begins a text and
-classifies it), T5, GPT-2 (`<|endoftext|>` separates documents, so it begins and ends them), Llama, StarCoder, Code Llama."""
+"""Names of the reserved tokens in published tokenizers, the likeliest first: BERT, RoBERTa and BART (`<s>` is
+both the start of a text and the classification token), T5, GPT-2 (`<|endoftext|>` separates documents, so it
+is both their start and their end), Llama, StarCoder, Code Llama.
+"""
 
 
 def map_roles(declared: Mapping[str, int]) -> dict[str, int]:
-    """Map roles to the ids of special tokens, ordered by id.
+    """Return the ids of special tokens by role, ordered by id. `declared` maps special tokens to ids.
 
-    One token may have two roles (GPT-2's `<|endoftext|>` is `<bos>` and `<eos>`). A token without a role
-    keeps its name.
+    One token may have two roles (GPT-2's `<|endoftext|>` is `<bos>` and `<eos>`). A token without a role is
+    listed under its own name.
     """
     roles = {}
     for role in SPECIALS:
@@ -83,12 +85,14 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "translation_lm": (PAD, MASK, CLS, SEP),
     "all": SPECIALS,
 }
-"""The reserved tokens that each objective of `trainers.objectives` uses with any model; `mixture` is UL2's."""
+"""The reserved tokens that each objective of `trainers.objectives` uses, whatever the model. `mixture` is the
+mixture of UL2.
+"""
 
 
 def required_tokens(names: Iterable[str]) -> frozenset[str]:
-    """Return the reserved tokens that the named objectives of REQUIRED_BY need. The name of a token selects
-    that token. Raises ValueError for any other name.
+    """Return the reserved tokens that objectives need. A name is an objective in REQUIRED_BY or a reserved
+    token, which stands for itself. Raises ValueError for any other name.
     """
     tokens: set[str] = set()
     for name in names:
@@ -103,10 +107,12 @@ def required_tokens(names: Iterable[str]) -> frozenset[str]:
 
 
 def add_fallback_marks(roles: Mapping[str, int]) -> dict[str, int]:
-    """Add `<bos>` and `<eos>` to roles (of `map_roles`) that lack them, represented by another special token.
+    """Return roles (from `map_roles`) in which another special token serves as `<bos>` or `<eos>` if the role
+    is missing.
 
-    If one of the two is declared, it serves as both, as in GPT-2; otherwise BERT's `<cls>` and `<sep>` begin
-    and end a text. The published tokenizer of GPT declares only `<unk>`, which then separates documents.
+    If only one of the two exists, it serves as both, as in GPT-2. Otherwise BERT's `<cls>` and `<sep>` begin
+    and end a text. As a last resort `<unk>` separates documents: the published tokenizer of GPT declares no
+    other special token.
     """
     candidates = {BOS: (BOS, EOS, CLS, UNK), EOS: (EOS, BOS, SEP, UNK)}
     marks = {mark: next((roles[name] for name in names if name in roles), None) for mark, names in candidates.items()}

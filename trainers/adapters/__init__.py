@@ -1,9 +1,9 @@
-"""Methods of fine-tuning. A method decides which parameters of a pretrained model are trained and which are
-added.
+"""Methods of fine-tuning. A method decides which parameters of a pretrained model are trained and which new
+ones are added.
 
-The protocol is `shared.training_method`. To add a method, add a file to `weights` (it trains parameters of
-the base, or adds to its matrices), `inserted` (new layers) or `virtual` (tokens or keys that are not part of
-the text), and add its class to the union `Method`.
+The protocol is `shared.training_method`. To add a method, add a file to `weights` (methods that train
+parameters of the base, or add to its matrices), `inserted` (new layers) or `virtual` (tokens or keys that are
+not part of the text), and add its class to the union `Method`.
 """
 
 from typing import get_args

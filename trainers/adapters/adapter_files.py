@@ -1,11 +1,11 @@
 """An adapter as a directory: the parameters that a method has trained, without its base.
 
-`adapter_model.safetensors` holds the tensors. If peft supports the method, they are in its layout and
-`adapter_config.json` is its configuration, so that `PeftModel.from_pretrained(base, directory)` gives the
+`adapter_model.safetensors` holds the tensors. If peft supports the method, they are in peft's layout, and
+`adapter_config.json` is peft's configuration, so that `PeftModel.from_pretrained(base, directory)` gives the
 same results. Otherwise the tensors are stored under our parameter names. If the stock model for the task has
-the same head, the head is among peft's `modules_to_save`, and `base` is that stock model with a new head of
-the same size. Otherwise the head is in `task_head.safetensors`. `gristmill.json`, written last, records the
-method, the architecture and the fingerprint of the base.
+the same head, the head is among peft's `modules_to_save`, and `base` must be this stock model with a new head
+of the same size. Otherwise the head is in `task_head.safetensors`. `gristmill.json`, written last, records
+the method, the architecture and the fingerprint of the base.
 """
 
 import json
@@ -36,9 +36,9 @@ _TENSORS, _HEAD, _RECORD, _PEFT = (
 
 
 def base_fingerprint(network: Any, architecture: str) -> str:
-    """Return the xxh3_128 digest of the names, shapes and fp32 values of the parameters of the stacks. Heads
-    and the pooler are excluded: a base may lack them, and then their values are random. Call it before a
-    method is applied.
+    """Return the xxh3_128 digest of the names, shapes and fp32 values of the stacks' parameters. Heads and
+    the pooler are excluded: a base may lack them, and then their values are random. Call this before a method
+    is applied.
     """
     import torch
     import xxhash
@@ -54,9 +54,9 @@ def base_fingerprint(network: Any, architecture: str) -> str:
 
 @dataclass(frozen=True)
 class StockHead:
-    """The head of a task in the stock model that peft wraps. `names` maps our names of its parameters to the
-    stock names. `stacks` is (our prefix, the stock prefix) of the names in the stacks. `task_type` is peft's
-    name for the kind of task.
+    """The head of a task in the stock model that peft wraps. `names` maps our names of the head's parameters
+    to the stock names. `stacks` is (our prefix, stock prefix) for the names of parameters in the stacks.
+    `task_type` is peft's name for the kind of task.
     """
 
     names: Mapping[str, str]
@@ -72,8 +72,8 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Map names to the names that peft gives them in the stock model: our names of the head's parameters,
-        and `own`, which are peft's names in our model.
+        """Return a mapping to peft's names in the stock model, from our names of the head's parameters and
+        from the names in `own`, which peft would use in our model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {
@@ -93,8 +93,9 @@ def save_adapter(
 ) -> None:
     """Write the parameters of `network` that `method` has trained to a new directory.
 
-    `base` is the fingerprint of the base. `path` is the path at which peft looks for the base; None records
-    no path. If `head` is None, the head of the task is stored in a file of its own instead of for peft.
+    `base` is the fingerprint of the base. `path` is the path where peft looks for the base, or None to record
+    no path. `head` is the head of the task in the stock model. If it is given and the method uses peft's
+    layers, the head is stored in peft's file; otherwise it is stored in a separate file.
     """
     directory.mkdir(parents=True)
     config = method.peft_config(network, architecture, family)

@@ -1,4 +1,6 @@
-"""`features`, `probe`, `similarity`, `heads` and `next-tokens`: look into a model."""
+"""`features`, `probe`, `similarity`, `heads` and `next-tokens`: analyse a model's states, attention heads and
+predictions.
+"""
 
 import argparse
 import sys
@@ -28,7 +30,7 @@ _TOKENS = 5000  # of a text whose next tokens are shown
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that look into a model."""
+    """Add the commands `features`, `probe`, `similarity`, `heads` and `next-tokens`."""
     features = commands.add_parser("features", help="write hidden states of the texts of a file, of any layer")
     features.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
     features.add_argument(
@@ -229,7 +231,7 @@ def _text_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Exam
 
 
 def _settings(given: Sequence[str], names: tuple[str, ...]) -> dict[str, str]:
-    """Return name=value settings as a mapping. Raises ConfigError for other words."""
+    """Return name=value settings as a mapping. Raises ConfigError for anything else."""
     named, others = split_settings(given, names)
     if others:
         near = near_match(others[0].partition("=")[0], names)

@@ -1,4 +1,6 @@
-"""`recipes`, `objectives` and `schema`: what training files can name."""
+"""`recipes`, `objectives` and `schema`: list the recipes and objectives that training files can name, and
+print the JSON Schema of a file.
+"""
 
 import argparse
 import json
@@ -9,7 +11,7 @@ from gristmill.json_schema import schema_of
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that list names."""
+    """Add the commands `recipes`, `objectives` and `schema`."""
     recipes = commands.add_parser("recipes", help="the recipes that `pretrain` takes, and what they are")
     recipes.set_defaults(handler=_recipes)
     objectives = commands.add_parser("objectives", help="the objectives of pretraining, and what they do")

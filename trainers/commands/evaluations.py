@@ -1,4 +1,6 @@
-"""`evaluate`: the losses of a model on a corpus, or the scores of one or several models on tasks and texts."""
+"""`evaluate`: measure the losses of a model on a corpus, or the scores of one or more models on tasks and
+texts.
+"""
 
 import argparse
 import operator
@@ -30,9 +32,9 @@ _SETTINGS = ("shots", "seed", "limit", "pseudo", "window", "calibrate", "balance
 _NAMED = (*_ASKS, "corpus", "data", "splits", *_SETTINGS)
 LIKELIHOOD = "likelihood"  # the suite of held-out documents, which has no task files
 Requirement = tuple[str, str, str, float, str]
-"""Task or suite, score, comparison, bound, and the text of a requirement."""
+"""A requirement: task or suite, score, comparison, bound, and the text that was given."""
 Known = dict[tuple[str, str], list[tuple[str, float]]]
-"""(Model, value) by (task or suite, score)."""
+"""{(task or suite, score): [(model, value), ...]}"""
 _REQUIREMENT = re.compile(r"(.+)\.(\w+)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
 _COMPARES: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -142,7 +144,9 @@ def _write_items(output: LocalPath, named: Mapping[str, str], models: list[str])
 def _checkpoints(
     options: argparse.Namespace, runs: list[LocalPath], named: Mapping[str, str], requirements: list[Requirement]
 ) -> int:
-    """Evaluate checkpoints of runs. Requirements are on the average of the last ones."""
+    """Evaluate checkpoints of runs. A requirement is checked against a score averaged over the last
+    checkpoints of each run.
+    """
     from gristmill.storage.store import write_json
     from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
     from trainers.evaluation.checkpoints.history_lines import history_lines
@@ -248,7 +252,9 @@ def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
 
 
 def _held_out(model: LocalPath, named: Mapping[str, str], limit: int | None) -> "list[Examples]":
-    """Return the held-out documents of the corpora, by default those of a run."""
+    """Return the held-out documents of the given corpora, by default the corpora that the model was trained
+    on.
+    """
     from trainers.config.job_kinds import as_pretraining
     from trainers.evaluation.suites.corpus_texts import corpus_texts
     from trainers.inference.export_form import ORIGIN, read_export
@@ -275,7 +281,7 @@ def _settings(named: Mapping[str, str]) -> "EvaluationSettings":
 
 
 def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task | HarnessTask, str]]]":
-    """Return the suite, if there is one, and every task with its split."""
+    """Return the suite, or None if none is named, and a (task, split) pair for everything to evaluate."""
     from trainers.evaluation.suites.text_bits import SPLIT, text_task
     from trainers.tasks.load_task import load_suite, load_task
 
@@ -292,7 +298,9 @@ def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task |
 
 
 def _load(name: str, shots: str | None) -> "Task | HarnessTask":
-    """Load a task of ours, or one in the format of lm-evaluation-harness, in which `shots` replaces `num_fewshot`."""
+    """Load one of our tasks, or a task in the format of lm-evaluation-harness, in which `shots` replaces
+    `num_fewshot`.
+    """
     from trainers.tasks.harness_format.harness_task import is_harness_task, load_harness_task
     from trainers.tasks.load_task import load_task
 
@@ -302,8 +310,8 @@ def _load(name: str, shots: str | None) -> "Task | HarnessTask":
 
 
 def _splits(task: "Task | HarnessTask", named: str | None) -> tuple[str, ...]:
-    """Return the named splits; by default `dev`, or else the last split with gold. A task of lm-evaluation-harness names its
-    split itself.
+    """Return the named splits. The default is `dev` if its gold is known, otherwise the last split whose gold
+    is known. A task of lm-evaluation-harness names its own split.
     """
     from trainers.tasks.harness_format.harness_task import HarnessTask
 

@@ -11,7 +11,7 @@ _NAMED_RUNS = 4  # runs whose names go into the file name of a report of several
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that examine runs."""
+    """Add the commands `report`, `cost` and `blame`."""
     report = commands.add_parser("report", help="one HTML page of curves, data, events and settings of runs")
     report.add_argument("runs", metavar="RUN", nargs="+", type=local_path, help="several are overlaid and compared")
     report.add_argument(

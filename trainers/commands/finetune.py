@@ -1,4 +1,4 @@
-"""`finetune`: train a base on a task, or on every task of a suite."""
+"""`finetune`: train a base on one or more tasks, or on every task of a suite."""
 
 import argparse
 import gc
@@ -44,7 +44,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 @dataclass(frozen=True)
 class _Request:
-    """One run: its directory, its task, its setting in a sweep, and how it differs from the defaults."""
+    """One run to train: its directory, its task (or several, joined by commas), its setting in a sweep, and
+    all overrides of its job's fields.
+    """
 
     run: LocalPath
     task: str
@@ -113,7 +115,7 @@ def _directory(output: LocalPath, task: str | None, setting: "Setting", seed: in
 
 
 def _job(request: _Request, named: dict[str, str]) -> "Finetuning":
-    """Return the job of a request, not yet resolved."""
+    """Return the job of a request, which is not yet resolved."""
     from gristmill.config import near_match, override, parse, plain
     from trainers.adapters import METHODS
     from trainers.config.finetuning import Finetuning
@@ -216,9 +218,9 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
 
 def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetuning":
-    """Resolve the job of a run. Every error that would otherwise come later is raised here, before anything
-    is written, because a corrected command could not continue a half-written run directory. The splits to be
-    scored at the end are therefore read here too.
+    """Resolve the job of a run. Errors that would otherwise only come up later are raised here, before
+    anything is written, because a corrected command could not continue a half-written run directory. For this
+    reason, the splits that are scored at the end are also read here.
     """
     from trainers.engine.hardware.compiler import check_compiler
     from trainers.inference.base import check_model
@@ -236,7 +238,7 @@ def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetu
 
 
 def _describe(job: "Finetuning", config: "Finetuning", corpus: "TaskCorpus", opened: "Opened") -> None:
-    """Print what a run begins with, and what has changed since it began."""
+    """Print the model and the data of a run, and what has changed since it began."""
     from trainers.data.examples.task_corpus import task_training
     from trainers.runs.resolve_finetuning import describe_tasks
 
@@ -248,7 +250,7 @@ def _describe(job: "Finetuning", config: "Finetuning", corpus: "TaskCorpus", ope
 
 
 def _show_results(runs: Sequence[LocalPath], suite: "Suite | None") -> None:
-    """Print the table of several finished runs, and the score of their suite."""
+    """Print the table of several finished runs and, for a suite, its score."""
     from trainers.report.task_table import read_results, suite_lines, table
 
     results = read_results(runs)

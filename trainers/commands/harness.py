@@ -1,4 +1,4 @@
-"""`harness`: tasks of lm-evaluation-harness, scored by a model of ours."""
+"""`harness`: score tasks of lm-evaluation-harness with one of our models."""
 
 import argparse
 import os

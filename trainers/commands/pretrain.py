@@ -1,4 +1,4 @@
-"""`pretrain`: train models."""
+"""`pretrain`: train a recipe on a corpus."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command that pretrains."""
+    """Add the command `pretrain`."""
     pretrain = commands.add_parser("pretrain", help="train a recipe on a corpus; the same command resumes")
     pretrain.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a resolved.yaml")
     pretrain.add_argument(
@@ -92,7 +92,7 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 
 def _is_follower() -> bool:
-    """Whether torchrun started this process as a worker other than the first."""
+    """Return whether torchrun started this process as a worker other than the first."""
     return os.environ.get("RANK", "0") != "0"
 
 
@@ -115,8 +115,8 @@ def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: LocalPath, wor
 def _describe(
     recipe: Mapping[str, Any], where: str, config: "Pretraining", corpus: "TrainingCorpus", opened: "Opened"
 ) -> None:
-    """Print how the resolved configuration differs from the recipe, what changed since the run began, and
-    what data the budget covers.
+    """Print how the resolved configuration differs from the recipe, what has changed since the run began, and
+    how much data the budget covers.
     """
     from gristmill.config import plain
     from trainers.data.packed_corpus import training_data

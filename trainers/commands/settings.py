@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return (the settings whose name is in `names`, as a mapping; the other settings, unchanged)."""
+    """Return the settings whose name is in `names`, as a mapping, and all other settings, unchanged."""
     named = {key: value for key, _, value in (s.partition("=") for s in settings) if key in names}
     return named, [setting for setting in settings if setting.partition("=")[0] not in names]
 
 
 def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories or URLs in `corpus=A,B`. Raises ConfigError for one that can be neither."""
+    """Return the directories or URLs in `corpus=A,B`. Raises ConfigError for a value that is neither."""
     corpora = tuple(filter(None, named.get("corpus", "").split(",")))
     for name in corpora:
         parse_location(name)
@@ -26,7 +26,7 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
 
 def read_weights(data: "Data") -> "Data":
     """Return `data` with its weights read from a file if they name a YAML file, such as the proposal of a
-    study: the mapping `weights` in that file. Raises ConfigError if the file has none.
+    study. The file must have a mapping `weights`, otherwise ConfigError is raised.
     """
     from gristmill.config import load_yaml, parse, plain
     from trainers.config.pretraining import Data

@@ -1,4 +1,6 @@
-"""`study`: take a question about training data from one file to a verdict, or fit laws to existing runs."""
+"""`study`: run a study, which answers a question about training data and is defined in a single file, or fit
+laws to existing runs.
+"""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands of studies."""
+    """Add the command `study` and its verbs."""
     study = commands.add_parser("study", help="a question about training data: proxy runs, laws, proposal, verdict")
     verbs = study.add_subparsers(required=True, metavar="VERB")
     plan = verbs.add_parser("plan", help="runs, tokens, operations, time and disk; nothing is trained")
@@ -77,7 +79,7 @@ def _add_study(parser: argparse.ArgumentParser, required: bool) -> None:
 
 
 def _add_ray(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of runs that are tasks of Ray."""
+    """Add the arguments for training runs as Ray tasks."""
     parser.add_argument(
         "--ray",
         action="store_true",
@@ -88,7 +90,7 @@ def _add_ray(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a study, or a table of runs and its laws."""
+    """Add the arguments that name a study, or a table of runs instead, and the arguments of its laws."""
     _add_study(parser, required=False)
     parser.add_argument("--ratios", metavar="FILE", type=local_path, help="CSV instead of a study: a mixture per run")
     parser.add_argument("--metrics", metavar="FILE", type=local_path, help="CSV instead of a study: metrics per run")
@@ -120,7 +122,7 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
 
 
 def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """Return the study that a command names, if any, and its settings."""
+    """Return the study that a command names, or None, and the command's settings."""
     named = [word for word in options.overrides if "=" not in word]
     if len(named) > 1:
         raise ConfigError(f"{named[1]!r}: expected one study, then a.b=value")
@@ -128,7 +130,7 @@ def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
 
 
 def _open(options: argparse.Namespace) -> tuple["OpenStudy", LocalPath]:
-    """Open the study that a command names."""
+    """Open the study that a command names, and return it with its directory."""
     from trainers.studies.designs.study_runs import open_study
 
     study, root = _load(options)
@@ -149,8 +151,8 @@ def _load(options: argparse.Namespace) -> "tuple[Study, LocalPath]":
 
 
 def _is_study(options: argparse.Namespace) -> bool:
-    """Return whether `fit` or `propose` is given a study rather than two tables. Raises ConfigError for
-    neither, for both, and for one table.
+    """Return whether `fit` or `propose` is given a study rather than two tables. Raises ConfigError if
+    neither or both are given, or only one table.
     """
     name, _ = _split(options)
     tables = [given for given in (options.ratios, options.metrics) if given is not None]
@@ -186,7 +188,9 @@ def _plan(options: argparse.Namespace) -> int:
 def _train(
     runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int, resources: "RayResources | None" = None
 ) -> None:
-    """Train the runs that have no result yet, or a failed one: on Ray if `resources` are given, else in `workers` processes."""
+    """Train the runs that have no result yet or failed. They are trained on Ray if `resources` are given,
+    otherwise in `workers` processes.
+    """
     from gristmill.machine import usable_cores
     from trainers.studies.running.study_workers import StudyWorkers
     from trainers.studies.running.train_study_run import read_result
@@ -205,7 +209,9 @@ def _train(
 
 
 def _resources(options: argparse.Namespace) -> "RayResources | None":
-    """Return what each run takes of a Ray cluster; None without --ray."""
+    """Return the resources that each run takes on a Ray cluster, or None without --ray. Raises ConfigError
+    for invalid ones, and for resources without --ray.
+    """
     from trainers.studies.running.ray_runs import RayResources
 
     resources = RayResources(options.cpus_per_run, options.gpus_per_run)
@@ -415,7 +421,7 @@ def _propose_table(options: argparse.Namespace) -> int:
 
 
 def _sizes(words: list[str]) -> dict[str, float]:
-    """Return the sizes of the target by column, from NAME=SIZE."""
+    """Return the target sizes by column, given words of the form NAME=SIZE."""
     sizes = {}
     for word in words:
         name, _, size = word.rpartition("=")
@@ -429,7 +435,7 @@ def _sizes(words: list[str]) -> dict[str, float]:
 
 
 def _table(options: argparse.Namespace) -> "RunTable":
-    """Read the table of runs and print how many of its metrics are censored."""
+    """Read the table of runs, and print for each metric how many runs have no value (are censored)."""
     from trainers.studies.run_table import read_run_table
 
     better, chosen = options.higher_is_better, options.metric or ()

@@ -1,4 +1,4 @@
-"""`pairs`: the training examples of a task as pairs of texts, for a corpus."""
+"""`pairs`: write the training examples of a task as pairs of texts, for a corpus."""
 
 import argparse
 

@@ -9,7 +9,7 @@ from gristmill.terminal import printable
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that use a model."""
+    """Add the commands `generate`, `fill-mask`, `predict` and `export`."""
     generate = commands.add_parser("generate", help="continue a prompt")
     generate.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
     generate.add_argument("--prompt", default="", help="text to continue; empty to begin a document")

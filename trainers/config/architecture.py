@@ -18,19 +18,24 @@ EmbeddingSharing = Literal["gradient_disentangled", "shared"]
 
 @dataclass(frozen=True)
 class Traits:
-    """What a configuration must know about an architecture before its model is built.
+    """The properties of an architecture that a configuration needs before the model is built.
 
     `family` says which stacks it has; an objective lists the families that it can train. `positions` are the
     position schemes that it supports, its default first. `has` lists the optional fields of `Model` that
     apply to it. `decoder_start` is the special token that the decoder of a published encoder-decoder reads
     first; `transformers` starts generation with it. `feed_forward` is the default inner size as a multiple of
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
-    in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
-    the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
-    `bidirectional_lm` says the same of a forward and a backward language model, `decodes_neighbours` of decoders that write the
-    sentences before and after a sentence. `characters` says that positions are those of characters, which it reads in the place
-    of tokens. `window_objective` is the objective with which it can be trained in windows of a row, each of which begins with
-    what the one before left, if it carries anything.
+    in both directions within a prefix. `token_types` says whether token types distinguish the second of two
+    texts from the first.
+
+    Three flags each name a kind of pretraining: `permutes` predicts tokens in a random order,
+    `bidirectional_lm` trains a forward and a backward language model, and `decodes_neighbours` trains
+    decoders that write the sentences before and after a sentence. An architecture with a flag is pretrained
+    only in this way, and no other architecture is.
+
+    `characters` says that the model reads characters instead of tokens, and counts positions in characters.
+    `window_objective` is the objective with which it can be trained in windows of a row, each of which begins
+    with the state that the previous window left; None if the architecture carries no state.
     """
 
     family: Family
@@ -49,12 +54,12 @@ class Traits:
 
     @property
     def predicts_no_masks(self) -> bool:
-        """Whether it is an encoder that is never pretrained on masked tokens."""
+        """Whether the architecture is an encoder that is never pretrained on masked tokens."""
         return self.permutes or self.bidirectional_lm or self.decodes_neighbours
 
     @property
     def recurrent(self) -> bool:
-        """Whether it is recurrent: it has neither attention nor positions."""
+        """Whether the architecture is recurrent, with neither attention nor positions."""
         return self.positions == ("none",)
 
     @property
@@ -166,52 +171,62 @@ class Model:
 
     `layers` is the depth of each stack; `decoder_layers` overrides it for the decoder. `head_width` is the
     width of one head, which in T5 3B and 11B is not width / heads. `position` is one of the architecture's
-    schemes. The scheme `relative` clips distances at `relative_distance`. `gated` is T5 v1.1's feed-forward.
-    `tied` shares weights between the output layer and the embeddings, `tied_stacks` between encoder and
-    decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds the classifier of sentence pairs,
-    `boundary_head` the layers that objective span_boundary trains.
-    `rope_base` is the base of the global layers in ModernBERT. `norm_epsilon` belongs to Llama's RMS norm
+    schemes. The scheme `relative` clips distances at `relative_distance`. `gated` selects T5 v1.1's
+    feed-forward. `tied` shares weights between the output layer and the embeddings, `tied_stacks` between
+    encoder and decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds the classifier of sentence
+    pairs, `boundary_head` the layers that objective span_boundary trains. `rope_base` is the base of the
+    rotary positions, in ModernBERT only of its global layers. `norm_epsilon` belongs to Llama's RMS norm
     (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no `initializer_range`.
 
-    `embedding_size` is the width of the embeddings, which a matrix maps to `width`. A BERT with such embeddings is an ELECTRA
-    without a generator, which objective masked trains. `generator_size` adds the generator that objective replaced_tokens
-    trains: as many layers, with that share of the heads, the width and the feed-forward (Clark et al., 2020, table 6: 1/4 for
-    small and large, 1/3 for base). It shares the embeddings. A generator of DeBERTa has the whole width (1), and
-    `generator_layers` of depth (He et al., 2023, section 5.1: half). With `embedding_sharing: gradient_disentangled` the
-    discriminator's embeddings are the generator's plus a table of its own, and its loss trains only the latter (section 3.2);
-    with `shared` both losses train the same.
+    `embedding_size` is the width of the embeddings, which a matrix maps to `width`. For a BERT with such
+    embeddings, use electra without a generator and train it with objective masked. `generator_size` adds the
+    generator that objective replaced_tokens trains. The generator has as many layers as the discriminator,
+    and this share of its heads, width and feed-forward size (Clark et al., 2020, table 6: 1/4 for small and
+    large, 1/3 for base). The two share the embeddings. In DeBERTa, the generator has the whole width
+    (`generator_size: 1`) and `generator_layers` layers (He et al., 2023, section 5.1: half as many). With
+    `embedding_sharing: gradient_disentangled`, the discriminator's embeddings are the sum of the generator's
+    and a separate table, and the discriminator's loss trains only that table (section 3.2). With `shared`,
+    both losses train the same embeddings.
 
-    `layer_groups` divides the layers into groups of neighbours that share their parameters: `shared_parts` says whether
-    `all`, or only those of the `attention` or of the `feed_forward`, each with its norm (Lan et al., 2020, table 4). With as
-    many groups as layers, nothing is shared.
+    `layer_groups` divides the layers into groups of consecutive layers that share parameters. `shared_parts`
+    says which: `all`, only those of the `attention`, or only those of the `feed_forward`, each with its norm
+    (Lan et al., 2020, table 4). With as many groups as layers, nothing is shared.
 
-    In AWD-LSTM, `width` is that of the embeddings and of the last layer, and `feed_forward` that of the layers before it (400
-    and 1,150 as published). Of its words `embedding_dropout` are dropped, `input_dropout` of the units after the embeddings,
-    `hidden_dropout` of those between layers, `dropout` of those after the last, and `weight_dropout` of the recurrent weights.
+    In AWD-LSTM, `width` is the size of the embeddings and of the last layer, and `feed_forward` the size of
+    the layers before it (400 and 1,150 as published). `embedding_dropout` drops words, `input_dropout` units
+    after the embeddings, `hidden_dropout` units between layers, `dropout` units after the last layer, and
+    `weight_dropout` recurrent weights.
 
-    In ELMo, `width` is that of the states of both directions, each of which has half of it, as have the embeddings; and
-    `feed_forward` is the number of cells of a direction, which are projected to that half (1,024 and 4,096 as published).
-    With `character_filters` the vectors of tokens come from their characters, in the place of embeddings: by that many filters
-    (2,048 as published), in the proportions of those, and `highway_layers`; the output layer is then not tied.
+    In ELMo, `width` is the size of the states of both directions together. Each direction has half of it, and
+    so do the embeddings. `feed_forward` is the number of cells per direction, which are projected to that
+    half (1,024 and 4,096 as published). With `character_filters`, the vector of a token is computed from its
+    characters instead of being looked up in a table. There are `character_filters` filters (2,048 as
+    published), with the published proportions of filter widths, followed by `highway_layers`. The output
+    layer is then not tied to the embeddings.
 
-    In CANINE, `positions` are those of characters; each of the eight tables of hashed embeddings has as many rows (16,384 as
-    published). With `character_buckets` it has the decoder of CANINE-C, which objective masked_characters trains, in the place of
-    the output layer over tokens: it predicts that many classes, the remainders of code points.
+    In CANINE, `positions` is a number of characters, and each of the eight tables of hashed embeddings also
+    has `positions` rows (16,384 as published). `character_buckets` replaces the output layer over tokens with
+    the decoder of CANINE-C, which objective masked_characters trains. This decoder predicts one of
+    `character_buckets` classes for each character: its code point modulo `character_buckets`.
 
-    In GRU, `width` is that of the states of the encoder and of both decoders, `embedding_size` that of the embeddings, which no
-    matrix maps, and `layers` the depth of the encoder (2,400, 620 and 1 in uni-skip, Kiros et al., 2015, section 3).
+    In GRU, `width` is the size of the states of the encoder and of both decoders. `embedding_size` is the
+    size of the embeddings, which no matrix maps to `width`, and `layers` is the depth of the encoder (2,400,
+    620 and 1 in uni-skip, Kiros et al., 2015, section 3).
 
-    `position_buckets` (in deberta_v2) is the number of distances in each direction that attention tells apart: half of them
-    singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside
-    the first layer, as in version 2. `mask_decoder` predicts masked tokens with the enhanced mask decoder (He et al., 2021,
-    section 3.3): the last layer, twice, with queries that also know their absolute position. Only pretraining uses it.
+    `position_buckets` (in deberta_v2) is the number of distances in each direction that attention tells
+    apart: half of them singly, the others in ranges that grow logarithmically up to `positions`.
+    `convolution` adds a convolution over three tokens in parallel with the first layer, as in version 2.
+    `mask_decoder` predicts masked tokens with the enhanced mask decoder (He et al., 2021, section 3.3), which
+    applies the last layer twice, with queries that also know their absolute position. Only pretraining uses
+    it.
 
-    Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
-    `key_value_heads` (= heads), `position_buckets` (256), `highway_layers` (2 with `character_filters`), `layer_groups` (1),
-    `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width, rounded up to a multiple of 64, in Llama and gated T5; 3/2 x
-    width in ModernBERT; 23/8 x width in AWD-LSTM), `position` (the architecture's own), `vocab_size` (the tokenizer's, rounded
-    up to a multiple of 64 for the matrix products). With a generator, `generator_layers` (= layers) and in DeBERTa
-    `embedding_sharing` (gradient_disentangled).
+    Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width`
+    (width / heads), `key_value_heads` (= heads), `position_buckets` (256), `highway_layers` (2 with
+    `character_filters`), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width,
+    rounded up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT; 23/8 x width in
+    AWD-LSTM), `position` (the architecture's default), `vocab_size` (the tokenizer's, rounded up to a
+    multiple of 64 for the matrix products). With a generator, so are `generator_layers` (= layers) and, in
+    DeBERTa, `embedding_sharing` (gradient_disentangled).
     """
 
     architecture: ArchitectureName
@@ -264,7 +279,7 @@ class Model:
 
     @property
     def scheme(self) -> Position:
-        """The position scheme: `position`, or the architecture's own."""
+        """The position scheme: `position`, or the architecture's default."""
         return self.position or self.traits.positions[0]
 
     def check(self) -> None:
@@ -343,7 +358,9 @@ class Model:
         require(self.layers % groups == 0, f"layer_groups: got {groups}, which does not divide layers {self.layers}")
 
     def _check_generator(self) -> None:
-        """Require whole heads, and so a whole width, which is not above the discriminator's."""
+        """Require that the generator has a whole number of heads, and is neither wider nor deeper than the
+        discriminator.
+        """
         if self.generator_size is None:
             for name in ("generator_layers", "embedding_sharing"):
                 require(getattr(self, name) is None, f"{name}: got {getattr(self, name)} without generator_size")
@@ -401,7 +418,7 @@ def generator_of(model: Model) -> Model:
 
 def fill(model: Model, tokens: int) -> Model:
     """Return the model with every null field computed, for a tokenizer with `tokens` tokens. Raises
-    ConfigError if `vocab_size` is smaller than that.
+    ConfigError if `vocab_size` is smaller than `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:
@@ -426,6 +443,6 @@ def fill(model: Model, tokens: int) -> Model:
 
 
 def _feed_forward(model: Model) -> int:
-    """Return the default inner size; 8/3 x width is rounded up to a multiple of 64."""
+    """Return the default inner size of a block. A size of 8/3 x width is rounded up to a multiple of 64."""
     factor = _GLU if model.gated else model.traits.feed_forward
     return math.ceil(factor * model.width / 64) * 64 if factor == _GLU else int(factor * model.width)

@@ -45,9 +45,9 @@ class Encoding:
     number of positions. Longer passages of span tasks and longer sentences of tagging tasks are cut into
     windows that share `stride` tokens; other texts are truncated, the longer one of a pair first. With
     `packed`, a row holds several inputs that do not attend to each other, which saves padding and leaves the
-    loss the same. With `text_to_text`, a model solves any task by writing its answer, as the task's templates
-    define it. An answer ends after `answer_tokens` tokens at the latest; null means the longest target of the
-    training split.
+    loss the same. With `text_to_text`, the model solves any task by writing the answer, as the task's
+    templates define it. An answer ends after `answer_tokens` tokens at the latest; null means the longest
+    target of the training split.
     """
 
     max_length: int | None = None
@@ -90,8 +90,9 @@ class TaskValidation:
     """When the dev split is scored and when the run stops early. It is scored every `every` steps; null means
     at the end of every epoch.
 
-    The checkpoint with the best value of the task's first metric is kept, exported and used for predictions.
-    The run stops early after `patience` consecutive validations without a better value; null disables this.
+    The checkpoint with the best value of the task's first metric, or with the lowest loss if the model
+    answers in text, is kept, exported and used for predictions. The run stops early after `patience`
+    consecutive validations without a better value; null disables this.
     """
 
     every: int | None = None
@@ -124,12 +125,12 @@ class Finetuning(Job):
 
     `init.path` is the base: a run, an export or a Hugging Face directory; `model` is taken from it. Without
     `init`, the weights are random (a control without pretraining) and `tokenizer` names the tokenizer.json to
-    use. `files` is the directory with the tasks' files; null means that of $GRISTMILL_TASKS. Several tasks
-    are always solved as text to text. `label_smoothing` (Szegedy et al., 2016, section 7) spreads that share
-    of the target probability evenly over all classes. With `class_weights: balanced`, each class is weighted
-    by the inverse of its share of the training examples. At the end the best checkpoint predicts all splits
-    except `train`. With `final_splits: dev` it predicts only the split that the run validates on; the runs of
-    a sweep use this.
+    use. `files` is the directory with the tasks' files; null means the directory that $GRISTMILL_TASKS names.
+    Several tasks are always solved as text to text. `label_smoothing` (Szegedy et al., 2016, section 7)
+    spreads that share of the target probability evenly over all classes. With `class_weights: balanced`, each
+    class is weighted by the inverse of its share of the training examples. At the end, the best checkpoint
+    predicts all splits except `train`. With `final_splits: dev` it predicts only the split that the run
+    validates on; the runs of a sweep use this.
     """
 
     kind: Literal["finetuning"] = "finetuning"
@@ -254,7 +255,7 @@ class Finetuning(Job):
         self._check_head()
 
     def _check_head(self) -> None:
-        """Require a pooled token that has seen the whole text, and layers that the model has."""
+        """Require a pooling token that has seen the whole text, and layers that the model has."""
         other, usual = ("last", "first") if self.model.family == "encoder" else ("first", "last")
         require(
             self.head.pooling != other,

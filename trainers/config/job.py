@@ -1,7 +1,7 @@
 """The settings that all kinds of jobs share: model, batch, budget, optimizer, schedule, checkpoints,
 execution.
 
-A recipe overrides the defaults, and `a.b=value` on the command line overrides both. `resolved.yaml` holds
+A recipe overrides the defaults, and `a.b=value` on the command line overrides both. `resolved.yaml` contains
 every field.
 """
 
@@ -18,13 +18,15 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 class Optimizer:
     """The optimizer. `adamw` is AdamW with decoupled weight decay (Loshchilov and Hutter, 2019) for all
     parameters. `muon` is Muon (Jordan et al., 2024) for the hidden matrices, with rate `muon_learning_rate`
-    and momentum `muon_momentum`, and AdamW for the rest. `asgd` is NT-ASGD, the averaged SGD of AWD-LSTM (Merity et al.,
-    2017, section 3), for all parameters; only pretraining has it.
+    and momentum `muon_momentum`, and AdamW for the rest. `asgd` is NT-ASGD, the averaged SGD of AWD-LSTM
+    (Merity et al., 2017, section 3), for all parameters; it is only for pretraining.
 
-    With `asgd`, the weights are averaged from the first validation on whose loss is above the best of those before it,
-    without the last `non_monotone_interval`. Then the average is what is validated, evaluated, exported and fine-tuned, while
-    training continues from the last weights. Weight decay is part of the gradient, after clipping, as in torch.optim.SGD. The
-    authors have `learning_rate` 30, `weight_decay` 1.2e-6, `gradient_clipping` 0.25, `decay_embeddings` and a constant schedule.
+    With `asgd`, averaging of the weights begins at the first validation whose loss is above the lowest loss
+    of the earlier validations, not counting the last `non_monotone_interval` of them. From then on, the
+    average is validated, evaluated, exported and fine-tuned, while training continues from the last weights.
+    Weight decay is part of the gradient, after clipping, as in torch.optim.SGD. The authors use
+    `learning_rate` 30, `weight_decay` 1.2e-6, `gradient_clipping` 0.25, `decay_embeddings` and a constant
+    schedule.
 
     All rates follow the schedule. Weight decay applies to matrices, never to norm gains and biases, and to
     embeddings only with `decay_embeddings`. `gradient_clipping` is the maximum global gradient norm, 0 for no
@@ -47,7 +49,9 @@ class Optimizer:
     non_monotone_interval: int = field(default=5, metadata=ADDED)
 
     def check(self) -> None:
-        """Validate ranges; Muon allows no clipping, and the weight decay of SGD must not turn the sign of weights."""
+        """Validate ranges. Muon allows no clipping, and the weight decay of ASGD must not reverse the sign of
+        weights.
+        """
         require(self.learning_rate > 0, f"learning_rate: got {self.learning_rate}, allowed above 0")
         require(self.weight_decay >= 0, f"weight_decay: got {self.weight_decay}, allowed 0 or more")
         require(
@@ -122,7 +126,7 @@ class BatchSize:
     sequences: int | None = None
 
     def check(self) -> None:
-        """Check that `tokens` or `sequences` is given."""
+        """Check that `tokens` or `sequences` is given, and that neither is below 1."""
         require(self.tokens is not None or self.sequences is not None, "tokens: give batch.tokens or batch.sequences")
         for name in ("tokens", "sequences"):
             value = getattr(self, name)
@@ -131,8 +135,9 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """How long to train. Give `steps` or `tokens`, or in fine-tuning `epochs`; the others are computed, with
-    steps rounded down. Tokens are counted as in the ledger: marks around documents count, padding does not.
+    """How long to train. Give `steps`, or `tokens` in pretraining, or `epochs` in fine-tuning; the missing
+    number of steps or tokens is computed. Tokens are rounded down to whole steps, epochs up. Tokens are
+    counted as in the ledger: marks around documents count, padding does not.
     """
 
     tokens: int | None = None
@@ -140,7 +145,7 @@ class TrainingBudget:
     epochs: float | None = None
 
     def check(self) -> None:
-        """Check that exactly one is given."""
+        """Check that at least one field is given, and validate ranges."""
         given = [value for value in (self.tokens, self.steps, self.epochs) if value is not None]
         require(bool(given), "steps: give budget.steps or budget.tokens")
         for name in ("tokens", "steps"):
@@ -151,8 +156,9 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A checkpoint is written every `every` steps and at the end. The newest `keep` are kept. Those at
-    multiples of `keep_every` steps are never deleted; 0 disables this.
+    """When checkpoints are written and which are kept. A checkpoint is written every `every` steps and at the
+    end, and the newest `keep` are kept. Checkpoints at multiples of `keep_every` steps are never deleted; 0
+    turns this off.
     """
 
     every: int = 250
@@ -172,19 +178,19 @@ class Checkpoints:
 @dataclass(frozen=True)
 class Init:
     """Start a new run from the weights at `path` instead of random ones. `path` is a run, an export, or a
-    Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. It must
-    have the tokenizer of the corpus, unless `vocabulary` is `transfer`.
+    Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. Its
+    tokenizer must be the corpus's, unless `vocabulary` is `transfer`.
 
-    With `vocabulary: transfer`, the run has the tokenizer of its corpus, also if the parent has another. In the tables of the
-    vocabulary, a token that the parent has too keeps its row, and a new one begins with the mean of the rows of the tokens
-    into which the parent's tokenizer divides its text (fast vocabulary transfer; Gee et al., 2022). Both tokenizers must
-    be byte-level BPE that keeps every byte.
+    With `vocabulary: transfer`, the run uses the tokenizer of its corpus, even if the parent has a different
+    one. In the embeddings and the output layer, a token that the parent also has keeps its row. A new token
+    begins with the mean of the rows of the tokens into which the parent's tokenizer splits its text (fast
+    vocabulary transfer; Gee et al., 2022). Both tokenizers must be byte-level BPE that keeps every byte.
 
-    For a run, `step` selects the checkpoint; null means the newest. `optimizer: keep` also loads its
-    optimizer state. With `data: continue`, steps, schedule and data continue from the checkpoint: the step
-    count goes on from the parent's, and the run reads the samples that the parent would have read next. With
-    `data: restart`, the run begins at step 0 of its own schedule and reads the corpus from the start, in the
-    order of its own seed.
+    If `path` is a run, `step` selects the checkpoint; null means the best of a fine-tuning run, otherwise the
+    newest. `optimizer: keep` also loads its optimizer state. With `data: continue`, steps, schedule and data
+    continue from the checkpoint: the step count goes on from the parent's, and the run reads the samples that
+    the parent would have read next. With `data: restart`, the run begins at step 0 of its own schedule and
+    reads the corpus from the start, in the order of its own seed.
     """
 
     path: str
@@ -194,7 +200,7 @@ class Init:
     vocabulary: Literal["same", "transfer"] = field(default="same", metadata=ADDED)
 
     def check(self) -> None:
-        """Validate ranges, and that a new vocabulary continues nothing."""
+        """Validate `step`. With `vocabulary: transfer`, optimizer state and data cannot continue."""
         require(
             self.step is None or self.step >= 1, f"step: got {self.step}, allowed 1 or more, or null for the newest"
         )
@@ -209,16 +215,17 @@ class Init:
 class Execution:
     """How a run is executed. None of this changes what is computed, so it is not part of a run's identity.
 
-    `micro_batch` is the number of sequences per worker and backward pass; `auto` takes all of a worker's share of the
-    batch in one pass, or as few passes as its memory allows. `threads` is the number of CPU threads per worker; `auto`
-    divides the cores of a machine among its workers, or takes `OMP_NUM_THREADS` if that is set. `zero_stage` is DeepSpeed's
-    ZeRO stage for several workers: a single worker without offload and Muon does not use DeepSpeed. With
-    `offload_optimizer` the fp32 weights and the optimizer state stay in CPU memory, and the CPU
-    updates them. With `activation_checkpointing` the backward pass recomputes every block, which saves memory
-    and makes a step a third slower. `compile` runs torch.compile on the blocks and needs a C++ compiler.
-    `loader_threads` prepare the batches of the next steps in the background; with 0, each batch is prepared
-    when it is needed. `peak_tflops` is the peak throughput of one worker's device, for the model FLOPs
-    utilisation in the log; null takes it from a table that covers common GPUs.
+    `micro_batch` is the number of sequences per worker and backward pass; `auto` takes all of a worker's
+    share of the batch in one pass, or in as few passes as its memory allows. `threads` is the number of CPU
+    threads per worker; `auto` divides the cores of a machine among its workers, or takes `OMP_NUM_THREADS` if
+    that is set. `zero_stage` is DeepSpeed's ZeRO stage for several workers; a single worker uses DeepSpeed
+    only for offload or Muon. With `offload_optimizer` the fp32 weights and the optimizer state stay in CPU
+    memory, and the CPU updates them. With `activation_checkpointing` the backward pass recomputes every
+    block, which saves memory and makes a step a third slower. `compile` runs torch.compile on the blocks and
+    needs a C++ compiler. `loader_threads` is the number of threads that prepare the batches of the next steps
+    in the background; with 0, each batch is prepared when it is needed. `peak_tflops` is the peak throughput
+    of one worker's device, from which the log computes the model FLOPs utilisation; null looks it up in a
+    table of common GPUs.
     """
 
     zero_stage: Literal[0, 1, 2, 3] = 2
@@ -251,7 +258,9 @@ class Execution:
         )
 
     def rows(self, auto: int) -> int:
-        """Return the number of sequences per pass of a command that does not train: `micro_batch`, or `auto`."""
+        """Return the number of sequences per pass of a command that does not train: `micro_batch`, or the
+        argument if `micro_batch` is `auto`.
+        """
         return auto if self.micro_batch == "auto" else self.micro_batch
 
 
@@ -263,7 +272,8 @@ class Job(ABC):
     `seed` determines the initial weights, the order of the data and dropout. With `precision: bf16`,
     computation is in bfloat16; gradients are summed over micro-batches and workers in fp32, and weights and
     optimizer state are kept in fp32. ZeRO stage 1 then runs as stage 2. `sinks` also receive the metrics of
-    `log.jsonl`; their own environment variables say where they store them (`trainers.runs.sinks`).
+    `log.jsonl`; the environment variables of their libraries say where the metrics are stored
+    (`trainers.runs.sinks`).
     """
 
     kind: str
@@ -306,7 +316,9 @@ class Job(ABC):
         """Steps between two validations."""
 
     def validates_at(self, step: int) -> bool:
-        """Whether a validation is due after `step` steps; the last step has one in any case."""
+        """Return whether a validation is due after `step` steps. The last step is always validated, even if
+        this is false.
+        """
         return step % self.validation_interval == 0
 
     @property
@@ -316,12 +328,14 @@ class Job(ABC):
 
     @property
     def isolates_documents(self) -> bool:
-        """Whether attention is confined to one document of a row."""
+        """Whether attention stays within each document of a row."""
         return True
 
     @property
     def bptt(self) -> int | None:
-        """The tokens of the windows in which rows are trained, each with an optimizer update; None trains rows whole."""
+        """The number of tokens in each window if rows are trained in windows, with an optimizer update per
+        window. None trains rows whole.
+        """
         return None
 
     @abstractmethod

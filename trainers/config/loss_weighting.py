@@ -1,4 +1,4 @@
-"""Weights of domains in the loss that change while a run trains."""
+"""Online weighting: weights of domains in the loss that change during training."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,21 +11,21 @@ WEIGHTS_FILE = "domain_weights.yaml"
 
 @dataclass(frozen=True)
 class GroupDRO:
-    """Group DRO as in DoReMi (Xie et al., 2023, algorithm 1): the loss of a step is the sum over domains of weight x nats
-    per target, and the weights grow where the model is worst compared with a `reference`.
+    """Group DRO as in DoReMi (Xie et al., 2023, algorithm 1): the loss of a step is the sum over domains of
+    weight x nats per target, and the weights grow where the model is worst compared with a `reference`.
 
-    Before each step, the excess loss of a domain is the mean over its targets of max(0, nats of this model - nats of the
-    reference). Weights start uniform. They are multiplied by exp(`step_size` x excess loss) and normalised, and
-    `smoothing` of them is replaced by uniform weights. A domain without a target in a step keeps its last excess loss.
-    A skipped step changes no weight.
+    Before each step, the excess loss of a domain is the mean over its targets of max(0, nats of this model -
+    nats of the reference). Weights start uniform. They are multiplied by exp(`step_size` x excess loss) and
+    normalised, and a share `smoothing` of them is replaced by uniform weights. A domain without a target in a
+    step keeps its last excess loss. A skipped step changes no weight.
 
-    The order of the data does not change: `data.weights` say how often each domain is read. The paper reads all equally
-    (`data.weights: uniform`). At the end, the mean of the weights over all steps is written to `RUN/domain_weights.yaml`,
-    which other runs take as `data.weights`. Both models read every batch once more, without gradients, so a step takes
-    about 5/3 of its time.
+    The order of the data does not change: `data.weights` say how often each domain is read. The paper reads
+    all domains equally (`data.weights: uniform`). At the end, the mean of the weights over all steps is
+    written to `RUN/domain_weights.yaml`. Other runs can take this mean as `data.weights`. Both models read
+    every batch once more, without gradients, so a step takes about 5/3 of its usual time.
 
-    `reference` is the export of a run with the same tokenizer and objective. `reference_digest` is computed; it says
-    which checkpoint was exported.
+    `reference` is the export of a run with the same tokenizer and objective. `reference_digest` is computed;
+    it identifies the checkpoint that was exported.
     """
 
     reference: str
@@ -42,20 +42,24 @@ class GroupDRO:
 
 @dataclass(frozen=True)
 class ADO:
-    """Adaptive data optimization (Jiang et al., 2024): a domain gets more weight while its loss still falls fast.
+    """Adaptive data optimization (Jiang et al., 2024): a domain gets more weight while its loss still falls
+    fast.
 
-    The learning curve of each domain is fitted by loss = floor + coefficient x n ^ -exponent, where n counts the domain's
-    targets times their weight. A domain's speed is the slope of its law at the present n. The preference is proportional to
-    prior x credit ^ `credit_exponent` x speed. The prior is the share that was read, so `data.weights` sets it. Credit is
-    the moving average of the weights with rate `credit_rate`. The weights are `policy_rate` of the preference and the rest
-    of their own mean so far, and `smoothing` of them is made uniform. During the first `warmup_fraction` of the steps they
-    are the prior. The laws are fitted to the curves since half of the warm-up, again and again at distances that grow by 2 %.
+    A law is fitted to the learning curve of each domain: loss = floor + coefficient x n ^ -exponent, where n
+    counts the domain's targets times their weight. A domain's speed is the slope of its law at the present n.
+    The preference for a domain is proportional to prior x credit ^ `credit_exponent` x speed. The prior is
+    the share of the domain in the text read so far, so `data.weights` sets it. Credit is the moving average
+    of the weights with rate `credit_rate`. The weights are `policy_rate` x preference + (1 - `policy_rate`) x
+    their own mean so far, and a share `smoothing` of the result is made uniform. During the first
+    `warmup_fraction` of the steps, the weights are the prior. The laws are fitted to the curves from half of
+    the warm-up on, and refitted at intervals that grow by 2 %.
 
-    The paper draws domains by these weights. Here the draw stays that of `data.weights`, so that the order of the data is
-    known before the run, and the loss of a target is multiplied by weight / share read: the gradient has the same
-    expectation. A skipped step changes no weight. At the end, the mean of the weights over all steps is written to
-    `RUN/domain_weights.yaml`, which other runs take as `data.weights`. Rates and exponent are the paper's; its least
-    probability of 0.01 is `smoothing` here, and the warm-up is ours.
+    The paper draws domains by these weights. Here domains are drawn by `data.weights`, so that the order of
+    the data is known before the run, and the loss of a target is multiplied by weight / share read: the
+    gradient has the same expectation. A skipped step changes no weight. At the end, the mean of the weights
+    over all steps is written to `RUN/domain_weights.yaml`. Other runs can take this mean as `data.weights`.
+    Rates and exponent are the paper's; its minimum probability of 0.01 is `smoothing` here, and the warm-up
+    is ours.
     """
 
     kind: Literal["ado"] = "ado"

@@ -20,7 +20,7 @@ _CAUSAL = Causal()
 
 @dataclass(frozen=True)
 class MixtureStage:
-    """Use `weights` (as in Data) until the run has read `until_tokens`, counted from its start."""
+    """Use `weights` (as in Data) until the run has read `until_tokens` tokens, counted from its start."""
 
     until_tokens: int
     weights: str | dict[str, float]
@@ -62,35 +62,38 @@ class Data:
     where they fit best, with padding. `documents` gives each document its own row. `full_sentences` and
     `doc_sentences` fill rows with whole sentences (`trainers.rows.sequences`). `segment_pairs` and
     `sentence_pairs` fill them with two parts of text (`trainers.rows.sentence_pairs`). Marks that an
-    objective adds to each document count towards `sequence_length`: no row is longer.
+    objective adds to each document count towards `sequence_length`, so no row exceeds it.
 
     `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources'
     tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax over the tokens that
-    the weights apply to), `tokens**0.7` (to the tokens to a power from 0 to 1; `temperature` is
-    `tokens**0.3`), or the name of a mixture that the corpus manifest suggests. `max_epochs`, one number or
-    one per source, limits how often a source is read over the whole run. Once a source reaches its limit, the
-    others share its weight.
+    the weights apply to), `tokens**0.7` (proportional to a power of the tokens, with an exponent from 0 to 1;
+    `temperature` is `tokens**0.3`), or the name of a mixture that the corpus manifest suggests. `max_epochs`,
+    one number or one per source, limits how often a source is read over the whole run. Once a source reaches
+    its limit, the others share its weight.
 
-    If `shards` split sources into domains (docs/domains.md), each domain is read as a source of its own, and
-    both mappings may name any level. A name stands for the domains below it that no longer name covers: in
-    `{web: 0.6, "web:science": 0.3}`, `web` is all of the source but its science. Its weight is shared among
-    them in proportion to their tokens.
+    If `shards` split sources into domains (docs/domains.md), each domain is read as a separate source, and
+    both mappings may name any level. A name stands for the domains below it that are not covered by a longer
+    name: in `{web: 0.6, "web:science": 0.3}`, `web` is the source `web` without its science. Its weight is
+    shared among these domains in proportion to their tokens.
 
-    With `subset` below 1, only that share of each source's sequences is read, always the same ones: a random choice by
-    the run's seed. A small run then repeats data as often as a larger run of the whole corpus does; `max_epochs` and
-    the ledger count epochs of what is read. Sources without a list of sequences leave out a last, shorter one, unless it is
-    their only one.
+    With `subset` below 1, only that share of each source's sequences is read, always the same ones: a random
+    choice, which the run's seed determines. A small run then repeats data as often as a larger run of the
+    whole corpus does. `max_epochs` and the ledger count epochs of the sequences that are read. If a source's
+    stream is simply cut into sequences of equal length, a shorter last sequence is left out, unless it is the
+    only one.
 
     `phases` and `stages` apply first, in order; `sequence_length` applies after the last phase, `weights`
     after the last stage. Every phase cuts new sequences, so each source begins a new epoch in it. The token
     counts that end stages, and the epochs that `max_epochs` limits, continue across phases.
 
-    With `bptt`, a row is trained in windows of that many tokens, one after the other, each with an optimizer update of its
-    own: truncated back-propagation through time. A window begins with the state in which the one before left the row, in xlnet
-    with a memory of its states in every layer, and gradients end where it begins. `bptt` divides the length of a row; steps,
-    their learning rate and `batch` are those of whole rows. The gradient norm of a step is the largest of its windows; if a
-    window is not finite, the step ends there, and its earlier updates remain. awd_lstm has it with objective causal, and xlnet
-    with permutation, both with packing concatenate; null trains rows whole.
+    With `bptt`, a row is trained in consecutive windows of that many tokens, with an optimizer update for
+    each window: truncated back-propagation through time. A window begins with the state in which the previous
+    window left the row (in xlnet, with a memory of its states in every layer), and gradients stop at the
+    beginning of the window. `bptt` must divide the length of a row; steps, their learning rate and `batch`
+    count whole rows. The gradient norm of a step is the largest norm of its windows. If the loss or gradient
+    of a window is not finite, the step ends there, and its earlier updates remain. Only awd_lstm with
+    objective causal and xlnet with objective permutation support it, both with packing concatenate. Null
+    trains rows whole.
 
     `shard_set` selects one of the shard sets of a corpus. With `isolation`, the documents of a row do not
     attend to each other. Without it they do, and positions continue across documents.
@@ -142,16 +145,16 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """The loss on the validation split, measured every `every` steps from `from_step` on, and at the end. `tokens` tokens
-    of each source are measured, spread evenly over its split.
+    """The loss on the validation split, measured every `every` steps from `from_step` on, and at the end. It
+    is measured on `tokens` tokens of each source, spread evenly over the source's split.
 
     The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
     equally. `document_bits_per_byte` compares all runs on a corpus whose objective gives a likelihood of
     text: causal, fill_in_the_middle, prefix_lm, or a mixture with one of these. Runs with other objectives do
     not have it. It is measured on whole documents in windows of 256 positions, or fewer if the model has
-    fewer, independent of packing and sequence length. See `trainers.data.document_loss`. `documents: false` leaves it
-    out, which saves half the time of a validation or more.
+    fewer, independent of packing and sequence length. See `trainers.data.document_loss`. `documents: false`
+    omits this metric, which saves at least half the time of a validation.
     """
 
     every: int = 250
@@ -168,13 +171,14 @@ class Validation:
 
 @dataclass(frozen=True)
 class PeriodicEvaluation:
-    """Evaluate `suite` on the checkpoint of every `every` steps and of the last step (docs/evaluation.md). A checkpoint is
-    saved at these steps.
+    """Evaluate `suite` every `every` steps and after the last step (docs/evaluation.md), on checkpoints that
+    are saved at these steps.
 
-    A process of its own does it, with `threads` CPU threads and low priority, while training goes on; the results are in
-    `RUN/evaluations`, in the log and in the report. If an evaluation takes longer than `every` steps, checkpoints
-    are left out. A run ends when its last checkpoint is evaluated. `data` is the directory of the tasks' files; null
-    takes `$GRISTMILL_TASKS`. `limit` and `shots` are those of `trainers evaluate`.
+    A separate process evaluates them while training goes on, with `threads` CPU threads and low priority. The
+    results are in `RUN/evaluations`, in the log and in the report. If an evaluation takes longer than `every`
+    steps, some checkpoints are skipped. A run ends only when its last checkpoint has been evaluated. `data`
+    is the directory of the tasks' files; null takes `$GRISTMILL_TASKS`. `limit` and `shots` mean the same as
+    in `trainers evaluate`.
     """
 
     suite: str
@@ -192,7 +196,7 @@ class PeriodicEvaluation:
 
     @property
     def settings(self) -> dict[str, int]:
-        """The settings of `trainers evaluate` that are not the defaults."""
+        """The settings of `trainers evaluate` that differ from its defaults."""
         given = {"limit": self.limit, "shots": self.shots or None}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -201,8 +205,8 @@ class PeriodicEvaluation:
 class Pretraining(Job):
     """A run that trains on the token shards of corpora with a self-supervised objective.
 
-    With `online_weights`, the weights of domains in the loss change from step to step. `loss` and the losses of sources in
-    the log stay those of the text that was read.
+    With `online_weights`, the weights of domains in the loss change from step to step. In the log, `loss` and
+    the losses of sources remain those of the text that was read, without these weights.
     """
 
     kind: Literal["pretraining"] = "pretraining"
@@ -219,11 +223,11 @@ class Pretraining(Job):
 
     @property
     def validation_interval(self) -> int:
-        """Return `validation.every`."""
+        """The value of `validation.every`."""
         return self.validation.every
 
     def validates_at(self, step: int) -> bool:
-        """Whether a validation is due after `step` steps."""
+        """Return whether a validation is due after `step` steps. None is due before `validation.from_step`."""
         return super().validates_at(step) and step >= self.validation.from_step
 
     @property
@@ -284,7 +288,9 @@ class Pretraining(Job):
         )
 
     def _check_order(self) -> None:
-        """Require an architecture with a second stream for the objective that permutes, and only for that."""
+        """Require an architecture with a second attention stream if the objective permutes tokens, and only
+        then.
+        """
         require(
             self.objective.permutes == self.model.traits.permutes,
             f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; permutation is "
@@ -292,7 +298,9 @@ class Pretraining(Job):
         )
 
     def _check_directions(self) -> None:
-        """Require an architecture with two language models for the objective that trains both, and only for that."""
+        """Require an architecture with a forward and a backward language model if the objective trains both,
+        and only then.
+        """
         require(
             self.objective.bidirectional_lm == self.model.traits.bidirectional_lm,
             f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; bidirectional_lm is "
@@ -300,7 +308,9 @@ class Pretraining(Job):
         )
 
     def _check_characters(self) -> None:
-        """Require a model that reads characters for the objective that masks them."""
+        """Require a model that reads characters for objectives that mask characters. Require
+        `character_buckets` for the objective that predicts characters, and null for the others.
+        """
         require(
             self.model.traits.characters or not self.objective.needs_character_counts,
             f"model.architecture: got {self.model.architecture} with objective {self.objective.kind}, which masks the characters "
@@ -314,7 +324,9 @@ class Pretraining(Job):
         )
 
     def _check_decoders(self) -> None:
-        """Require an architecture with decoders of sentences for the objective that trains them, and only for that."""
+        """Require an architecture with sentence decoders if the objective trains them, and only then. That
+        objective also requires `isolation`.
+        """
         decodes = self.objective.decodes_neighbours
         require(
             decodes == self.model.traits.decodes_neighbours,
@@ -327,7 +339,9 @@ class Pretraining(Job):
         )
 
     def _check_contrast(self) -> None:
-        """Require what sets texts apart, and copies of a text from one another, for an objective that compares their vectors."""
+        """For an objective that compares the vectors of texts, require `isolation`, rows with more than one
+        text, and no mask decoder. If it compares two copies of a text, also require dropout.
+        """
         contrast = self.objective.contrast
         if contrast is None:
             return
@@ -353,8 +367,9 @@ class Pretraining(Job):
         )
 
     def _check_isolation(self) -> None:
-        """Require `isolation` for objectives that rewrite rows, in models with a position table. Their rows
-        may be longer than the table; positions stay within it only if they restart in every document.
+        """Require `isolation` for objectives that rewrite rows, in models with a position table. Rewritten
+        rows may be longer than the table, and positions stay within it only if they restart in every
+        document.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),
@@ -363,7 +378,9 @@ class Pretraining(Job):
         )
 
     def _check_bptt(self) -> None:
-        """Require a model that carries something from window to window, its objective for this, and rows of whole texts."""
+        """With `bptt`, require a model that carries state from window to window, the objective that trains it
+        this way, and packing `concatenate`.
+        """
         if self.data.bptt is None:
             return
         windows = {
@@ -380,7 +397,9 @@ class Pretraining(Job):
             )
 
     def _check_pairs(self) -> None:
-        """Require that objective, packing and model either all use sentence pairs or none does."""
+        """Require that either all of objective, packing and model use sentence pairs, or none of them does.
+        Pairs also require `isolation: false` and rows of at least 8 tokens.
+        """
         paired, packing = self.objective.sentence_pairs, self.data.packing
         require(
             paired == (packing in PAIR_PACKINGS),

@@ -1,18 +1,18 @@
 """Bits per byte of whole documents: a metric that is comparable across all runs on a corpus.
 
-The validation loss of a run is measured on rows that depend on its own packing, length and objective, so it
-cannot be compared with that of other runs. This metric depends on none of them:
+The validation loss of a run is measured on rows that depend on the run's packing, length and objective, so it
+cannot be compared with the loss of other runs. This metric depends on none of them:
 
 - From the validation split of each source, the documents with the smallest ids (which are hashes) are taken,
-  up to BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
-- Each document is cut into chunks of half a window. A chunk is predicted from `<bos>` and the chunk before
-  it; the first one, from `<bos>` only. A window is WINDOW positions, or fewer if the model has fewer.
+  until their text reaches BUDGET_BYTES. Documents of more than MAX_DOCUMENT_BYTES are skipped.
+- Each document is cut into chunks of half a window. A chunk is predicted from `<bos>` and the previous chunk;
+  the first chunk, from `<bos>` only. A window is WINDOW positions, or fewer if the model has fewer.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
 The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)
-and prefix LMs on a decoder or an encoder-decoder learn it. So does a mixture that contains one of these
-objectives; its first such part is measured. Masked models, sentence pairs, span corruption and denoising do
-not learn it and have no value.
+and prefix LMs on a decoder or an encoder-decoder learn this likelihood. So does a mixture that contains one
+of these objectives; the first such part of the mixture is measured. Masked models, sentence pairs, span
+corruption and denoising do not learn it and have no value.
 """
 
 import math
@@ -37,8 +37,9 @@ FIELD = "document_bits_per_byte"
 
 @dataclass(frozen=True)
 class DocumentData:
-    """The chunks of the documents of `sources`: chunk i is `targets[i]` of source `source[i]`, predicted from
-    `inputs[i]`. `text_bytes` [sources] are the UTF-8 bytes of the documents.
+    """The documents on which the metric is measured, as chunks: chunk i is `targets[i]` of source
+    `source[i]`, predicted from `inputs[i]`. `text_bytes` [sources] are the UTF-8 bytes of each source's
+    documents.
     """
 
     sources: tuple[SourceStream, ...]
@@ -74,8 +75,8 @@ class DocumentData:
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
         """Return `document_bits_per_byte` of all documents, its value for each source under `sources`, and
-        the window. `sums`, float64 [2, sources], are the nats and the number of targets, summed over the
-        batches.
+        the window. `sums`, float64 [2, sources], contains the nats and the number of targets of each source,
+        summed over the batches.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}
@@ -97,8 +98,8 @@ def window(data: DocumentData) -> int:
 
 
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
-    """Return the documents on which a run is measured; None if its objective learns no likelihood, or if no
-    source has documents.
+    """Return the documents on which a run is measured; None if its objective does not learn the likelihood of
+    text, or if no source has documents.
     """
     members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]
     if not members:
@@ -133,7 +134,7 @@ def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData |
 
 
 def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
-    """Return the tokens of the measured documents of a source, and the number of bytes of their text."""
+    """Return the tokens of the measured documents of a source, and the total number of bytes of their text."""
     shards = [source.shard(number) for number in range(len(source.shards))]
     ids = np.concatenate([_id_prefixes(shard.doc_ids) for shard in shards])
     sizes = np.concatenate([shard.n_bytes for shard in shards])

@@ -13,7 +13,7 @@ from pipelines.contracts.shard_set import LEVEL
 
 
 def names_above(leaf: str) -> list[str]:
-    """Return a leaf's own name and those of all levels above it, the longest first."""
+    """Return a leaf's own name and the names of all levels above it, the longest first."""
     levels = leaf.split(LEVEL)
     return [LEVEL.join(levels[:count]) for count in range(len(levels), 0, -1)]
 
@@ -41,9 +41,9 @@ def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> di
 
 
 def share_weights(weights: Mapping[str, float], tokens: Mapping[str, int], field: str) -> dict[str, float]:
-    """Return the weight of each leaf whose weight is above 0, ordered by name. `tokens` holds the tokens of
-    all leaves. The weight of a name is divided among the leaves that it stands for, in proportion to their
-    tokens.
+    """Return the weight of each leaf whose weight is above 0. `tokens` gives the number of tokens of every
+    leaf. The weight of a name is divided among the leaves that it stands for, in proportion to their tokens.
+    The result is ordered by name.
 
     Raises ConfigError as `assign_leaves` does.
     """

@@ -11,11 +11,11 @@ from trainers.rows.batch import Batch
 
 
 class JobCorpus(Protocol):
-    """The data that a job reads: its fingerprint, and the file of its tokenizer in a directory."""
+    """The data that a job reads: its fingerprint and its tokenizer, a file in `directory`."""
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that is read."""
+        """A digest of the data that training and validation read."""
         ...
 
     @property
@@ -30,7 +30,7 @@ class JobCorpus(Protocol):
 
 
 class JobSource(Protocol):
-    """A source or a task, for which losses are shown separately. `tokens` and `text_bytes` are those of an
+    """A source or a task whose losses are reported separately. `tokens` and `text_bytes` are totals over one
     epoch.
     """
 
@@ -41,12 +41,12 @@ class JobSource(Protocol):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens, marks included."""
+        """The number of tokens, marks included."""
         ...
 
     @property
     def text_bytes(self) -> int:
-        """Size of the text in UTF-8 bytes."""
+        """The size of the text in UTF-8 bytes."""
         ...
 
 

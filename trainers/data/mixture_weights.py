@@ -18,11 +18,11 @@ UNCAPPED = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class SourceMixture:
-    """The requests of sources `names`. `shares` [parts, sources] sum to 1 in each part; `ends` [parts] are
-    tokens of the whole run.
+    """A mixture of the sources `names`, in parts. `shares` [parts, sources] are the sources' shares of the
+    tokens; they sum to 1 in each part. `ends` [parts] are the ends of the parts, in tokens of the whole run.
 
     `caps` [sources] is the maximum number of tokens drawn from each source, 0 if no part reads it. `stages`
-    are those that the mixture was built from.
+    are the stages that the mixture was built from.
     """
 
     names: tuple[str, ...]
@@ -33,7 +33,9 @@ class SourceMixture:
 
     @property
     def total(self) -> float:
-        """The number of tokens after which all sources have reached their caps; infinite without caps."""
+        """The number of tokens at which the mixture ends, because all sources of a stage have reached their
+        caps; infinite if this never happens.
+        """
         return float(self.ends[-1])
 
     def with_caps(self, caps: np.ndarray) -> "SourceMixture":
@@ -42,7 +44,7 @@ class SourceMixture:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Tokens of the whole run at which each part begins, shape [parts]."""
+        """The number of tokens of the whole run after which each part begins, shape [parts]."""
         return np.concatenate([[0.0], self.ends[:-1]])
 
     @cached_property
@@ -65,8 +67,8 @@ class SourceMixture:
 def build_mixture(
     stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
 ) -> SourceMixture:
-    """Build the mixture of `stages`, each (tokens of the whole run at its end, weights by source). The last
-    one never ends.
+    """Build the mixture of `stages`, each given as (tokens of the whole run at its end, weights by source).
+    The last stage ends at infinity.
 
     `caps` are tokens by source. The mixture ends early, at `total`, if all sources of a stage reach their
     caps: sources of other stages do not replace them.
@@ -95,7 +97,7 @@ def build_mixture(
 
 
 def epoch_cap(tokens: int, epochs: float) -> int:
-    """Return the number of tokens in `epochs` epochs of a source of `tokens` tokens. `trainers.data.order`
-    rounds down to whole sequences.
+    """Return the number of tokens in `epochs` epochs of a source of `tokens` tokens, but at most UNCAPPED.
+    `trainers.data.order` rounds it down to whole sequences.
     """
     return int(epochs * tokens) if epochs * tokens < UNCAPPED else UNCAPPED

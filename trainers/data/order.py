@@ -2,15 +2,15 @@
 
 The source of sample n follows Tijdeman's solution of the chairman assignment problem (Discrete Mathematics
 32, 1980): of the sources that are due, take the one with the nearest deadline, looking ahead into later
-stages. At every n, the tokens drawn from a source differ from what the mixture requests by less than one
-sequence. The lead or lag of a source at the end of a stage is carried into the next stage.
+stages. At every n, the tokens drawn from a source differ from the tokens that the mixture requests by less
+than one sequence. The lead or lag of a source at the end of a stage is carried into the next stage.
 
 Within a source, every epoch reads each sequence once. A keyed Feistel permutation, which needs no memory,
-determines the order; sources of fewer than 4,096 sequences are shuffled in memory instead. The last sequence
-of a source, if shorter, comes last in its epoch.
+determines the order; sources of fewer than 4,096 sequences are shuffled in memory instead. If the last
+sequence of a source is shorter, it comes last in every epoch.
 
 A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
-mixture and its caps. Since the sequences differ, every source begins a new epoch.
+mixture and its caps. Since the sequences differ, every source begins a new epoch in each phase.
 
 World size, micro-batch and workers have no influence. The state is a few integers per source. To reach a
 later sample, the decisions in between are replayed, about ten million per second.
@@ -37,9 +37,9 @@ _REPLAY_INTERVAL = 1 << 23  # samples between stored states, which are replayed 
 
 @dataclass(frozen=True)
 class Stream:
-    """A source in the order of samples. `tokens` is the length of an epoch. `sizes` has the tokens of each
-    sequence, or is None if sequences are cut from the stream one after another. If only some sequences of the
-    source are read, `subset` holds their numbers, and `tokens` and `sizes` count only these.
+    """A source in the order of samples. `tokens` is the length of an epoch. `sizes` gives the tokens of each
+    sequence; it is None if sequences are cut from the stream one after another. If only some sequences of the
+    source are read, `subset` contains their numbers, and `tokens` and `sizes` count only these.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Stream:
 
 
 def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
-    """Choose the share `share` of `count` sequences at random, seeded with `key`; at least one, if there are
-    any. Returns their numbers, ascending int64. With the same key, a smaller share is a subset of a larger
-    one.
+    """Choose a random share `share` of `count` sequences, seeded with `key`; at least one sequence if there
+    are any. Returns their numbers, ascending int64. With the same key, a smaller share is a subset of a
+    larger one.
     """
     generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
     return np.sort(generator.permutation(count)[: max(min(1, count), round(share * count))])
@@ -59,8 +59,8 @@ def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class OrderPhase:
-    """Sequences of up to `length` tokens of some streams, drawn before sample `until`, which is None for the
-    last phase.
+    """A phase of an order: sequences of up to `length` tokens from some streams, drawn before sample `until`,
+    which is None for the last phase.
     """
 
     streams: tuple[Stream, ...]
@@ -90,8 +90,9 @@ class Samples:
     def share(self, size: int, rank: int, world: int) -> Iterator["Samples"]:
         """Yield the share of rank `rank`: the same number of parts of up to `size` samples on every rank.
 
-        The longest samples come first, so that a part holds rows of similar length, all ranks work on similar
-        lengths at a time, and short parts come last. The rank of a sample affects rounding only.
+        The longest samples come first, so that a part has rows of similar length, all ranks work on similar
+        lengths at the same time, and incomplete parts come last. Which rank gets a sample affects only
+        rounding.
         """
         count = len(self)
         by_length = np.argsort(-self.tokens, kind="stable")
@@ -101,10 +102,10 @@ class Samples:
 
 @dataclass(frozen=True)
 class DrawTotals:
-    """The totals that the first samples draw from each source, each of shape [sources].
+    """The totals drawn from each source by the first samples of a run, each of shape [sources].
 
-    `sequences`, `tokens`, `capacity` (positions those sequences have room for) and `epochs` begun are int64;
-    `requested`, the tokens that the mixture requests, is float64.
+    `sequences`, `tokens`, `capacity` (the number of positions that these sequences have room for) and
+    `epochs` begun are int64; `requested`, the tokens that the mixture requests, is float64.
     """
 
     sequences: np.ndarray
@@ -116,9 +117,9 @@ class DrawTotals:
 
 @dataclass(frozen=True)
 class _State:
-    """The state after `sample` samples: the sequences drawn in this phase and the tokens drawn in the run,
-    each [sources]. `begun` [4, sources] has the totals at the start of the phase: sequences, capacity and
-    tokens drawn, and epochs begun.
+    """The state of an order after `sample` samples: the sequences drawn in this phase and the tokens drawn in
+    the run, each [sources]. `begun` [4, sources] contains the totals at the start of the phase: sequences,
+    capacity and tokens drawn, and epochs begun.
     """
 
     sample: int
@@ -129,7 +130,9 @@ class _State:
 
 
 class MixtureExhausted(ValueError):
-    """All sources of a mixture have reached their caps, after `samples` samples with `tokens` tokens."""
+    """Raised when all sources of a stage have reached their caps, after `samples` samples with `tokens`
+    tokens.
+    """
 
     def __init__(self, samples: int, tokens: int) -> None:
         self.samples, self.tokens = samples, tokens
@@ -137,11 +140,12 @@ class MixtureExhausted(ValueError):
 
 
 class Order:
-    """The samples of a run. Sources of weight 0 are never drawn."""
+    """The samples of a run in their order. Sources of weight 0 are never drawn."""
 
     def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
-        """The streams of every phase have the names in `mixture`. `fingerprint` identifies the corpus,
-        because different corpora have different orders. Phases follow one another; the last one has no end.
+        """The streams of every phase must have the names in `mixture`, in the same order. `fingerprint`
+        identifies the corpus, because different corpora have different orders. Phases follow one another; the
+        last one has no end.
         """
         assert all(mixture.names == tuple(stream.name for stream in phase.streams) for phase in phases)
         ends = [phase.until for phase in phases]
@@ -181,8 +185,8 @@ class Order:
         return self._mixture(self._at)
 
     def take(self, first: int, count: int) -> Samples:
-        """Return samples `first` to `first + count` of the run. Raises MixtureExhausted beyond the end that
-        epoch caps set.
+        """Return samples `first` to `first + count` of the run. Raises MixtureExhausted if the mixture's
+        epoch caps end it earlier.
         """
         self._seek(first)
         parts = [self._draw(count)]
@@ -194,7 +198,7 @@ class Order:
         return Samples(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
 
     def totals(self, samples: int) -> DrawTotals:
-        """Return the totals, by source, that the first `samples` samples draw."""
+        """Return the totals drawn from each source by the first `samples` samples."""
         self._seek(samples)
         sequences, capacity, tokens, epochs = self._totals_at(self._at)
         return DrawTotals(sequences, tokens, capacity, epochs, self._mixture(self._at).requested(int(tokens.sum())))
@@ -215,15 +219,15 @@ class Order:
             steps, total = steps + many, total + int(sums[-1])
 
     def state(self, samples: int) -> dict[str, Any]:
-        """Return the state after `samples` samples, as JSON for `resume`."""
+        """Return the state after `samples` samples as a JSON object, for `resume`."""
         self._seek(samples)
         state = self._at
         arrays = {name: getattr(state, name).tolist() for name in ("sequences", "tokens", "begun")}
         return {"order": self.identity, "sample": state.sample, "phase": state.phase, **arrays}
 
     def resume(self, record: Mapping[str, Any]) -> bool:
-        """Register `record`, a result of `state`, as a replay point. Returns False, without effect, if it is
-        the state of another order.
+        """Register `record`, a result of `state`, as a replay point. Returns False, without effect, if
+        `record` belongs to another order.
         """
         if record.get("order") != self.identity:
             return False
@@ -281,9 +285,9 @@ class Order:
         return np.stack([sequences + state.sequences, capacity + state.sequences * length, state.tokens, epochs])
 
     def caps(self, samples: int = 0) -> np.ndarray:
-        """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources]: those
-        drawn before the phase of sample `samples`, plus the whole sequences of that phase that still fit
-        under the cap.
+        """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources]: the
+        tokens drawn before the phase of sample `samples`, plus the whole sequences of that phase that still
+        fit under the cap.
         """
         self._seek(samples)
         return self._caps(self._at)
@@ -310,9 +314,10 @@ def _replay_points(_identity: str) -> list[_State]:
 
 
 class _SequenceTable(NamedTuple):
-    """The sequences of a phase by source: the number of full sequences; the tokens of a shorter last one (0
-    if there is none); the concatenated token counts of the sources that list them; the index at which each
-    source's list begins there (-1 if it has none); and the keys of the permutations.
+    """The sequences of a phase by source. `full` is the number of full sequences, and `short` the tokens of a
+    shorter last sequence (0 if there is none). `sizes` concatenates the token counts of the sequences of all
+    sources that list them; the list of a source begins at `size_starts` (-1 if it has no list). `keys` are
+    the keys of the permutations.
     """
 
     full: np.ndarray

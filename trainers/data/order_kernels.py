@@ -66,10 +66,10 @@ def draw(
     both [sources].
 
     `sizes` concatenates the sequence sizes of all sources that list theirs. The sizes of a source begin at
-    `size_starts` [sources], which is -1 if it lists none.
+    `size_starts` [sources], which is -1 if the source lists none.
 
-    Returns the number of samples drawn, fewer than requested if the mixture ends. It is one long function
-    because every step of the loop shares its state.
+    Returns the number of samples drawn, which is less than the length of `source` if the mixture ends. This
+    is one long function because every step of the loop shares its state.
     """
     live = (caps > 0).sum()
     due = 1.0 / (2 * live - 2) if live > 1 else 0.0
@@ -148,8 +148,8 @@ def _epoch_key(key: np.uint64, epoch: int) -> np.uint64:
 def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
     """Fill `order` with a keyed permutation of range(len(order)).
 
-    Algorithm P (Knuth, The Art of Computer Programming 2, 3.4.2) with SplitMix64 as generator. The bias of
-    the remainder is below 2^-52 for up to 2^12 elements.
+    This is Algorithm P (Knuth, The Art of Computer Programming 2, 3.4.2) with SplitMix64 as generator. The
+    bias of the remainder is below 2^-52 for up to 2^12 elements.
     """
     epoch_key = _epoch_key(key, epoch)
     for index in range(len(order)):
@@ -161,8 +161,8 @@ def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
 
 @kernel(nogil=True)
 def _permute(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
-    """Return element `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size,
-    iterated until the value is below `size`.
+    """Return element `index` of a keyed permutation of range(size): a Feistel network over range(2^2h), where
+    2^2h >= size, iterated until the value is below `size`.
     """
     half = _U(1)
     while (_U(1) << (_U(2) * half)) < _U(size):

@@ -1,5 +1,4 @@
-"""Turn the shards of a build into batches: read them memory-mapped, pack them, and make the rows of each
-worker.
+"""Turn the shards of a build into batches: memory-map them, pack them, and make the rows of each worker.
 
 The stream of a source is cut into sequences once. `trainers.data.order` determines the sequence of sample n,
 and the objective turns it into inputs and targets. A batch therefore depends on the corpus, the seed, the
@@ -47,13 +46,12 @@ _MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector u
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """The shards of one or more corpora that were made with the same tokenizer, by split and domain. A domain
-    is a source, or the part of a source in one group.
+    """The shards, by split and domain, of one or more corpora that were made with the same tokenizer. A
+    domain is a source, or the part of a source in one group.
 
     `directory` is the directory of the first corpus. `empty` names the sources and domains that have no
     training documents, `columns` the optional columns that all shards have, and `span_types` the types of
-    their spans. `test` is the split `test`,
-    which only some sources have.
+    spans that all shards record. `test` is the split `test`, which only some sources have.
     """
 
     fingerprint: str
@@ -74,11 +72,11 @@ class TrainingCorpus:
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
-    """Read the manifests of `directories` and check that they fit together. Opens no shard. `frame` comes
+    """Read the manifests of `directories` and check that they fit together. No shard is opened. `frame` comes
     from the objective.
 
     Raises UserError if a manifest is missing, sources share a name, tokenizers differ, or a tokenizer lacks a
-    special that readers need.
+    special token of the frame, and ConfigError if no directory is given.
     """
     if not directories:
         raise ConfigError(
@@ -149,8 +147,8 @@ def _sources(domains: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class PackedCorpus:
-    """Sources cut into sequences of up to `length` stream tokens, and the objective that makes
-    rows of them.
+    """Sources cut into sequences of up to `length` stream tokens, and the objective that makes rows from the
+    sequences.
     """
 
     sources: tuple[SourceStream, ...]
@@ -160,7 +158,7 @@ class PackedCorpus:
 
     @cached_property
     def cropped_tokens(self) -> tuple[int, ...]:
-        """The number of tokens per epoch of each source that are in no sequence; 0 if its sequences are cut
+        """For each source, the number of tokens per epoch that are in no sequence; 0 if its sequences are cut
         from the stream.
         """
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
@@ -175,8 +173,8 @@ class PackedCorpus:
         return batch
 
     def _packed(self, samples: Samples, minimum: int) -> Batch:
-        """Return the sequence of sample i in row i. Rows are as long as the longest sequence, rounded up to a
-        multiple of 8.
+        """Return a batch with the sequence of sample i in row i, before the objective is applied. Rows are as
+        long as the longest sequence, rounded up to a multiple of 8, but at most `length`.
         """
         rows = max(minimum, len(samples))
         added = max((source.packing.added_marks for source in self.sources if source.packing), default=0)
@@ -245,7 +243,7 @@ class TrainingData:
         return replace(self, since=sample)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event for each source of sentence pairs, with the balance of its labels."""
+        """Yield an event for each source of sentence pairs, with the balance of the source's labels."""
         for source in self.sources:
             if isinstance(source.packing, PairPacking):
                 its = source.packing.balance()
@@ -256,16 +254,16 @@ class TrainingData:
                 yield "pairs", {"source": source.name, **its, "message": message}
 
     def packed_at(self, sample: int) -> PackedCorpus:
-        """Return the packed corpus of the phase of a sample."""
+        """Return the packed corpus that the phase of a sample reads."""
         return self.packed_phases[self.order.phase_of(sample)]
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return what samples `since` to `samples` consumed of each source, in tokens (marks included) and
-        epochs, and the tokens that the mixture requested.
+        """Return, for each source, what samples `since` to `samples` consumed, in tokens (marks of the frame
+        included), sequences and epochs, and the tokens that the mixture requested.
 
-        `padding` counts the positions of its sequences without a token; if an objective adds marks to each
-        document, their positions are included. `cropped` counts the tokens of these epochs that are in no
-        sequence.
+        `padding` counts the positions of these sequences that hold no token of the source's stream, so marks
+        that an objective itself adds to each document count as padding. `cropped` counts the tokens of these
+        epochs that are in no sequence.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -292,9 +290,9 @@ class TrainingData:
         return self.packed_at(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the batches of `size` rows that rank `rank` reads of samples `first` to `first + count`
-        (`Samples.share`). Every rank has the same number of batches; short ones are filled with rows of
-        padding.
+        """Yield the batches of `size` rows in which rank `rank` reads its share of samples `first` to `first
+        + count` (`Samples.share`). Every rank has the same number of batches; short batches are filled with
+        rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
@@ -318,8 +316,8 @@ def training_data(
 def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[PackedCorpus, ...]:
     """Return the packed corpus of each phase of a run, with sources ordered by name.
 
-    Raises CorruptFileError if a shard is missing and ConfigError if the corpus lacks a required column, or all of its documents
-    are too short to give a target.
+    Raises CorruptFileError if a shard is missing. Raises ConfigError if the corpus lacks a required column,
+    or if all of its documents are too short to give a target.
     """
     sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
     for source in sources:
@@ -344,8 +342,8 @@ def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[P
 
 
 def _stream(source: SourceStream, length: int, config: Pretraining) -> Stream:
-    """Return the stream that a run reads of a source: all of it, or a random subset of its sequences. A
-    source that is shorter than one sequence is read as a whole.
+    """Return the part of a source's stream that a run reads: all of it, or a random subset of its sequences.
+    A source that is shorter than one sequence is read as a whole.
     """
     sizes = source.packing.sizes if source.packing else None
     count = source.tokens // length if sizes is None else len(sizes)
@@ -382,8 +380,8 @@ def _pack(
 
 
 def stream_length(config: Pretraining) -> int:
-    """Return how many tokens of the document stream make one row of the model at the final sequence length.
-    It differs from the sequence length where the objective adds or removes tokens.
+    """Return the number of tokens of the document stream that make one row of the model at the final sequence
+    length. It differs from the sequence length where the objective adds or removes tokens.
     """
     return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
@@ -422,7 +420,7 @@ def _spelled(corpus: TrainingCorpus) -> list[bytes]:
 
 
 def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
-    """Return flags, by token, of which tokens of the corpus's tokenizer begin and end words. Raises
+    """Return flags that say which tokens of the corpus's tokenizer begin words and which end words. Raises
     ConfigError if the tokenizer's file does not determine this.
     """
     try:
@@ -433,9 +431,10 @@ def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
-    """Return the word marks of a tokenizer's file. `checksum` is that of the file, which the path alone does not determine.
+    """Return the word marks of a tokenizer's file. `checksum` is the checksum of the file; it is part of the
+    cache key because the path does not determine the content.
 
-    A run asks three times, and 128,000 tokens take a quarter of a second.
+    The result is cached because a run asks three times, and 128,000 tokens take a quarter of a second.
     """
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
@@ -458,15 +457,17 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
 
 
 def _tokens_read(source: SourceStream, data: Data) -> int:
-    """Return approximately how many tokens of a source a run reads: its share, but at least one sequence."""
+    """Return approximately how many tokens of a source a run reads in one epoch: the share `subset`, but at
+    least one sequence.
+    """
     return max(round(data.subset * source.tokens), min(source.tokens, data.sequence_length))
 
 
 @dataclass(frozen=True)
 class ValidationData:
-    """Sequences spread evenly over each source's validation split, the same for every run with the same
-    objective, sequence length and packing. `weights` are the shares of the sources in training, empty if they
-    are not resolved.
+    """Sequences spread evenly over each source's validation split. They are the same for every run with the
+    same objective, sequence length and packing. `weights` are the shares of the sources in training, empty if
+    they are not resolved.
     """
 
     packed: PackedCorpus
@@ -487,8 +488,8 @@ class ValidationData:
 
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
-    """Select validation sequences, packed as in training and of its final length: from each source as many as
-    are needed for `tokens` tokens, or all.
+    """Select the validation sequences, packed as in training and of the final sequence length. Each source
+    gives as many as are needed for `tokens` tokens, or all that it has.
 
     The run's seed has no influence: the random choices of an objective are the same for every run.
     """
@@ -506,8 +507,8 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers and the tokens of the fewest sequences, evenly spread over a source, that hold
-    `tokens` tokens together. If the source has fewer tokens, all of its sequences are returned.
+    """Return the numbers and the token counts of the fewest evenly spread sequences of a source that together
+    have `tokens` tokens. If the source has fewer tokens, all of its sequences are returned.
     """
     total, longest, count = source.count(length), source.longest(length), 0
     sizes = np.empty(0, np.int64)

@@ -14,11 +14,11 @@ Result = TypeVar("Result")
 def prefetch(items: Iterable[Item], make: Callable[[Item], Result], threads: int) -> Generator[Result]:
     """Yield `make(item)` for each of `items`, in order.
 
-    With `threads`, up to threads + 1 further results are made while the caller works on one. `items` is read
-    only in the caller's thread. With 0 threads, each result is made on demand.
+    With one or more threads, up to `threads` further results are made while the caller works on one. `items`
+    is read only in the caller's thread. With 0 threads, each result is made on demand.
 
-    An exception from `make` or `items` is raised where the result would have come. Closing the iterator ends
-    the threads.
+    An exception from `make` or `items` is raised where the result would have been yielded. Closing the
+    iterator ends the threads.
     """
     if threads == 0:
         yield from map(make, items)

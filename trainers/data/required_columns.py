@@ -1,4 +1,6 @@
-"""Checks that the shards of a corpus hold the sentences, spans and pairs that an objective needs, and long enough documents."""
+"""Checks that the shards of a corpus have the sentences, spans and pairs that an objective needs, and
+documents that are long enough.
+"""
 
 from collections.abc import Collection, Sequence
 
@@ -12,7 +14,9 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 
 def check_sentences(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
-    """Raise ConfigError if no document has as many sentences as the objective needs. Opens shards up to the first with one."""
+    """Raise ConfigError if no document has as many sentences as the objective needs. Opens shards only until
+    one has such a document.
+    """
     least = objective.least_sentences
     if least < 2 or not sources:
         return
@@ -30,7 +34,9 @@ def check_sentences(directory: Location, objective: TrainingObjective, sources: 
 
 
 def check_lengths(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
-    """Raise ConfigError if no document has as many tokens as the objective needs. Opens shards up to the first with one."""
+    """Raise ConfigError if no document has as many tokens as the objective needs. Opens shards only until one
+    has such a document.
+    """
     least = objective.least_tokens
     if least < 2 or not sources:
         return
@@ -48,8 +54,9 @@ def check_lengths(directory: Location, objective: TrainingObjective, sources: Se
 def check_spans(
     directory: Location, span_types: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
-    """Raise ConfigError if the objective chooses from types of spans that are not among the `span_types` of all shards, or if no
-    document has any of them. Opens shards up to the first with one.
+    """Raise ConfigError if the objective uses a type of span that is not among `span_types`, the types that
+    all shards record, or if no document has a span of these types. Opens shards only until one has such a
+    span.
     """
     wanted = objective.span_types
     if missing := [kind for kind in wanted if kind not in span_types]:
@@ -75,7 +82,9 @@ def check_spans(
 def check_pairs(
     directory: Location, columns: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
-    """Raise ConfigError if the objective needs pairs, and the shards lack the column `target`, or no document has one."""
+    """Raise ConfigError if the objective needs pairs, but the shards lack the column `target` or no document
+    has a target.
+    """
     if not objective.needs_pairs or not sources:
         return
     if "target" not in columns:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
     """Return (shard number, row in the shard) of the document of each segment of a packed sequence, in the
-    order of segments. `epoch` is used only for sentence pairs, which every epoch pairs in a new way.
+    order of segments. `epoch` matters only for sentence pairs, which are paired anew in every epoch.
     """
     marks = source.frame.marks
     if source.packing is not None:
@@ -56,8 +56,9 @@ def mask_documents(batch: "Batch", sources: "Sequence[SourceStream]", length: in
     """Remove the targets of excluded documents, and the labels of pairs that contain one. `length` is the
     number of stream positions in a row.
 
-    Inputs and positions stay, so every other token keeps its position. The segment of an excluded document
-    becomes that of padding, so no other document attends to it, even if documents attend to one another.
+    Inputs and positions stay, so every other token keeps its position. Positions of an excluded document get
+    the segment number of padding, so no other document attends to them, even where documents attend to one
+    another.
     """
     for row in np.flatnonzero(batch.sample >= 0):
         ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length, int(batch.epoch[row]))

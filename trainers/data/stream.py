@@ -49,20 +49,20 @@ class SourceStream:
 
     @property
     def text_bytes(self) -> int:
-        """Size of the text in UTF-8 bytes."""
+        """The size of the text in UTF-8 bytes."""
         return sum(shard.text_bytes for shard in self.shards)
 
     def count(self, length: int) -> int:
-        """Return the number of sequences of up to `length` tokens."""
+        """Return the number of sequences, each of up to `length` tokens."""
         return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
 
     def longest(self, length: int) -> int:
-        """Return the number of tokens in the longest sequence of up to `length` tokens."""
+        """Return the number of tokens in the longest sequence, if sequences have up to `length` tokens."""
         return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
 
     def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
-        """Return the sizes in tokens, int64, of the sequences with numbers `sequences`, int64, each of up to
-        `length` tokens.
+        """Return the number of tokens, int64, of each of the sequences with numbers `sequences`, int64. A
+        sequence has up to `length` tokens.
         """
         if self.packing is not None:
             return self.packing.sizes[sequences]
@@ -105,7 +105,7 @@ class SourceStream:
             )
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
-        """Return this source, cut into the sequences of a packing of `trainers.rows.sequences`. Opens the
+        """Return this source, cut into sequences by a packing of `trainers.rows.sequences`. Opens only the
         shards whose packing is not in the cache.
         """
         shards = tuple(
@@ -115,8 +115,8 @@ class SourceStream:
         return replace(self, packing=Packing(shards))
 
     def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
-        """Return this source, cut into rows of sentence pairs. Opens the shards whose pairs are not in the
-        cache.
+        """Return this source, cut into rows of sentence pairs. Opens only the shards whose pairs are not in
+        the cache.
         """
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
@@ -134,7 +134,7 @@ class SourceStream:
         marks: Mapping[str, int],
     ) -> None:
         """Write `sequences`, each of up to `length` tokens, into the rows `rows` of `batch`, and set `filled`
-        to the number of columns that are written in each row.
+        to the number of columns written in each row.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1

@@ -22,10 +22,10 @@ def build_forward(
 ) -> Forward:
     """Return the model of a resolved job with its losses, in fp32 and the same on every worker.
 
-    `base` holds the initial weights by parameter name; parameters that it lacks are drawn from the job's
-    seed. In fine-tuning the model also gets its head, whose hidden layers may be in `base` as `task_head...`,
-    and the parameters that the method adds. Parameters that the method does not train are frozen. `encode`
-    (text to token ids) is needed for a prompt that is initialised from a text.
+    `base` holds the initial weights by parameter name; parameters that it lacks are initialised from the
+    job's seed. In fine-tuning, the model also gets its head, whose hidden layers may be in `base` as
+    `task_head...`, and the parameters that the method adds. Parameters that the method does not train are
+    frozen. `encode` (text to token ids) is needed only for a prompt that is initialised from a text.
     """
     forward = build_without_method(config, specials, base)
     if isinstance(config, Finetuning):
@@ -35,7 +35,7 @@ def build_forward(
 
 
 def build_without_method(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Forward:
-    """Return what `build_forward` does before the method of a fine-tuning job is applied."""
+    """Return the model as `build_forward` does, but without applying the method of a fine-tuning job."""
     network = base_network(config, specials, base)
     if not isinstance(config, Finetuning):
         return forward_of(network, config)
@@ -71,9 +71,9 @@ def attach_head(
     dropout: float | None = None,
     weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`). Freeze its pretraining
-    heads, which the task does not use. The head's layers, except the last, start with the weights of the same
-    name and shape in `weights`.
+    """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`). Freeze the model's
+    pretraining heads, which the task does not use. The layers of the new head, except the last, start with
+    the weights of the same name and shape in `weights`.
     """
     import torch
 
@@ -96,8 +96,8 @@ def outputs_of(task: Task) -> int:
 
 
 def class_weights(config: Finetuning) -> list[float] | None:
-    """Return the weight of each class of a resolved job, in the order of the task's labels, or None if all
-    are equal.
+    """Return the weight of each class of a resolved job, in the order of the task's labels, or None if
+    classes are not weighted.
     """
     assert not isinstance(config.class_weights, str), "the job is resolved"
     if config.class_weights is None:

@@ -1,5 +1,5 @@
-"""Cross-entropy that is computed in place, in the memory of the logits; and tokens drawn from logits with given random numbers,
-so that they depend on neither workers nor micro-batches.
+"""Cross-entropy computed in place, in the memory of the logits. Also draws tokens from logits with given
+random numbers, so that the tokens depend on neither workers nor micro-batches.
 
 With a vocabulary of 16,384, the logits cause most of a small model's memory traffic.
 `torch.nn.functional.cross_entropy` reads or writes five arrays of their size. This implementation uses one,
@@ -22,8 +22,8 @@ class _CrossEntropy(torch.autograd.Function):
     """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. The gradient overwrites the logits.
 
     The forward pass replaces fp32 logits with probabilities, up to a factor for each row. Half-precision
-    logits are kept, and the backward pass recomputes their probabilities. Therefore no fp32 array of that
-    size is allocated, and the gradient is rounded once.
+    logits are kept, and the backward pass recomputes their probabilities. Therefore no fp32 array of the size
+    of the logits is allocated, and the gradient is rounded once.
     """
 
     @staticmethod
@@ -72,12 +72,13 @@ def cross_entropy(logits: Any, targets: Any) -> Any:
 
 
 def draw_tokens(logits: Any, draws: Any) -> Any:
-    """Draw a token from the softmax of each row of `logits` [n, vocabulary] with two uniform numbers, `draws` [n, 2] in
-    [0, 1): int64 [n].
+    """Draw a token from the softmax of each row of `logits` [n, vocabulary] with two uniform numbers, `draws`
+    [n, 2] in [0, 1): int64 [n].
 
-    The first number chooses one of about sqrt(vocabulary) groups of tokens, the second a token of the group. A logit
-    rounded differently then changes a token with a probability of about sqrt(vocabulary) roundings. One number on one
-    cumulative sum over the vocabulary would make that many more: a change shifts the limits of all tokens after it.
+    The first number chooses one of about sqrt(vocabulary) groups of tokens, the second a token of the group.
+    If a logit is rounded differently, the probability that this changes the token is then about
+    sqrt(vocabulary) x the rounding error. With one number and one cumulative sum over the vocabulary it would
+    be about sqrt(vocabulary) times as high, because a change shifts the limits of all later tokens.
     """
     width = math.isqrt(logits.shape[1] - 1) + 1
     groups = -(-logits.shape[1] // width)
@@ -92,6 +93,8 @@ def draw_tokens(logits: Any, draws: Any) -> Any:
 
 
 def _choose(shares: Any, draws: Any) -> Any:
-    """Return the entry of each row of `shares` [n, k] in which the number of `draws` [n] falls, int64 [n]."""
+    """Return, for each row of `shares` [n, k], the index of the entry that the row's number in `draws` [n]
+    falls into: int64 [n].
+    """
     limits = shares.double().cumsum(1)
     return (limits <= draws.double()[:, None] * limits[:, -1:]).sum(1)

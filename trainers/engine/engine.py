@@ -36,15 +36,16 @@ from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 # death of a worker is noticed at once, because its connections close.
 _WRITING = timedelta(days=30)
 Scale = Callable[[np.ndarray], np.ndarray]
-"""From the number of targets of an update, float64 [losses, sources], to the factor of each target's nats in the loss that
-the update minimises, of the same shape.
+"""Maps the number of targets of an update, float64 [losses, sources], to the factors of their nats in the loss that the
+update minimises, an array of the same shape.
 """
 
 
 def start_group() -> tuple[int, int]:
-    """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no group.
+    """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no
+    group.
 
-    torchrun's variables, which workers of Ray Train have too, are used as they are.
+    The environment variables of torchrun, which workers of Ray Train also have, determine the group.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself
@@ -73,12 +74,12 @@ def hard_exit(status: int) -> NoReturn:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all workers.
+    """The results of a step or an evaluation, summed over all workers.
 
-    `sums` are those of `engine.loss_metrics`, `loss` the loss of the step computed from them:
-    weight x nats per target, over all losses. `stops` workers requested a stop. `read` and `decoded` count
-    the tokens that the model read, and that the decoder of an encoder-decoder read. `updates` is how often the step has
-    changed the weights.
+    `sums` are the sums of `engine.loss_metrics`. `loss` is the loss computed from them: weight x nats per
+    target, summed over all losses. `stops` is the number of workers that requested a stop. `read` counts the
+    tokens that the model read, and `decoded` the tokens that the decoder of an encoder-decoder read.
+    `updates` is the number of times that the step changed the weights.
     """
 
     sums: np.ndarray
@@ -90,7 +91,7 @@ class Totals:
 
     @property
     def targets(self) -> int:
-        """Number of targets of the first loss, which are the tokens predicted."""
+        """The number of targets of the first loss, which are the tokens predicted."""
         return int(self.sums[0, 1].sum())
 
 
@@ -98,8 +99,8 @@ class Engine:
     """A model with its optimizer state, spread over the workers according to the ZeRO stage."""
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
-        """Prepare the model of `forward`, which holds the initial weights in fp32, the same on every worker.
-        A step takes `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have
+        """Prepare the model of `forward`, whose initial weights are in fp32 and the same on every worker. A
+        step takes `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have
         neither gradient nor optimizer state, and with `precision: bf16` they are bf16.
         """
         self.rank, self.world = start_group()
@@ -138,11 +139,13 @@ class Engine:
         """Take one optimizer step over this worker's micro-batches. Returns (sums over all workers, gradient
         norm).
 
-        `rate` is the learning rate of AdamW; Muon's is in proportion. Without `scale`, each loss is its nats per target.
-        If the loss or the norm is not finite, no worker changes weights or optimizer state.
+        `rate` is the learning rate of AdamW; Muon's rate changes in proportion. Without `scale`, each loss is
+        its nats per target. If the loss or the norm is not finite, no worker changes weights or optimizer
+        state.
 
-        With `data.bptt`, every window of the rows has an update of its own, whose loss is that of the window's targets, and the
-        norm is the largest of them. If a loss or a norm is not finite, the step ends there; the updates before it remain.
+        With `data.bptt`, the optimizer updates the weights after every window of the rows. The loss of an
+        update covers the window's targets, and the norm returned is the largest of all updates. If a loss or
+        a norm is not finite, the step ends there; the updates before it remain.
         """
         for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
@@ -172,8 +175,8 @@ class Engine:
         stop: bool,
         scale: Scale | None,
     ) -> tuple[Totals, float]:
-        """Take an optimizer update over the windows with this `number` of this worker's micro-batches, each of which goes on from
-        what is `carried`.
+        """Take one optimizer update over this worker's micro-batches or, with `data.bptt`, over their windows
+        with this `number`. Each window continues from the state in `carried`.
         """
         *targets, read, decoded = self._sum(self._amounts(batches))
         scales = None if scale is None else scale(self._targets(batches, sources))
@@ -200,7 +203,7 @@ class Engine:
         return replace(totals, read=int(read), decoded=int(decoded), updates=int(updated)), norm
 
     def _join(self, windows: Sequence[Totals]) -> Totals:
-        """Return the totals of a step from those of its windows."""
+        """Return the totals of a step from the totals of its windows."""
         sums = np.sum([each.sums for each in windows], axis=0)
         counts = {name: sum(getattr(each, name) for each in windows) for name in ("read", "decoded", "updates")}
         return Totals(sums, self._loss_of(sums), windows[0].stops, **counts)
@@ -224,8 +227,8 @@ class Engine:
         return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
     def _scaled_loss(self, nats: Mapping[str, Any], batch: Batch, scales: np.ndarray) -> Any:
-        """Return the loss that a step minimises if the targets of each source have a factor of their own: `scales`, [losses,
-        sources].
+        """Return the loss that a step minimises if the nats of each source's targets are multiplied by a
+        factor: `scales`, [losses, sources].
         """
         source, total = torch.from_numpy(batch.source).to(self._device), 0.0
         for loss, its in zip(self.losses, scales, strict=True):
@@ -234,8 +237,9 @@ class Engine:
         return total
 
     def excess(self, batches: Sequence[Batch], reference: Forward, sources: int) -> np.ndarray:
-        """Return by how many nats the targets of the first loss exceed those of `reference`, 0 where they do not, summed
-        over all workers' batches, and the number of targets: float64 [2, sources]. Nothing is trained.
+        """Return the excess loss over `reference` by source, and the number of targets: float64 [2, sources].
+        The excess of a target of the first loss is max(0, nats of this model - nats of `reference`). Both are
+        summed over all workers' batches. Nothing is trained.
         """
         self._workers.forward.eval()
         first, sums = self.losses[:1], no_sums(1, sources)
@@ -257,7 +261,7 @@ class Engine:
 
     def predict(self, batches: Iterable[Batch], sources: int) -> tuple[Totals, TaskOutputs | None]:
         """Return the sums that `evaluate` returns, and the outputs of the model's head for the inputs of the
-        batches of all workers; the latter are None on all workers but the first.
+        batches of all workers. The outputs are None on all workers but the first.
 
         All workers must pass the same number of batches, at least one. A batch may have no inputs or no gold.
         """
@@ -286,8 +290,8 @@ class Engine:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """While the block runs, the model has the averages of its weights, if these are averaged. This is a collective
-        operation.
+        """Give the model the averages of its weights while the block runs, if the weights are averaged. All
+        workers must take part.
         """
         self._swap_averages()
         try:
@@ -306,7 +310,8 @@ class Engine:
 
     def discard(self) -> bool:
         """Discard the gradients of a step that failed, so that the step can be repeated. Returns False if
-        that is impossible because DeepSpeed holds them, or because a window of the step has changed the weights.
+        that is impossible, because DeepSpeed holds the gradients or because the step has already changed the
+        weights.
         """
         if isinstance(self._workers, ZeroWorkers) or not self._repeatable:
             return False
@@ -314,10 +319,10 @@ class Engine:
         return True
 
     def broadcast(self, value: int) -> int:
-        """Send rank 0's `value` to every worker and return it. It is also a barrier: the others wait while
-        one worker changes files.
+        """Send rank 0's `value` to every worker and return it. This is also a barrier: the other workers wait
+        while one of them changes files.
 
-        It has no time limit. If a worker dies meanwhile, all others raise an error.
+        They wait for up to 30 days. If a worker dies meanwhile, all others raise an error.
         """
         if self.world == 1:
             return value
@@ -327,10 +332,11 @@ class Engine:
 
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         """Yield (name of a trained parameter, {"weight" and each name of its optimizer state: full fp32
-        tensor on the CPU}). With `asgd`, "weight" is the average, and "iterate" the weight that training continues from.
+        tensor on the CPU}). With `asgd`, "weight" is the average, and "iterate" the weight that training
+        continues from.
 
-        Frozen parameters are left out, because the run's base has them. Parameters are gathered by collectives, so every
-        worker must iterate to the end.
+        Frozen parameters are left out, because the run's base has them. Parameters are gathered by
+        collectives, so every worker must iterate to the end.
         """
         trained = [(name, parameter, self._stored(parameter)) for name, parameter in self._trained()]
         tensors = self._workers.read((parameter, key) for _, parameter, keys in trained for key in keys.values())
@@ -346,8 +352,8 @@ class Engine:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set trained weights and optimizer state from full tensors, after `updates` of the optimizer that were not
-        skipped.
+        """Set trained weights and optimizer state from full tensors. `updates` is the number of optimizer
+        updates behind them, not counting skipped ones.
 
         The tensors may come from any ZeRO stage and world size. Frozen weights stay as they were when the
         engine was created.
@@ -361,7 +367,9 @@ class Engine:
             self._ranks.restore(name, tensors)
 
     def _stored(self, parameter: Any) -> dict[str, str]:
-        """Return the names of the weight and the optimizer state of a parameter: {in `state`: in the workers}."""
+        """Return the names under which the weight and the optimizer state of a parameter are stored: {name in
+        `state`: name in the workers}.
+        """
         keys = self._workers.keys(parameter)
         return (
             {"weight": "average", "iterate": "weight"} if keys == AVERAGE else {key: key for key in ("weight", *keys)}
@@ -380,8 +388,8 @@ class Engine:
         return float(self._loss(*sums[: len(self.losses)].sum(axis=2).T))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
-        """Return the number of targets of each loss, of tokens in rows, and of tokens in the decoder's rows
-        of an encoder-decoder.
+        """Return the number of targets of each loss, the number of tokens in the rows, and the number of
+        tokens in the rows of an encoder-decoder's decoder.
         """
         amounts = np.zeros(len(self.losses) + 2)
         for batch in batches:
@@ -423,7 +431,7 @@ class Engine:
 
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int = 0) -> int:
     """Return the seed of dropout for one pass: 63 bits of the xxh3_64 of
-    `dropout/seed/step/rank/micro-batch`, and after the first window of rows `/window`.
+    `dropout/seed/step/rank/micro-batch`, followed by `/window` for every window of rows after the first.
 
     No state of a generator outlives a pass, so a run that is resumed with the same number of workers and
     micro-batches draws the same numbers.
@@ -435,8 +443,8 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int 
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, according to `execution`.
 
-    Raises ConfigError if the model does not support this (GPT-1 in `transformers`, AWD-LSTM). Each block is compiled by
-    itself. Since all blocks are alike, one compilation serves them all.
+    Raises ConfigError if the model does not support this (GPT-1 in `transformers`, AWD-LSTM). Each block is
+    compiled separately. Since all blocks are alike, one compilation serves them all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -453,12 +461,13 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
 
 
 def _spare_embedding_gradients(model: Any, config: Job) -> None:
-    """On the CPU, sum embedding gradients in fp32 as a GPU does, and add those of tied embeddings as rows.
+    """On the CPU, sum the gradients of bf16 embeddings in fp32, as a GPU does, and add the gradients of tied
+    embeddings as rows.
 
-    If the output layer shares its matrix with the input embeddings, the gradient of the embeddings is added
-    to that of the output layer row by row, not as a matrix of mostly zeros, which saves 4 % of a step of a
-    small model. This is not done on a GPU, where rows would be added in no fixed order, nor where no loss uses the
-    output layer: with a task head, and for objectives that compare vectors.
+    If the output layer shares its matrix with the input embeddings, their gradient is added to the gradient
+    of the output layer row by row, instead of as a matrix of mostly zeros. This saves 4 % of a step of a
+    small model. It is not done on a GPU, where rows would be added in no fixed order, nor where no loss uses
+    the output layer (with a task head, and for objectives that compare vectors).
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     predicts = not hasattr(model, "task_head") and config.objective.contrast is None
@@ -470,7 +479,5 @@ def _spare_embedding_gradients(model: Any, config: Job) -> None:
 
 
 def _needs_deepspeed(config: Job) -> bool:
-    """Return whether even a single worker needs DeepSpeed, which provides Muon and offloading of the
-    optimizer.
-    """
+    """Return whether even a single worker needs DeepSpeed, for Muon or for offloading the optimizer."""
     return config.optimizer.kind == "muon" or config.execution.offload_optimizer

@@ -1,8 +1,8 @@
 """The forward pass that training, evaluation and blame share: from a batch to its losses by name.
 
-A boolean 4-D mask over the segments of a row isolates its documents in sdpa. `position_ids` alone do this
-only in decoders with `attention_mask=None` and `use_cache=False`; elsewhere they silently have no effect on
-attention.
+A boolean 4-D mask over the segments of a row isolates its documents in sdpa. `position_ids` alone isolate
+documents only in decoders with `attention_mask=None` and `use_cache=False`; elsewhere they silently have no
+effect on attention.
 """
 
 from collections.abc import Sequence
@@ -46,8 +46,9 @@ class Forward(torch.nn.Module):
 
     def forward(self, predicts: bool = False, carried: Carried | None = None, **arrays: Any) -> dict[str, Any]:
         """Return {name of a loss: nats of its targets} in the order of the losses, for the `tensors` of a
-        batch, and the counts of its measures by name. With `predicts`, the key `predictions` holds those of the model's
-        head. With `carried`, the batch is a window of rows that begins with the state in `carried`, and leaves its own there.
+        batch, and the counts of the measures by name. With `predicts`, the key `predictions` holds the
+        predictions of the model's head. With `carried`, the batch is a window of rows: it begins with the
+        state in `carried`, and its final state replaces that state.
         """
         made = self._pass(arrays, carried=carried)
         found = {loss.name: loss.nats(made) for loss in self.losses}
@@ -57,7 +58,7 @@ class Forward(torch.nn.Module):
 
     @property
     def names(self) -> list[str]:
-        """The names of what a pass returns: losses, then measures."""
+        """The names of the results of a pass: losses, then measures."""
         return [*(loss.name for loss in self.losses), *(measure.name for measure in self.measures)]
 
     def states(self, **arrays: Any) -> Any:
@@ -66,8 +67,8 @@ class Forward(torch.nn.Module):
 
     def layers(self, **arrays: Any) -> dict[str, list[Any]]:
         """Return the states [rows, length, width] of every layer by stack, beginning with the embeddings. The
-        key `decoder` has the last stack of the model in every family, `encoder` the encoder of an
-        encoder-decoder.
+        key `decoder` has the states of the model's last stack in every family; the key `encoder` has those of
+        an encoder-decoder's encoder.
         """
         encoder, final = self._architecture.encoder_blocks, []
         with ExitStack() as recording:
@@ -82,8 +83,8 @@ class Forward(torch.nn.Module):
         return found
 
     def logits_at(self, at: Any, past: Past | None = None, **arrays: Any) -> Any:
-        """Return the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets. If
-        `past` is given, the states of the tokens that were read are stored in it.
+        """Return the logits [n, vocabulary] at the positions `at` [n], which are indices into the flattened
+        targets of a batch. If `past` is given, the states of the tokens read are stored in it.
         """
         made = self._pass(arrays, past)
         if past is not None:
@@ -102,7 +103,7 @@ class Forward(torch.nn.Module):
     def logits_after(self, past: Past, ids: Any, positions: Any) -> Any:
         """Return the logits [rows, vocabulary] after one more token in each row, given the tokens' ids and
         positions, each int64 [rows]. `past` was filled by `logits_at`; the states of these tokens are added
-        to it.
+        to `past`.
         """
         past.seen = torch.cat([past.seen, past.seen.new_ones(len(ids), 1)], 1)
         inputs = Inputs(ids[:, None], positions[:, None], past.seen[:, None, None], past=past)
@@ -156,15 +157,18 @@ class Forward(torch.nn.Module):
         return recorded_layers(self._architecture.blocks(self.model), own)
 
     def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
-        """Return whether every position attends to the whole row or, in a decoder, to all of it up to itself.
-        Attention without a mask then has the same result and is faster.
+        """Return whether attention can be computed without a mask, which gives the same result faster: every
+        position attends to the whole row or, in a decoder, to the whole row up to itself, and the model
+        supports this.
         """
         least, most = arrays["segment_range"]
         whole = least >= 0 and (most == 0 or not self.isolation) and arrays.get("prefix") is None
         return whole and self._architecture.unmasked and self.model.config._attn_implementation == "sdpa"
 
     def _positions(self, positions: Any, before: int = 0) -> Any:
-        """Return the positions of rows of which `before` columns were read earlier."""
+        """Return the positions that the model reads: `positions` with isolation, otherwise the columns of the
+        rows, of which `before` were read in earlier windows.
+        """
         if self.isolation:
             return positions
         return torch.arange(before, before + positions.shape[1], device=positions.device).expand_as(positions)
@@ -185,9 +189,10 @@ def forward_of(model: Any, config: Job) -> Forward:
 def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:
     """Return the attention mask, bool [rows, 1, queries, keys], from segments [rows, length].
 
-    A position attends to its own document and, with `causal`, to no later position. Positions in `prefix`
-    [rows, length] attend to one another. A position also attends to the segment whose number is in `trunks`
-    [rows, length], unless that is -1. Padding attends only to padding.
+    A position attends to its own document and, with `causal`, to no later position, except that the positions
+    of a document that are in `prefix` [rows, length] all attend to one another. A position also attends to
+    the segment whose number is in `trunks` [rows, length], unless that is -1. Padding attends only to
+    padding.
     """
     seen = queries[:, :, None] == keys[:, None, :]
     if trunks is not None:
@@ -201,12 +206,12 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, tr
 
 
 def tensors(batch: Batch, device: Any) -> dict[str, Any]:
-    """Return the arrays of a batch as tensors on `device`, by field name. Names in its decoder begin with
-    `decoder_`, names in its task with `task_`.
+    """Return the arrays of a batch as tensors on `device`, by field name. The names of the decoder's fields
+    begin with `decoder_`, the names of the task's fields with `task_`.
 
-    `chosen`, int64, holds the positions that have a target in the flattened array of targets. It is omitted
-    if all have one. `segment_range` holds the lowest and the highest segment number as integers, which the
-    forward pass needs without waiting for a device.
+    `chosen`, int64, holds the indices, in the flattened targets, of the positions that have a target. It is
+    omitted if all positions have one. `segment_range` holds the lowest and the highest segment number as
+    integers, so that the forward pass need not wait for a device to know them.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}
@@ -220,7 +225,8 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
 
 
 def _chosen(targets: np.ndarray) -> np.ndarray | None:
-    """Return the positions that have a target in the flattened targets, int64; None if all have one.
+    """Return the indices, int64, in the flattened targets, of the positions that have a target; None if all
+    have one.
 
     The result is padded with other positions to a multiple of 64, so that compiled code and allocators see
     few shapes.

@@ -1,5 +1,5 @@
-"""Learning rates by layer: lower towards the embeddings, and 0 until a layer is unfrozen (ULMFiT; Howard and Ruder,
-2018, sections 3.2 and 3.3).
+"""Learning rates by layer: lower towards the embeddings, and 0 until a layer is unfrozen (ULMFiT; Howard and
+Ruder, 2018, sections 3.2 and 3.3).
 """
 
 import re
@@ -32,7 +32,7 @@ def layer_depths(network: Any, family: str) -> dict[str, int]:
 
 
 def _blocks(names: Any) -> int:
-    """Return the number of blocks to which these parameters belong."""
+    """Return the number of blocks to which the parameters with these names belong."""
     return 1 + max((int(match[1]) for match in map(_BLOCK.search, names) if match), default=-1)
 
 

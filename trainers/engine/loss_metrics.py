@@ -1,5 +1,5 @@
-"""Sums of nats and targets by loss and source, and the losses and bits per byte that follow from them. Measures have a part
-and a whole in the place of nats and targets.
+"""Sums of nats and targets by loss and source, and the losses and bits per byte that follow from them. For a
+measure, the sums of a part and a whole take the place of nats and targets.
 """
 
 import math
@@ -15,8 +15,8 @@ from trainers.rows.batch import Batch
 
 
 def no_sums(terms: int, sources: int) -> np.ndarray:
-    """Return zeros, float64 [terms, 2, sources], to sum the nats and the number of targets of each loss by
-    source, and after the losses the same of each measure.
+    """Return zeros, float64 [terms, 2, sources], to which the nats and the number of targets of each loss are
+    added by source, followed by the part and the whole of each measure.
     """
     return np.zeros((terms, 2, sources))
 
@@ -24,8 +24,8 @@ def no_sums(terms: int, sources: int) -> np.ndarray:
 def sums_by_source(
     found: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int, measures: Sequence[Measure] = ()
 ) -> np.ndarray:
-    """Sum the nats and the number of targets of each loss in a batch by source, and after the losses the parts and wholes
-    of each measure: float64 [terms, 2, sources]. `found` is what `Forward` returns.
+    """Return the nats and the number of targets of each loss in a batch, summed by source, followed by the
+    part and the whole of each measure: float64 [terms, 2, sources]. `found` is the result of `Forward`.
     """
     sums = no_sums(len(losses) + len(measures), sources)
     for loss, (its_nats, its_targets) in zip(losses, sums, strict=False):
@@ -45,18 +45,19 @@ def loss_fields(
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a step or validation event from the sums of its batches: each loss that has
-    targets, by its name, in nats per target, and each measure; `bits_per_byte` if the objective `predicts_text`; and all of
-    these by source. The first loss of `names` must have targets. Only sources in which it has targets are
-    listed; their `tokens` is the number of these targets.
+    targets, by its name, in nats per target, and each measure; `bits_per_byte` if the objective
+    `predicts_text`; and all of these by source. The first loss of `names` must have targets. Only sources
+    with targets of this loss are listed; their `tokens` is the number of these targets.
 
     `weights` are shares by source. The losses are then those of a text mixed in these shares, regardless of
     how much of each source was measured. `uniform_loss` weights all sources equally. A source without a
     weight counts only in `uniform_loss`; if no source has a weight, all count equally. If sources are domains
-    such as `web:en`, `parents` holds the same fields for each level above them, computed from its domains
-    only.
+    such as `web:en`, `parents` holds the same fields for each level above them, computed from the domains of
+    that level only.
 
-    Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes
-    of a source's whole split, of which the measured sequences are an even sample. `<eos>` is a target.
+    Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text). The ratio of targets to
+    bytes is taken from a source's whole split, because the measured sequences are an even sample of it.
+    `<eos>` is a target.
     """
     bytes_per_target = np.array([source.text_bytes / max(1, source.tokens) for source in sources])
 

@@ -9,8 +9,8 @@ An objective names its losses and their weights (`objectives/`). The first is ca
 needs it. A job whose losses come from elsewhere (the head of a task, or a teacher) passes them to
 `engine.forward.Forward`.
 
-An objective may also name measures, which are logged like losses but not trained, so both their parts may follow from the
-model.
+An objective may also name measures, which are logged like losses but not trained, so both their part and
+their whole may depend on the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +34,10 @@ class ForwardPass:
     """One pass through a `transformers` model of an architecture, up to its output layer.
 
     `states` [rows, length, width] are the final states of the stack that predicts, which in an
-    encoder-decoder is the decoder. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
+    encoder-decoder is the decoder. `arrays` are the arrays of the batch as tensors
+    (`engine.forward.tensors`).
 
-    If tokens are drawn, `network` is the generator, and `discriminator` the network that it is a part of.
+    If tokens are drawn, `network` is the generator, and `discriminator` the network that contains it.
     """
 
     network: Any
@@ -49,8 +50,9 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), which a loss overwrites, and the
-        tokens int64 [n] that the generator draws from them; None without a generator.
+        """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), which a loss
+        overwrites, and the tokens, int64 [n], that a generator draws from them. The tokens are None without a
+        generator.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
         decodes = self.architecture.neighbours is not None and "documents" in self.arrays
@@ -64,8 +66,8 @@ class ForwardPass:
 
     @cached_property
     def neighbours(self) -> tuple[Any, Any, Any]:
-        """The states [rows, length, width] of the decoders of the next and the previous sentence, and whether a sentence follows
-        that of a position, bool [rows, length].
+        """The states [rows, length, width] of the decoders of the next and the previous sentence, and whether
+        the sentence at each position is followed by another one of its document, bool [rows, length].
         """
         arrays = self.arrays
         count = max(arrays["segment_range"][1], 0) + 1  # a batch may hold padding only
@@ -76,8 +78,8 @@ class ForwardPass:
 
     @cached_property
     def judged(self) -> tuple[Any, Any]:
-        """The discriminator's logits that a token was replaced, fp32 [rows, length], and whether it was, bool. A token that
-        is drawn as it was is not replaced.
+        """The discriminator's logits that a token was replaced, fp32 [rows, length], and whether it was,
+        bool. A drawn token that equals the original does not count as replaced.
         """
         import torch
 
@@ -102,7 +104,8 @@ class ForwardPass:
 @dataclass(frozen=True)
 class Loss:
     """One loss. `targets` returns where a batch has targets of this loss: bool, of the shape of
-    `Batch.targets` or [rows]. `nats` returns the loss of each target: fp32 of the same shape, 0 elsewhere.
+    `Batch.targets` or [rows]. `nats` returns the loss of each target: fp32 of the same shape, 0 where there
+    is no target.
     """
 
     name: str
@@ -119,14 +122,16 @@ def _token_targets(batch: Batch) -> np.ndarray:
 
 
 def _token_nats(made: ForwardPass) -> Any:
-    """Return the nats of every target token. Logits are computed at the targets only."""
+    """Return the nats of every target token. Logits are computed only at the targets."""
     targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
     its = targets.flatten() if chosen is None else targets.flatten()[chosen]
     return _everywhere(cross_entropy(made.outputs[0][None], its[None])[0], chosen, targets.shape)
 
 
 def _everywhere(nats: Any, chosen: Any, shape: Any) -> Any:
-    """Return the nats [n] of the positions `chosen` in an array of this shape, 0 elsewhere."""
+    """Return an array of this shape with `nats` [n] at the flattened positions `chosen` and 0 elsewhere. If
+    `chosen` is None, `nats` has all positions.
+    """
     import torch
 
     if chosen is None:
@@ -154,7 +159,9 @@ def _boundary_targets(batch: Batch) -> np.ndarray:
 
 
 def _boundary_nats(made: ForwardPass) -> Any:
-    """Return the nats of every target token, predicted from the states outside of its span and its place in the span."""
+    """Return the nats of every target token, predicted from the states just outside its span and from its
+    place in the span.
+    """
     import torch
 
     targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
@@ -169,14 +176,16 @@ def _boundary_nats(made: ForwardPass) -> Any:
 
 
 def _backward_targets(batch: Batch) -> np.ndarray:
-    """Return the positions whose token is itself the next one's target, which exclude documents without targets."""
+    """Return the positions at which the backward model predicts the previous token: those that follow a
+    position with a target. Documents without targets have none.
+    """
     there = np.zeros(batch.targets.shape, dtype=bool)
     there[:, 1:] = batch.targets[:, :-1] != IGNORED
     return there
 
 
 def _backward_nats(made: ForwardPass) -> Any:
-    """Return the nats of the previous token at every position that has one."""
+    """Return the nats of the previous token at every position that predicts it."""
     import torch
 
     before = torch.where(made.arrays["targets"][:, :-1] != IGNORED, made.inputs.ids[:, :-1], IGNORED)
@@ -186,7 +195,10 @@ def _backward_nats(made: ForwardPass) -> Any:
 
 
 def _previous_targets(batch: Batch) -> np.ndarray:
-    """Return the positions that a token of the same sentence follows, in sentences that a sentence of their document follows."""
+    """Return the positions at which the decoder of the previous sentence predicts the next token: those
+    followed by another token of the same sentence, in sentences that precede another sentence of their
+    document.
+    """
     _, has_after = sentence_neighbours(batch)
     follows = np.zeros_like(has_after)
     follows[:, :-1] = has_after[:, :-1] & (batch.segments[:, 1:] == batch.segments[:, :-1])
@@ -194,8 +206,8 @@ def _previous_targets(batch: Batch) -> np.ndarray:
 
 
 def _previous_nats(made: ForwardPass) -> Any:
-    """Return the nats of the next token, by the decoder of the previous sentence, at every target of it. Logits are computed at
-    these only.
+    """Return the nats of the next token under the decoder of the previous sentence, at every position in
+    `_previous_targets`. Logits are computed only there.
     """
     import torch
 
@@ -213,8 +225,8 @@ def _read_targets(batch: Batch) -> np.ndarray:
 
 
 def _discriminator_nats(made: ForwardPass) -> Any:
-    """Return the binary cross-entropy of every token that the discriminator reads, special ones included, as in the
-    authors' code.
+    """Return the binary cross-entropy of every token that the discriminator reads, including special tokens,
+    as in the authors' code.
     """
     from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -245,7 +257,9 @@ class Measure:
 
 
 def _shares(part: Any, whole: Any) -> Any:
-    """Count bool [rows, length] tensors by row."""
+    """Return, for each row, how many positions are in both `part` and `whole`, and how many are in `whole`:
+    [rows, 2]. Both are bool [rows, length].
+    """
     import torch
 
     return torch.stack([(part & whole).sum(1), whole.sum(1)], 1)
@@ -256,7 +270,9 @@ def _replaced_share(made: ForwardPass) -> Any:
 
 
 def _accuracy(made: ForwardPass, of_replaced: bool) -> Any:
-    """Count the tokens that the discriminator tells right, among the replaced or the original ones."""
+    """Count the tokens that the discriminator classifies correctly, among the replaced or the original
+    tokens.
+    """
     logits, replaced = made.judged
     return _shares((logits > 0) == replaced, (replaced == of_replaced) & (made.arrays["segments"] != PADDING))
 
@@ -272,7 +288,9 @@ MEASURES: dict[str, Measure] = {
 
 
 def losses_of(weights: Mapping[str, float], contrast: Contrast | None = None) -> tuple[Loss, ...]:
-    """Return the losses of an objective, in the order of its `losses`. With its `contrast`, `loss` is the contrastive loss."""
+    """Return the losses of an objective with their `weights`, in the order of its `losses`. If it has a
+    `contrast`, `loss` is the contrastive loss.
+    """
     known = LOSSES
     if contrast is not None:
         its = CONTRASTS[type(contrast)]

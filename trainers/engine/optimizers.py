@@ -23,12 +23,14 @@ class SkippingAdamW(torch.optim.AdamW):
 
 
 class AveragedSGD(torch.optim.Optimizer):
-    """SGD whose weights are averaged from the update on that follows `begin_averaging`; before, the average is the weights.
+    """SGD that averages its weights, from the first update after `begin_averaging` on. Until then, the
+    average equals the weights.
 
-    It computes what the code of Merity et al. (2017) does, which replaces torch.optim.SGD with torch.optim.ASGD (t0=0,
-    lambd=0). As there, the average of n updates is the mean of the weights after all of them but the first. The state of a
-    tensor is `average`, and in `averaged` the number of updates averaged, or None; `new_state` creates it. `step` divides
-    gradients by `grad_scale`, and changes nothing while `skip` is set.
+    It computes the same as the code of Merity et al. (2017), which replaces torch.optim.SGD with
+    torch.optim.ASGD (t0=0, lambd=0). As in that code, the average of n updates is the mean of the weights
+    after all of them but the first. The state of a tensor consists of `average` and of `averaged`, the number
+    of updates averaged or None; `new_state` creates it. `step` divides gradients by `grad_scale`, and changes
+    nothing while `skip` is set.
     """
 
     skip = False
@@ -39,7 +41,7 @@ class AveragedSGD(torch.optim.Optimizer):
 
     @property
     def averaged(self) -> int | None:
-        """The number of updates since averaging began, or None before."""
+        """The number of updates since averaging began, or None if it has not begun."""
         averaged: int | None = next(iter(self.state.values()))["averaged"]
         return averaged
 
@@ -80,8 +82,8 @@ class AveragedSGD(torch.optim.Optimizer):
 
 
 def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any]:
-    """Return the optimizer state of a tensor with the names `keys`: moments of zero, as if after `updates` steps, or an average
-    that is the tensor.
+    """Return a new optimizer state of a tensor, with the names `keys`: moments of zero, as if after `updates`
+    steps, or an average that equals the tensor.
     """
     if keys == AVERAGE:
         return {"average": tensor.detach().clone(), "averaged": None}
@@ -92,23 +94,23 @@ def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any
 
 
 def state_keys(parameter: Any, optimizer: Any) -> tuple[str, ...]:
-    """Return the names of the state of a parameter that the torch optimizer `optimizer` steps."""
+    """Return the names of the state that the torch optimizer `optimizer` keeps for a parameter."""
     if isinstance(optimizer, AveragedSGD):
         return AVERAGE
     return MUON if getattr(parameter, "use_muon", False) else ADAM
 
 
 def clipping_divisor(norm: float, largest: float) -> Any:
-    """Return the number by which AdamW divides gradients of norm `norm` when it reads them, so that their
-    norm is at most `largest`; None for no clipping. A separate pass over the gradients would take 1 % of a
-    step.
+    """Return the number by which the optimizer divides gradients of norm `norm` when it reads them, so that
+    their norm is at most `largest`; None if they need no clipping. A separate pass over the gradients would
+    take 1 % of a step.
     """
     return torch.tensor((norm + 1e-6) / largest) if largest and norm > largest else None
 
 
 def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
-    """Return the parameter groups of a job; in fine-tuning, they are divided by layer if the job has rates by
-    layer.
+    """Return the parameter groups of a job. In fine-tuning they are divided by layer, if learning rates
+    depend on the layer.
     """
     groups = parameter_groups(model, config.optimizer)
     if isinstance(config, Finetuning) and (config.layer_decay < 1 or config.unfreeze_every):

@@ -14,7 +14,7 @@ from trainers.engine.optimizers import new_state, state_keys
 
 _GATHERED = 2**24
 """Elements of the tensors that are gathered together, 64 MiB: with fewer, a model of many small tensors waits for many
-collectives; with more, it needs more memory beside the model.
+collectives; with more, it needs more memory besides the model's.
 """
 
 
@@ -22,14 +22,16 @@ class Partitions:
     """The weights and optimizer state of one engine."""
 
     def __init__(self, model: Any, optimizer: Any, zero: Any, stage: int, offloads: bool) -> None:
-        """`zero` is DeepSpeed's optimizer of this stage; the inner `optimizer` steps its tensors."""
+        """`zero` is DeepSpeed's optimizer at this stage; the torch optimizer `optimizer` inside it updates
+        its tensors.
+        """
         self._model, self._optimizer, self._zero, self._stage = model, optimizer, zero, stage
         self._rank, self._world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._whole = self._whole_matrices() if stage in (1, 2) and not offloads else {}
 
     @property
     def inner(self) -> Any:
-        """The optimizer of torch that steps the weights."""
+        """The torch optimizer that updates the weights."""
         return self._optimizer
 
     def keys(self, parameter: Any) -> tuple[str, ...]:
@@ -39,8 +41,8 @@ class Partitions:
     def allocate(self, updates: int) -> None:
         """Create the state of all tensors of the inner optimizer (`new_state`), as if after `updates` steps.
 
-        The optimizer itself would create it at the first step, which is too late: DeepSpeed then links only
-        the state of the first parameter group to the parameters, and the rest cannot be read.
+        The optimizer itself would create it at the first step, which is too late: DeepSpeed would then link
+        only the state of the first parameter group to the parameters, and the rest could not be read.
         """
         for tensor, parameter in self._optimizer_tensors():
             self._optimizer.state[tensor] = new_state(tensor, self.keys(parameter), updates)
@@ -53,7 +55,7 @@ class Partitions:
             self._zero._lazy_init_hp_params_optimizer_state()
 
     def _optimizer_tensors(self) -> Iterator[tuple[Any, Any]]:
-        """Yield every tensor of the inner optimizer, and a parameter that is in it."""
+        """Yield every tensor of the inner optimizer, with one parameter that it contains."""
         if self._stage == 0:
             trained = (parameter for parameter in self._model.parameters() if parameter.requires_grad)
             yield from ((parameter, parameter) for parameter in trained)
@@ -65,8 +67,8 @@ class Partitions:
             yield from ((flat, group[0]) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """Return {id() of a parameter of Muon: (its group, the start of its momentum in this worker's buffer
-        or -1 if it is not there, whether this worker is the first that has it)}.
+        """Return {id() of a Muon parameter: (its group, the start of its momentum in this worker's buffer or
+        -1 if this worker does not have it, whether this worker is the first that has it)}.
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):
@@ -82,7 +84,7 @@ class Partitions:
         return found
 
     def _momentum(self, parameter: Any) -> torch.Tensor | None:
-        """Return this worker's copy of the momentum of a matrix, or None if it has none."""
+        """Return this worker's copy of the momentum of a matrix, or None if this worker has no copy."""
         group, start, _ = self._whole[id(parameter)]
         if start < 0:
             return None
@@ -91,8 +93,9 @@ class Partitions:
         return view
 
     def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
-        """Yield the full `weight` or optimizer state of each (parameter, its key). This is a collective operation: every worker
-        must ask for the same and iterate to the end. Tensors are gathered together, _GATHERED elements or one tensor at a time.
+        """Yield the full `weight` or optimizer state of each (parameter, its key). This is a collective
+        operation: every worker must request the same tensors and iterate to the end. Tensors are gathered in
+        groups of up to _GATHERED elements; a larger tensor is gathered alone.
         """
         together: list[tuple[Any, str]] = []
         size = 0
@@ -131,7 +134,9 @@ class Partitions:
             yield its.view(parameter.shape)
 
     def _own_part(self, parameter: Any, key: str) -> torch.Tensor:
-        """Return this worker's part of a tensor at stage 3, padded to the length of all workers' parts."""
+        """Return this worker's part of a tensor at stage 3, padded so that the parts of all workers have the
+        same length.
+        """
         from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
 
         part: torch.Tensor = (
@@ -180,7 +185,9 @@ class Partitions:
             safe_set_full_optimizer_state(parameter, value, key)
 
     def _write_part(self, parameter: Any, key: str, value: torch.Tensor) -> None:
-        """Write this worker's part at stage 3. DeepSpeed's setter forgets that the last part is padded."""
+        """Write this worker's part at stage 3. DeepSpeed's own setter does not handle the padding of the last
+        part.
+        """
         from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
         size = parameter.ds_tensor.numel()

@@ -1,9 +1,9 @@
 """Learning-rate schedules: pure functions of the step, so that resuming needs no state.
 
 With a peak rate of 1, W warm-up steps, N steps in total and the final fraction f, the rate of step s (from 0)
+is (s + 1) / (W + 1) while s < W, for every kind. Afterwards, with t = (s - W) / (N - 1 - W) from 0 to 1, it
 is
 
-- (s + 1) / (W + 1) while s < W, for every kind; afterwards, with t = (s - W) / (N - 1 - W) from 0 to 1,
 - constant: 1
 - linear: 1 - (1 - f) t
 - cosine (Loshchilov and Hutter, 2017): f + (1 - f) (1 + cos(pi t)) / 2

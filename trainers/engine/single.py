@@ -49,7 +49,7 @@ class SingleWorker:
 
     @property
     def inner(self) -> Any:
-        """The optimizer of torch that steps the weights."""
+        """The torch optimizer that updates the weights."""
         return self._optimizer
 
     @property

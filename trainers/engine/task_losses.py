@@ -22,7 +22,7 @@ Costs = Callable[[Any, ForwardPass], Any]
 def task_losses(
     kind: HeadKind, smoothing: float = 0.0, class_weights: Sequence[float] | None = None
 ) -> tuple[Loss, ...]:
-    """Return the losses of a kind of task, by what they measure:
+    """Return the losses of a kind of task, a tuple of one loss. It measures:
 
     - classify: w_y ((1 - e) nll(y) + e / K sum_k nll(k)) for class y of K, with label smoothing e =
       `smoothing` (Szegedy et al., 2016, section 7) and `class_weights` w. The sum is divided by the number of
@@ -30,7 +30,7 @@ def task_losses(
       should therefore have mean 1 over the training inputs, as N / (K N_k) has (King and Zeng, 2001).
     - regress: the squared error.
     - tag: the nats of every word's tag.
-    - choose: the nats of the right candidate among those of the input.
+    - choose: the nats of the right candidate among the candidates of the input.
     - span: the mean of the nats of start and end, each by softmax over the positions that an answer may cover
       (Devlin et al., 2019, section 4.2).
     """
@@ -47,7 +47,9 @@ def task_losses(
 
 
 def first_at(task: TaskTargets) -> np.ndarray:
-    """Return `at` of every input, int64 [n]; for an input with several candidates, `at` of the first."""
+    """Return the position `at` of every input, int64 [n]. For an input with several candidates, this is the
+    position of the first candidate.
+    """
     if task.choice is None:
         return task.at
     first: np.ndarray = task.at[np.searchsorted(task.choice, np.arange(len(task.number)))]
@@ -127,9 +129,9 @@ def _span(scores: Any, made: ForwardPass) -> Any:
 
 
 def _nats_within(scores: Any, group: Any, chosen: Any, known: Any) -> Any:
-    """Return the nats [n] of the scores at `chosen`, each by softmax over the scores of its group; 0 where it
-    is not `known`. `scores` and `group` have shape [m]; `group` holds 0 to n - 1, `chosen` [n] holds indices
-    into `scores`.
+    """Return the nats [n] of the scores at `chosen`, each by softmax over the scores of its group; 0 where
+    `known` is false. `scores` and `group` have shape [m]; `group` holds 0 to n - 1, `chosen` [n] holds
+    indices into `scores`.
     """
     lowest = scores.detach().new_full((len(chosen),), -torch.inf)
     largest = lowest.scatter_reduce(0, group, scores.detach(), "amax")

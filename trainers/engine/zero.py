@@ -22,7 +22,8 @@ from trainers.engine.partitions import Partitions
 
 
 def join_group() -> None:
-    """Join the workers of this run through torchrun's variables, which workers of Ray Train have too.
+    """Join the workers of this run through torchrun's environment variables, which workers of Ray Train also
+    have.
 
     Without a launcher the group has one worker.
     """
@@ -52,8 +53,8 @@ def join_group() -> None:
 
 
 def _deepspeed() -> Any:
-    """Import DeepSpeed without its banner, and without the C++ build of its shared-memory collectives (30 to
-    180 s).
+    """Import DeepSpeed and return it, without its banner and without the C++ build of its shared-memory
+    collectives (30 to 180 s).
     """
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
@@ -73,10 +74,12 @@ def _deepspeed() -> Any:
 
 @contextmanager
 def compiled_when_called() -> Iterator[None]:
-    """Within the block, `torch.compile` of a function, as a decorator, compiles it at its first call.
+    """Make `torch.compile`, used as a decorator within the block, compile each function only at its first
+    call.
 
-    DeepSpeed imports its Muon for every optimizer, and that decorates functions. To compile them at once loads torch's compiler,
-    more than a second of processor time for every worker, and starts processes.
+    DeepSpeed imports its Muon for every optimizer, and that module decorates functions. Compiling them at
+    once would load torch's compiler, which takes more than a second of processor time for every worker, and
+    would start processes.
     """
     compile_now = torch.compile
 
@@ -103,8 +106,9 @@ def compiled_when_called() -> Iterator[None]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Filter out the warning about an optimizer that is untested with ZeRO: the optimizers used here are
-    torch's AdamW, our averaged SGD, which is as elementwise, and DeepSpeed's own Muon.
+    """Return whether to show a log record of DeepSpeed: False for its warning about an optimizer that is
+    untested with ZeRO. The optimizers used here are torch's AdamW, our averaged SGD, which is elementwise
+    like AdamW, and DeepSpeed's own Muon.
     """
     return "untested optimizer" not in record.getMessage()
 
@@ -171,8 +175,8 @@ class ZeroWorkers(Partitions):
 
 
 def _optimizer(model: Any, config: Job) -> Any:
-    """Return AdamW, averaged SGD, or DeepSpeed's Muon with AdamW for all but hidden matrices; all have the
-    attribute `skip`.
+    """Return AdamW, averaged SGD, or DeepSpeed's Muon, which uses AdamW for all parameters but hidden
+    matrices. All have the attribute `skip`.
     """
     groups = job_groups(model, config)
     if config.optimizer.kind == "asgd":
@@ -193,10 +197,10 @@ def _optimizer(model: Any, config: Job) -> Any:
 def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
-    Clipping is explicit, because its default has changed between releases; without ZeRO the engine clips,
+    Clipping is explicit, because its default has changed between releases. Without ZeRO the engine clips,
     because DeepSpeed would compute the norm once more. Gradients in bf16 are summed over micro-batches and
-    workers in fp32. Stage 1 then runs as stage 2: DeepSpeed 0.19.8 has another optimizer for stage 1, which
-    cannot skip steps and holds the whole gradient in fp32 on every worker.
+    workers in fp32. Stage 1 then runs as stage 2: DeepSpeed 0.19.8 has a different optimizer for stage 1,
+    which cannot skip steps and keeps the whole gradient in fp32 on every worker.
     """
     half = config.precision == "bf16"
     zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}

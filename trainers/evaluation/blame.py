@@ -26,12 +26,13 @@ from trainers.runs.run import read_config, read_run, verified_copy
 
 @dataclass(frozen=True)
 class Blamed:
-    """A document of a step.
+    """A document that a step read.
 
     `losses` has the nats per target of each loss in which the document has targets. `tokens` is its number of
-    targets in the first loss. `excess` is how much more the document contributes to the minimised sum than an
-    average document with the same number of targets, times the tokens of the step. With a single loss, its
-    unit is nats.
+    targets in the first loss. `excess` is the document's contribution to the minimised loss minus that of an
+    average document with the same number of targets, multiplied by the step's number of targets in the first
+    loss. With a single loss, the unit of `excess` is nats. `excluded` says that the run excludes the
+    document.
     """
 
     id: bytes
@@ -141,8 +142,9 @@ def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
 
 
 def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
-    """Return the excess of a document (`Blamed`), given its nats and targets in each loss, [losses, 2].
-    `finite` has the sums of these over the documents whose nats are finite, `total` those over all documents.
+    """Return the excess of a document (`Blamed`). `document` has its nats and targets in each loss, [losses,
+    2]. `finite` has the sums of nats and targets over the documents whose nats are finite, and `total` has
+    the sums over all documents.
     """
     means, weights = finite[:, 0] / np.maximum(1, finite[:, 1]), np.array([loss.weight for loss in losses])
     scales = weights * (total[0, 1] / np.maximum(1, total[:, 1]))
@@ -235,5 +237,5 @@ def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
 
 
 def _shown(losses: Mapping[str, float]) -> str:
-    """Return the losses as text. A document without targets in the first loss has no value for it."""
+    """Return the losses as text. The first loss is shown as 0 if there are no targets for it."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in ({"loss": 0.0} | dict(losses)).items())

@@ -32,11 +32,12 @@ def evaluate(
     """Return the fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for the export or
     run at `path`.
 
-    They are measured on the `split` (validation or test) of `corpora` (default: those of the run), on
+    They are measured on the `split` (validation or test) of `corpora` (default: the corpora of the run), on
     `tokens` tokens per source (default: as in the run). Each `loss` is accompanied by `unigram_loss`, the
     loss of a model that ignores the context and knows only how often each token is a target in training
-    documents. It counts the training documents of the source, or those of all sources for the total and for a
-    source without training documents. Beside a contrastive loss there is `chance_loss`, that of guessing among the candidates.
+    documents. That model is estimated from the training documents of the source. For the total, and for a
+    source without training documents, it is estimated from those of all sources. A contrastive loss is
+    accompanied by `chance_loss` instead, the loss of guessing among the candidates.
 
     Raises UserError if the corpus was made with a tokenizer other than the model's, or lacks the split.
     """
@@ -92,8 +93,8 @@ def evaluate(
 
 
 def _held_out(corpus: "TrainingCorpus", split: str) -> dict[str, "SourceStream"]:
-    """Return the sources of a split, by name. Raises UserError with the names of the other splits if it has
-    none.
+    """Return the sources of a split, by name. If there are none, raises UserError with a hint at another
+    split or at how to hold out documents.
     """
     if found := corpus.held_out(split):
         return found
@@ -124,7 +125,9 @@ def _add_chance(
 def _add_unigram(
     fields: dict[str, Any], counts: Mapping[str, Any], corpus: "TrainingCorpus", config: "Pretraining"
 ) -> None:
-    """Add `unigram_loss` to the fields of a validation. `counts` are its targets by source."""
+    """Add `unigram_loss` to the fields of a validation; nothing if there are no training documents to
+    estimate it from. `counts` has, by source, how often each token is a target of the validation.
+    """
     from trainers.data.packed_corpus import validation_data
 
     assert isinstance(config.data.weights, dict)
@@ -145,8 +148,9 @@ def _add_unigram(
 
 
 def _target_counts(data: "ValidationData") -> dict[str, Any]:
-    """Return, by source, how often each token of the vocabulary, or each bucket of characters, is a target: int64
-    [classes]."""
+    """Return, by source, how often each token of the vocabulary, or each bucket of characters, is a target:
+    int64 [classes].
+    """
     import numpy as np
 
     from trainers.rows.batch import IGNORED

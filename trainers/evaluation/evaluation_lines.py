@@ -1,5 +1,5 @@
-"""The scores of an evaluation as lines of text. Only the page shows the other normalisations of an
-accuracy.
+"""The scores of an evaluation as lines of text. Accuracies under other normalisations are shown only on the
+page.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from trainers.report.task_table import align
 
 
 def evaluation_lines(evaluation: Evaluation) -> list[str]:
-    """Return the main scores, the means of the suite, the paired comparisons of models, and the costs, as
-    lines.
+    """Return an evaluation as lines: the main scores, the means of the suite, the scores over seeds and
+    without items that a corpus contains, the paired comparisons of models, and the costs.
     """
     rows: list[Sequence[str]] = [
         ("model", "task", "split", "version", "items", "score", "value", "error", "95 % interval", "chance")
@@ -45,7 +45,7 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
 
 
 def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
-    """Return an empty line and a table of scores over seeds; nothing if no models differ only in their
+    """Return an empty line and a table of scores over seeds; nothing unless some models differ only in their
     seed.
     """
     if not scores:
@@ -58,7 +58,9 @@ def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
 
 
 def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
-    """Return an empty line and a table of scores with and without the items that a corpus contains."""
+    """Return an empty line and a table of scores with and without the items that a corpus contains; nothing
+    if there are no such scores.
+    """
     if not scores:
         return []
     head = ("items", "searched", "found", "all items", "without found", "found only")
@@ -88,8 +90,8 @@ def _unsure(names: Sequence[str]) -> list[str]:
 
 
 def cells(score: NoisyScore) -> tuple[str, str, str, str]:
-    """Return the value, error, interval and chance of a score as text, with a mark unless it is above
-    chance.
+    """Return the value, error, interval and chance of a score as text. Chance is marked if the score is not
+    above it.
     """
     mark = {"": "", "above": "", "at": " (at chance)", "below": " (below chance)"}[score.verdict]
     chance = "" if score.chance is None else f"{score.chance:.4f}{mark}"

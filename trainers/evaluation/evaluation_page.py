@@ -1,4 +1,4 @@
-"""The page of an evaluation, from the template evaluation.html."""
+"""The page of an evaluation, rendered from the template evaluation.html."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,8 +46,9 @@ def render_evaluation(evaluation: Evaluation) -> str:
 
 @dataclass(frozen=True)
 class Separation:
-    """How a task separates models: the main score of each, in the order of the models; how many are `above` chance, None
-    without a level of chance; and how many of the `pairs` of models are `apart`, that is no tie.
+    """How well a task separates models. `scores` has the main score of each model, in the order of the
+    models. `above` is the number of models above chance, None if the score has no level of chance. `pairs` is
+    the number of pairs of models, and `apart` is the number of pairs that do not tie.
     """
 
     task: str
@@ -60,7 +61,9 @@ class Separation:
 
 
 def separations(evaluation: Evaluation) -> list[Separation]:
-    """Return how every task separates the models, the most pairs apart first; empty for a single model."""
+    """Return how well every task separates the models, with the tasks that separate most pairs first. Empty
+    for a single model.
+    """
     by_model = [[result for result in evaluation.results if result.model == model] for model in evaluation.models]
     compared: dict[tuple[str, str], list[PairedDifference]] = {}
     for difference in evaluation.differences:  # of every two models: those of the tasks in order, then the mean
@@ -75,8 +78,8 @@ def separations(evaluation: Evaluation) -> list[Separation]:
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each model path: its last part, or the whole path if two paths end in the same
-    part.
+    """Return a short name for each model path: its last part, or the whole path if another path ends in the
+    same part.
     """
     last = [PurePath(model).name for model in models]
     return {model: model if last.count(name) > 1 else name for model, name in zip(models, last, strict=True)}

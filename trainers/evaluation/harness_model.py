@@ -31,9 +31,10 @@ class HarnessModel(LM):
     """A model of lm-evaluation-harness whose requests are answered by a `Scorer`. Contexts and continuations
     are joined as in the library's own `HFLM`.
 
-    Two things differ from `HFLM`. A context longer than the model is cut after `<bos>`, not together with it. The
-    log-likelihood of whole texts uses windows that overlap by half (`Scorer.score_texts`), so every token but the first
-    ones has context. What is sampled depends on `seed` and on the request alone.
+    Two things differ from `HFLM`. If a context is too long for the model, tokens after `<bos>` are removed,
+    but `<bos>` is kept. The log-likelihood of whole texts uses windows that overlap by half
+    (`Scorer.score_texts`), so all tokens except the first few have context. A sampled text depends only on
+    `seed` and on the request.
     """
 
     def __init__(self, scorer: Scorer, seed: int = 0) -> None:
@@ -60,7 +61,7 @@ class HarnessModel(LM):
         return nats
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model writes after each context, up to the first text of `until`."""
+        """Return what the model writes after each context, up to the first stop sequence of `until`."""
         texts = [""] * len(requests)
         alike: dict[Generation, list[int]] = {}
         for number, request in enumerate(requests):

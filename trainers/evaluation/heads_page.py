@@ -1,4 +1,4 @@
-"""The page of attention heads, from the template heads.html."""
+"""The page of attention heads, rendered from the template heads.html."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,9 @@ _MEASURES = {
 
 @dataclass(frozen=True)
 class HeadCell:
-    """A value of a head, its text, its `shade` from 0 to 1 relative to the other heads, and whether it is `bold`."""
+    """The cell of a head in a grid: its value as `text`, its `shade` from 0 to 1 relative to the other heads,
+    and whether the text is `bold`.
+    """
 
     text: str
     shade: float
@@ -34,7 +36,7 @@ class HeadCell:
 
 @dataclass(frozen=True)
 class HeadGrid:
-    """A measure of all heads: (name of the layer, its cells by head)."""
+    """A measure of all heads. `rows` has (name of a layer, cells of its heads)."""
 
     title: str
     note: str
@@ -42,7 +44,9 @@ class HeadGrid:
 
 
 def render_heads(model: str, text: str, table: pa.Table, effects: HeadEffects) -> str:
-    """Return the page as self-contained HTML, given what `measure_heads` returned for the files that `text` names."""
+    """Return the page as self-contained HTML. `table` and `effects` are the results of `measure_heads` on the
+    files that `text` names.
+    """
     rows = table.to_pylist()
     return render_template(
         Path(__file__).with_name("heads.html"),
@@ -58,7 +62,9 @@ def render_heads(model: str, text: str, table: pa.Table, effects: HeadEffects) -
 
 
 def _chart(effects: HeadEffects) -> LineChart | None:
-    """Return a chart of the loss by the number of masked heads, with its 95 % band where there are several windows."""
+    """Return a chart of the loss by the number of masked heads, with its 95 % band if there are several
+    windows.
+    """
     points = [(0.0, effects.loss), *((float(many), each.loss) for many, each in effects.pruned)]
     band = tuple(
         (float(many), each.loss - Z * each.error, each.loss + Z * each.error)

@@ -1,4 +1,4 @@
-"""The page of probes by layer, from the template probe.html."""
+"""The page of probes by layer, rendered from the template probe.html."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -38,8 +38,8 @@ def render_probes(
 def _chart(
     stack: str, kinds: Sequence[str], layers: Sequence[ProbedLayer], finetuned: NoisyScore | None
 ) -> LineChart | None:
-    """Return a chart of the accuracy and the control accuracy by layer of a stack, and of the fine-tuned model as a level line;
-    None without layers to show.
+    """Return a chart of the accuracy and the control accuracy by layer of a stack, with the score of the
+    fine-tuned model as a horizontal line. None if there are no layers to show.
     """
     series: list[Series] = []
     ticks: dict[float, str] = {}

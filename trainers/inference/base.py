@@ -1,4 +1,4 @@
-"""The base that a fine-tuning run begins with: a run, an export or a Hugging Face directory.
+"""The base that a fine-tuning run starts from: a run, an export or a Hugging Face directory.
 
 open_base(path)       -> sizes, tokenizer, specials
 base_weights(config)  -> tensors
@@ -38,8 +38,8 @@ _PEFT_TASKS = {"classify": "SEQ_CLS", "regress": "SEQ_CLS", "tag": "TOKEN_CLS", 
 class Base:
     """The base of a fine-tuning run, without its tensors.
 
-    `kind` is what `runs.parent.kind_of` returns. `specials` maps the roles of the tokenizer's special tokens
-    to their ids. `step` is the step of a run's checkpoint, None for other bases.
+    `kind` is the result of `runs.parent.kind_of`. `specials` maps the roles of the tokenizer's special tokens
+    to their ids. `step` is the step of a run's checkpoint; None for other bases.
     """
 
     path: LocalPath
@@ -51,10 +51,10 @@ class Base:
 
 
 def open_base(path: LocalPath, step: int | None = None) -> Base:
-    """Open the base at `path`. For a run, `step` selects the checkpoint; None means the one that
+    """Open the base at `path`. For a run, `step` selects the checkpoint; the default is the checkpoint that
     `checkpoint.pick` returns.
 
-    Raises UserError or ConfigError if `path` is not a base, or if we do not support its model.
+    Raises UserError or ConfigError if `path` is not a base, or if its model is not supported.
     """
     kind = kind_of(path)
     if kind == "run":
@@ -69,12 +69,12 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 
 
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors that a fine-tuning run begins with: {parameter name: fp32 tensor on the CPU}.
+    """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}.
 
     Parameters that the base lacks are left out, and so are its pretraining heads unless the run uses them.
     Hidden layers of a head in the base are named `task_head.*`. `record` describes the parent, as in
-    `run.json`. Raises UserError if its files are gone, have changed or lack a tensor that the run needs, and
-    ConfigError if the run's model is a different one.
+    `run.json`. Raises UserError if the parent's files are missing, have changed or lack a tensor that the run
+    needs, and ConfigError if the run's model differs from the parent's.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)
@@ -104,8 +104,8 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
 
 
 def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
-    """Raise the errors that building the model of a resolved run would raise, from its base, its head or its
-    method. Nothing is written, and no memory is allocated for the tensors.
+    """Raise any error that building the model of a resolved run would raise because of its base, its head or
+    its method. Nothing is written, and no memory is allocated for the parameters of the model.
     """
     import torch
 
@@ -118,7 +118,7 @@ def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
 
 def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapping[str, Any] | None = None) -> Forward:
     """Return the model of a run at a checkpoint with its losses, in evaluation mode, in fp32 on the CPU.
-    `weights` are those of the checkpoint if they were read before.
+    `weights` are the weights of the checkpoint, if they have already been read.
     """
     import torch
 
@@ -134,8 +134,8 @@ def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapp
 
 
 def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights that the checkpoints of a run lack: those of its base if its method freezes it,
-    otherwise none.
+    """Return the weights that the checkpoints of a run lack: the weights of its base if its method freezes
+    the base, otherwise none.
     """
     if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
         return base_weights(config, record["specials"], record["parent"])
@@ -154,7 +154,7 @@ def save_run_adapter(run: LocalPath, picked: checkpoint.Checkpoint, directory: L
 
 
 def _stock_head(config: Finetuning, network: Any) -> StockHead | None:
-    """Return the head of a run's task in the stock model, or None if it has no such head."""
+    """Return the head of a run's task in the stock model, or None if the stock model has no such head."""
     kind, architecture = config.head_kind, MODELS[config.model.architecture]
     if kind is None or why_not_stock_head(architecture, config.model, kind, config.head.pooling, config.layers):
         return None
@@ -187,8 +187,8 @@ def _published(path: LocalPath, model: Model, config: Job) -> dict[str, Any]:
 
 
 def exported_weights(path: LocalPath, config: Job) -> dict[str, Any]:
-    """Return the tensors of a verified export by their names in our models, including those of the head of
-    the task of `config`. An export that plain `transformers` cannot load stores them under these names.
+    """Return the tensors of a verified export under their names in our models, including the head of the task
+    of `config`. An export that plain `transformers` cannot load already stores them under these names.
     """
     return read_whole(path, lambda origin: _tensors(path, origin, config))
 
@@ -210,7 +210,7 @@ def _absent(config: Job, specials: dict[str, int], weights: Mapping[str, Any]) -
 
 
 def _check_sizes(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute other
+    """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute different
     results from them.
     """
     free = {"dropout", "initializer_range", "sentence_head", *PRETRAINING_ONLY, *RECURRENT_RATES}

@@ -1,9 +1,9 @@
 """Decode texts in batches, token by token.
 
-To write the first token, the model reads whole rows, as in training, so that virtual tokens, prefixes and
-inserted modules work as they were trained. Keys and values are cached, and for each further token the model
-reads one position of every row. Models without a cache (GPT, clipped relative positions) read whole rows
-again.
+For the first token, the model reads whole rows, as in training, so that virtual tokens, prefixes and inserted
+modules work as they were trained. Keys and values are cached, and for each further token the model reads only
+one position of every row. Models without a cache (GPT, and models with clipped relative positions) read whole
+rows for every token.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from trainers.engine.forward import Forward, tensors
 from trainers.rows.batch import IGNORED, Batch
 
 Rows = Callable[[np.ndarray, np.ndarray], Batch]
-"""A function from the numbers of n prompts, int64 [n], and the m tokens that follow each, [n, m], to their rows: one prompt
-a row, whose last target is where the next token is predicted."""
+"""A function that returns the rows of n prompts, one row per prompt. It takes the numbers of the prompts, int64 [n], and the m
+tokens that follow each of them, [n, m]. The last target of a row is at the position where the next token is predicted."""
 Choose = Callable[[np.ndarray, torch.Tensor], np.ndarray]
-"""A function from the numbers of n prompts and the logits [n, vocabulary] of their next tokens to the ids of these, int64
-[n]."""
+"""A function that returns the ids of the next tokens of n prompts, int64 [n]. It takes the numbers of the prompts and the
+logits of their next tokens, [n, vocabulary]."""
 Stops = Callable[[np.ndarray], bool]
-"""Whether a text, given as its ids so far, is complete without an end token."""
+"""A function that returns whether a text, given as the ids written so far, is complete without an end token."""
 
 
 def choose_likeliest(numbers: np.ndarray, logits: torch.Tensor) -> np.ndarray:
@@ -33,11 +33,12 @@ def choose_likeliest(numbers: np.ndarray, logits: torch.Tensor) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples the next token of each prompt with a generator of its own, so the text of a prompt does not depend on what else
-    is in the batch.
+    """Samples the next token of each prompt with a separate random generator per prompt, so that the text of
+    a prompt does not depend on the rest of the batch.
 
-    `temperature` divides the logits. `top_k` keeps the most probable tokens (0: all), and `top_p` the fewest of these that
-    have this share of the probability (Holtzman et al., 2020; 1: all).
+    `temperature` divides the logits. `top_k` keeps only the most probable tokens (0: all). Of these, `top_p`
+    keeps the smallest set of most probable tokens whose share of the probability reaches `top_p` (Holtzman et
+    al., 2020; 1: all).
     """
 
     generators: Sequence[np.random.Generator]
@@ -46,7 +47,7 @@ class Sampler:
     top_p: float = 1.0
 
     def __call__(self, numbers: np.ndarray, logits: torch.Tensor) -> np.ndarray:
-        """Return the ids of the next tokens."""
+        """Return the ids of the next tokens of the prompts `numbers`, given their logits."""
         ordered = (logits.double() / self.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
         shares, ids = ordered.values.cpu().numpy(), ordered.indices.cpu().numpy()
         if self.top_k:
@@ -71,11 +72,12 @@ def decode_batch(
     choose: Choose = choose_likeliest,
     stops: Stops = lambda written: False,
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the ids that the model writes after each of n prompts, without the end token, and whether each text ended by
-    itself, bool [n]: at one of the tokens `ends`, or where `stops` says so.
+    """Return the ids that the model writes after each of n prompts, without the end token, and bool [n]:
+    whether each text ended before it was cut off, at one of the tokens `ends` or because `stops` returned
+    true.
 
-    A text is cut off after `tokens` tokens, or after those that its row has room for (`rooms`, int64 [n]). `allowed`, bool
-    [vocabulary], are the ids that may be written.
+    A text is cut off after `tokens` tokens, or when its row is full: `rooms`, int64 [n], is the number of
+    tokens that fit. `allowed`, bool [vocabulary], marks the ids that may be written.
     """
     reader = _RowReader(forward, rows)
     banned = torch.from_numpy(~allowed).to(reader.device)
@@ -100,7 +102,9 @@ def decode_batch(
 
 
 class _RowReader:
-    """Computes the logits of the next token of each prompt. As texts end, later calls ask for fewer prompts."""
+    """Computes the logits of the next token of each prompt. Prompts whose text has ended are left out of
+    later calls.
+    """
 
     def __init__(self, forward: Forward, rows: Rows) -> None:
         self._forward, self._make_rows = forward, rows
@@ -109,8 +113,9 @@ class _RowReader:
         self._rows, self._positions = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def logits(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Return the logits [n, vocabulary] after the m tokens written so far [n, m] of these prompts, int64 [n]: a subset
-        of those of the previous call, in which texts had one token less.
+        """Return the logits [n, vocabulary] that follow the m tokens written so far. `rows`, int64 [n], are
+        the numbers of the prompts, and `written`, [n, m], their tokens. Each call asks for a subset of the
+        previous call's prompts, with one more token each.
         """
         with torch.no_grad():
             if self._past is None or not len(self._rows):

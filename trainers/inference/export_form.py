@@ -30,9 +30,9 @@ _CHARACTERS = (
 
 @dataclass(frozen=True)
 class ExportForm:
-    """The form of a run's export: an adapter if `is_adapter`, otherwise a model. If `merges`, the parameters
-    that the method has added are merged into the model. `obstacle` is the reason why plain `transformers`
-    cannot run the model, or None if it can. `notes` are lines for users of the export.
+    """The form of a run's export: an adapter if `is_adapter`, otherwise a model. With `merges`, the
+    parameters that the method has added are merged into the model. `obstacle` is the reason why plain
+    `transformers` cannot run the model, or None if it can. `notes` are lines for users of the export.
     """
 
     is_adapter: bool
@@ -42,8 +42,8 @@ class ExportForm:
 
 
 def export_form(config: Job, merge: bool) -> ExportForm:
-    """Return the form of a run's export. Raises ConfigError if `merge` is set and there are no parameters to
-    merge, or they cannot be merged.
+    """Return the form of a run's export. Raises UserError if `merge` is set and the parameters of the run's
+    method cannot be merged.
     """
     if not isinstance(config, Finetuning):
         return ExportForm(False, False, why_not_stock(config.model), _notes(config))
@@ -97,12 +97,13 @@ def _task_notes(config: Finetuning, obstacle: str | None) -> tuple[str, ...]:
 
 
 def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> Result:
-    """Verify every file of an export and return the result of `read` on its `gristmill.json` and files, which
-    are all of the same export.
+    """Verify every file of an export, and return the result of `read`, which is called with the content of
+    `gristmill.json`. Everything that `read` reads is guaranteed to belong to the same export.
 
-    Training and `trainers export` replace an export with two renames, so a reader may see files of both, or
-    none; it then reads again. Raises CorruptFileError for a file that differs from its record and for a
-    required file that is missing, and UserError if there is no export, or if it is replaced at every attempt.
+    Training and `trainers export` replace an export with two renames, so a reader may see files of both
+    exports, or none; in that case everything is read again. Raises CorruptFileError for a file that differs
+    from its record and for a required file that is missing. Raises UserError if there is no export, or if the
+    export is replaced during every attempt.
     """
     for _ in range(_TRIES):
         origin = _origin(export)
@@ -155,15 +156,15 @@ def _verify(export: LocalPath, origin: dict[str, Any]) -> None:
 
 def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
     """Return the `gristmill.json` of a verified export and the configuration of its run. Raises UserError if
-    the export is an adapter, which is not a model by itself.
+    the export is an adapter, which is not a complete model.
     """
     origin = read_origin(path)
     return origin, config_of(path, origin)
 
 
 def config_of(export: LocalPath, origin: dict[str, Any]) -> Job:
-    """Return the configuration of the run that an export comes from, without heads of pretraining that the export lacks.
-    Raises UserError if the export is an adapter.
+    """Return the configuration of the run that an export comes from, without the pretraining heads that the
+    export lacks. Raises UserError if the export is an adapter.
     """
     if origin.get("adapter"):
         raise UserError(f"{export}: holds an adapter without its base; give the run, or export it with --merge")

@@ -13,7 +13,8 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
     is an export or a run.
 
     Reserved ids, and ids that only pad the vocabulary, are excluded. Raises ConfigError for a model that is
-    not an encoder, a text without a mask, and a text longer than the model's number of positions.
+    not an encoder or does not predict masked tokens, for a text without a mask, and for a text that has more
+    tokens than the model has positions.
     """
     import torch
 

@@ -36,13 +36,13 @@ class Sampling:
 
 
 def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
-    """Generate text from a prompt with the model of an export or a run; the same seed gives the same text.
+    """Generate text from a prompt with the model of an export or a run. The same seed gives the same text.
 
-    The objective defines how its models read prompts (`PromptFormat`). Most models continue the prompt. A
-    model of span corruption generates text for each sentinel in it (`<extra_id_0>` and so on). A model of
-    denoising rewrites the whole text and fills in each `<mask>`; one of gap sentences writes only the sentences
-    that belong there. If the objective needs a gap and the prompt
-    has none, one is appended. The model of a mixture treats the prompt as input to a single member
+    The objective that a model was trained on defines how the model reads a prompt (`PromptFormat`). Most
+    models continue the prompt. A model of span corruption generates text for each sentinel in the prompt
+    (`<extra_id_0>` and so on). A model of denoising rewrites the whole text and fills in each `<mask>`; a
+    model of gap sentences writes only the missing sentences. If the objective needs a gap and the prompt has
+    none, one is appended. The model of a mixture treats the prompt as input of a single member
     (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after `sampling.tokens` tokens,
     or at the model's last position.
     """
@@ -82,8 +82,8 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
 def _model_input(
     text: list[int], lead: str | None, objective: TrainingObjective, family: str, encoder: Encoder
 ) -> list[int]:
-    """Return the ids of the model's input: the special token `lead`, then the prompt, between the marks of
-    the objective.
+    """Return the ids of the model's input: the special token `lead` and the prompt, with the objective's
+    marks around them. In an encoder-decoder, `lead` precedes the first mark.
     """
     first, frame = [encoder.specials[lead]] if lead else [], objective.text_frame(family)
     if family == "encoder_decoder":
@@ -93,7 +93,7 @@ def _model_input(
 
 
 def _with_gap(prompt: str, form: PromptFormat) -> str:
-    """Append a gap to the prompt if the objective needs one and the prompt has none."""
+    """Return the prompt, with a gap appended if the objective needs one and the prompt has none."""
     return prompt if form.gap is None or any(name in prompt for name in form.names) else f"{prompt} {form.gap}"
 
 
@@ -110,8 +110,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return the sampling arguments of `generate`. All are set explicitly, because defaults would come from
-    the model's generation_config.json.
+    """Return the sampling arguments of `generate`. All are set explicitly, because otherwise defaults would
+    come from the model's generation_config.json.
     """
     if sampling.temperature == 0:
         return {}
@@ -119,7 +119,7 @@ def _choice(sampling: Sampling) -> dict[str, Any]:
 
 
 def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]:
-    """Return the ids that are never generated: those that only pad the vocabulary, and special tokens that an
+    """Return the ids that are never generated: ids that only pad the vocabulary, and special tokens that an
     answer cannot contain.
     """
     wanted = {"<eos>", *form.generated}
@@ -129,8 +129,9 @@ def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]
 
 
 def _prefix(model: Any, given: Any) -> dict[str, Any]:
-    """Return the cache of the prompt, computed with bidirectional attention. It excludes the last token, from
-    which generation starts; that token attends to the whole prompt anyway.
+    """Return the cache of the prompt, computed with bidirectional attention, as an argument of `generate`.
+    The cache excludes the last token, from which generation starts; that token attends to the whole prompt
+    anyway. A prompt of a single token needs no cache.
     """
     import torch
 

@@ -1,13 +1,15 @@
-"""Export in Hugging Face layout: config.json, safetensors and tokenizer files, which `AutoTokenizer` and an
-auto class can load.
+"""Export a model in Hugging Face layout: config.json, safetensors and tokenizer files, which `AutoTokenizer`
+and an auto class can load.
 
-The auto class is `AutoModelForCausalLM` (XLNet's too), `...MaskedLM` or `...Seq2SeqLM`, or for a discriminator
-`...PreTraining` (DeBERTa's is an `AutoModel`), whose generator is in `generator/` with a tokenizer of its own; for tasks it is
-`...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering` or `...MultipleChoice`.
+The auto class is `AutoModelForCausalLM` (for XLNet too), `...MaskedLM` or `...Seq2SeqLM`. For a discriminator
+it is `...PreTraining` (for DeBERTa's, `AutoModel`), and the generator is in `generator/` with its own
+tokenizer files. For tasks it is `...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering`
+or `...MultipleChoice`.
+
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that
-it refuses to load it; only the commands of this package do. If the run's method freezes its base, `adapter/`
-holds the parameters that the method has trained, unless they are merged.
+`transformers` refuses to load it; only the commands of this package load it. If the run's method freezes its
+base, `adapter/` holds the parameters that the method has trained, unless they are merged into the base.
 """
 
 import errno
@@ -62,14 +64,14 @@ _TRIES = 5  # a try fails only if another process exports to the same directory,
 
 
 def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) -> LocalPath:
-    """Export a checkpoint of `run` to `output`: the newest, or in fine-tuning the best. Returns `output`.
-    With `merge`, the parameters that a method of fine-tuning has added are merged into the weights of the
+    """Export a checkpoint of `run` to `output`: the newest or, in fine-tuning, the best. Returns `output`.
+    With `merge`, the parameters that the fine-tuning method has added are merged into the weights of the
     base.
 
-    An earlier export there is replaced. Raises ConflictError if the directory holds other files. Exports to
-    the same directory are serialised by a lease on the directory `.NAME` next to it, in which they are also
-    prepared. If a process that has lost the lease finds its attempt removed, or another export published, it
-    starts over.
+    An earlier export in `output` is replaced. Raises ConflictError if the directory holds other files.
+    Exports to the same directory are serialised by a lease on the directory `.NAME` next to it, in which they
+    are also prepared. If a process has lost the lease and finds that its attempt was removed or that another
+    export was published, it starts over.
     """
     from safetensors import SafetensorError
 
@@ -94,8 +96,8 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
 
 
 def _export(run: LocalPath, output: LocalPath, work: LocalPath, merge: bool) -> bool:
-    """Export, unless `output` is up to date. Returns False if another process removed files that this one
-    reads or writes.
+    """Export a checkpoint, unless `output` is already up to date. Returns False if another process removed
+    files that this process reads or writes.
     """
     earlier = _origin_of(output)  # read before the checkpoints, so its step is not after the newest checkpoint
     record, config = read_run(run), read_config(run)
@@ -153,7 +155,9 @@ def _aside(work: LocalPath) -> LocalPath:
 
 
 def _remove(left: LocalPath) -> None:
-    """Remove a file, or a directory in one operation, by renaming it first, so that no process publishes a part of it."""
+    """Remove a file or a directory. A directory is renamed first, so that it disappears in one operation and
+    no process can publish a part of it.
+    """
     if not left.is_dir():  # a killed process was about to write its lease
         left.unlink(missing_ok=True)
         return
@@ -165,10 +169,11 @@ def _remove(left: LocalPath) -> None:
 
 def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | None) -> bool:
     """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export.
-    Returns False if the finished export is gone.
+    Returns False if the finished export has been removed.
 
-    An export of a later step of the same run is kept, unless it is `earlier`, the export that was there at
-    the start. A directory is never renamed over another, so each process knows what it replaces.
+    If `output` holds an export of a later step of the same run, that export is kept, unless it is `earlier`,
+    the export that was there at the start. A directory is never renamed over another, so each process knows
+    which export it replaces.
     """
     chosen = attempt
     replaced: list[LocalPath] = []
@@ -199,7 +204,7 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
 
 
 def _is_later(other: dict[str, Any] | None, chosen: dict[str, Any] | None, earlier: dict[str, Any] | None) -> bool:
-    """Whether export `other` has a later step of the same run than `chosen`, and is not `earlier`."""
+    """Return whether export `other` has a later step of the same run than `chosen`, and is not `earlier`."""
     if other is None or chosen is None or other == earlier:
         return False
     return bool(
@@ -216,7 +221,7 @@ def _origin_of(export: LocalPath) -> dict[str, Any] | None:
 
 
 def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
-    """Whether `output` is an intact export of this origin."""
+    """Return whether `output` is an intact export with this origin."""
     try:
         published = read_origin(output)
     except CorruptFileError:
@@ -225,7 +230,7 @@ def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
 
 
 def trained_model(run: LocalPath, picked: checkpoint.Checkpoint) -> Any:
-    """Return the model of a checkpoint, in fp32 on the CPU."""
+    """Return the model of a checkpoint without its losses, in fp32 on the CPU."""
     return trained_forward(run, picked).model
 
 
@@ -246,17 +251,19 @@ def _silence_progress_bars() -> None:
 
 
 def notes_of(export: LocalPath) -> list[str]:
-    """Return lines on an export for users of plain `transformers`; none while another process replaces it."""
+    """Return the notes of an export for users of plain `transformers`; empty while another process replaces
+    the export.
+    """
     origin = _origin_of(export)
     return [] if origin is None else list(origin["transformers"]["notes"])
 
 
 def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm, output: LocalPath) -> list[LocalPath]:
-    """Write config.json and the weights, or the adapter. Returns the directories that hold a model: `output`, and that of
-    its generator.
+    """Write config.json and the weights, or the adapter. Returns the directories that need tokenizer files:
+    `output` and, for a discriminator, the directory of its generator.
 
-    A model that plain `transformers` cannot run gets a `model_type` that `transformers` does not know. It would otherwise
-    silently ignore weights and give different results.
+    A model that plain `transformers` cannot run gets a `model_type` that `transformers` does not know.
+    Otherwise `transformers` would silently ignore weights and give different results.
     """
     config, specials = read_config(run), read_run(run)["specials"]
     if form.is_adapter:
@@ -299,8 +306,8 @@ def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm,
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, ready to use: a `transformers` model, its tokenizer.json, its configuration and the
-    fingerprints of its origin.
+    """A trained model, ready to use: a `transformers` model, the path of its tokenizer.json, its
+    configuration and the fingerprints of its origin.
     """
 
     model: Any
@@ -310,11 +317,11 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """Return the model of an export or a run. A run is read at its best checkpoint in fine-tuning, otherwise
+    """Return the model of an export or a run. In fine-tuning, a run is read at its best checkpoint, otherwise
     at its newest.
 
-    Raises UserError if `path` is neither, if the run has no checkpoint yet, or if the model has a task head
-    and therefore cannot generate text.
+    Raises UserError if `path` is neither an export nor a run, if the run has no checkpoint yet, or if the
+    model has a task head and therefore cannot generate text.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()
@@ -332,9 +339,9 @@ def load_trained(path: LocalPath) -> Trained:
 
 
 def load_checkpoint(run: LocalPath, step: int) -> tuple[Trained, checkpoint.Checkpoint]:
-    """Return the model of a run at the checkpoint of `step`, and the checkpoint.
+    """Return the model of a run at the checkpoint of `step`, and the checkpoint itself.
 
-    Raises UserError if it is gone or damaged, and for a model with a task head.
+    Raises UserError if the checkpoint is missing or damaged, and for a model with a task head.
     """
     config = read_config(run)
     _require_language_head(run, config)
@@ -362,7 +369,9 @@ def _require_language_head(path: LocalPath, config: Job) -> None:
 
 
 def _exported_model(path: Path, sizes: Model) -> Any:
-    """Load the model of an export with the class named in its config.json."""
+    """Return the model of an export, in evaluation mode. A stock model is loaded with the class named in its
+    config.json. Any other model is built with our own code and filled with the stored tensors.
+    """
     import transformers
 
     if sizes.generator_size is not None:
@@ -379,7 +388,9 @@ def _exported_model(path: Path, sizes: Model) -> Any:
 
 
 def _part_state(directory: Path, kind: Any) -> dict[str, Any]:
-    """Return the state of the model of class `kind` in a directory, with tensors there that a stock class ignores."""
+    """Return the state of a model of class `kind` in a directory, including stored tensors that a stock class
+    ignores.
+    """
     return {**kind.from_pretrained(lent(directory)).state_dict(), **_stored_tensors(directory)}
 
 

@@ -1,5 +1,5 @@
-"""Predict with a fine-tuned run: the splits of its task, whose predictions are stored and scored, or a
-file.
+"""Predict with a fine-tuned model. The splits of a run's tasks are predicted, stored and scored; the examples
+of a file are only predicted.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,13 +49,13 @@ def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutpu
 def score_run(
     run: LocalPath, config: Finetuning, corpus: TaskCorpus, tell: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Predict the `final_splits` of the run's tasks with its best checkpoint; write the predictions and
-    `scores.json`.
+    """Predict the `final_splits` of the run's tasks with its best checkpoint, and write the predictions and
+    `scores.json`. Returns the content of `scores.json`.
 
     Splits whose gold is hidden are predicted but not scored. The threshold of no answer is tuned on the split
     that the run validates on, and stored for `predict`. If there are several tasks, splits are named
-    `TASK.SPLIT`. `floors` are the scores of always predicting the majority of the training split. `tell` is
-    called with a line for each split in which answers were cut off.
+    `TASK.SPLIT`. The entry `floors` holds the scores of majority predictions from the training split. `tell`
+    is called with a line for each split in which answers were cut off.
     """
     best = checkpoint.pick(run, print)
     assert best is not None
@@ -82,8 +82,8 @@ def score_run(
 
 
 def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
-    """Return a line with the scores of a split: each metric with its 95 % interval and, if known, its floor
-    (`majority_scores`).
+    """Return a line with the scores of a split: each metric with its 95 % interval and, if it is known, its
+    floor (`majority_scores`).
     """
     parts = []
     for name, score in scores.items():
@@ -101,8 +101,8 @@ def _predict(
     model: str,
     tell: Callable[[str], None],
 ) -> Predictions:
-    """Return the predictions for a split of one task, from the model's head or from the answers that it
-    writes.
+    """Return the predictions for a split of one task, either from the model's head or from the answers that
+    the model writes.
     """
     held_out, size = task_split(corpus, config, split, task), config.execution.rows(auto=32)
     if not config.writes_text:
@@ -121,12 +121,13 @@ def _predict(
 
 
 def predict_file(model: LocalPath, file: Location, split: str = "input", base: LocalPath | None = None) -> Predictions:
-    """Predict the examples of a file with a fine-tuned model: a run at its best checkpoint, or an export. If
-    the export is an adapter, `base` is its base; by default, the base at the path that the run recorded.
+    """Predict the examples of a file with a fine-tuned model, which is an export or a run (at its best
+    checkpoint). If the export is an adapter, `base` is its base; the default is the path that the run
+    recorded.
 
-    The file is JSONL, CSV, TSV with a header, or Parquet; a name with `*` stands for all files that match.
-    Its fields have the names of the roles of the task's kind: `text`, `text_b`, `words`, `question`,
-    `passage`, `candidates`. Raises UserError if `model` is not a fine-tuned model of a single task.
+    The file is JSONL, CSV, TSV with a header, or Parquet; a name with `*` stands for all files that match it.
+    Fields are named after the roles of the task's kind: `text`, `text_b`, `words`, `question`, `passage`,
+    `candidates`. Raises UserError if `model` is not a fine-tuned model of a single task.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())
@@ -140,8 +141,8 @@ def predict_file(model: LocalPath, file: Location, split: str = "input", base: L
 
 
 def _task_of_file(task: Task, file: str, split: str) -> Task:
-    """Return the task with `file` as its only split, without gold. The fields of the file have the names of
-    the roles of the task's kind.
+    """Return the task with `file` as its only split, without gold. The fields of the file are named after the
+    roles of the task's kind.
     """
     roles = [role for role in task.roles if role not in (GOLD[task.kind], "id", "group", "accepted")]
     plain = Layout(files={split: file}, columns={role: role for role in roles}, unlabelled=(split,))
@@ -149,16 +150,16 @@ def _task_of_file(task: Task, file: str, split: str) -> Task:
 
 
 def held_out_splits(corpus: TaskCorpus, task: Task) -> list[str]:
-    """Return the splits of a task that have files, except the one it is trained on; the split to validate on
-    comes first.
+    """Return the splits of a task that have files, except the training split. The split that the run
+    validates on comes first.
     """
     known = [split for split in available_splits(task, corpus.files) if split != TRAIN]
     return sorted(known, key=lambda split: split not in corpus.splits(task))
 
 
 def _decide(predictions: Predictions, threshold: float | None, tunes: bool) -> Predictions:
-    """Apply the no-answer threshold: `threshold`, or if `tunes` one tuned on these predictions. Generated
-    answers have no scores and need no threshold.
+    """Apply the no-answer threshold: `threshold` if it is given or, with `tunes`, a threshold tuned on these
+    predictions. Generated answers have no scores and need no threshold.
     """
     if predictions.scores is None or not predictions.task.no_answer or predictions.task.kind != "span":
         return predictions

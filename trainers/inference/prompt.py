@@ -1,4 +1,4 @@
-"""Encode a prompt, which is text typed by a user, in the form that models of an objective read.
+"""Encode a prompt, which is text typed by a user, in the form that models trained on an objective read.
 
 A prompt may contain the special tokens of its objective by name: `<mask>`, `<extra_id_0>`, `<fim_prefix>`. In
 documents the same characters are plain text.
@@ -19,10 +19,11 @@ _PARTS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)  # a space before one of these bel
 
 def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingObjective, str | None, str]:
     """Choose the objective that determines how a model reads a prompt. Returns the objective, the special
-    token that precedes its inputs, and the prompt without that token.
+    token that precedes its inputs (or None), and the prompt without that token.
 
-    In a mixture, it is the member whose special token begins the prompt. If there is none, it is the first
-    member that uses a special token in the prompt, or else the first that trains on plain text.
+    In a mixture, this is the member whose special token begins the prompt. If there is none, it is the first
+    member that uses a special token in the prompt, or else the first member that trains on plain text, or
+    else the first member.
     """
     members = objective.members()
     for member, lead in members:
@@ -41,7 +42,7 @@ def spaces_lead(encoder: Encoder) -> bool:
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
-    """Encode a text that may contain the special tokens `names` by name. No tokens are added around it."""
+    """Encode a text in which the special tokens `names` may occur by name. No tokens are added around it."""
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]
     ids: list[int] = []
@@ -57,7 +58,7 @@ def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int
 
 
 def framed(ids: list[int], frame: Frame, encoder: Encoder) -> list[int]:
-    """Return ids with the special tokens of a frame around them."""
+    """Return `ids` with the special tokens of `frame` before and after them."""
     specials = add_fallback_marks(encoder.specials)
     before, after = ([specials[mark]] if mark else [] for mark in (frame.before, frame.after))
     return [*before, *ids, *after]

@@ -1,4 +1,4 @@
-"""A fine-tuned model to predict with: a run, an export, or the adapter of an export on its base."""
+"""A fine-tuned model that makes predictions: a run, an export, or an export's adapter on its base."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,9 @@ from trainers.runs.run import SCORES, read_config, verified_copy
 
 @dataclass(frozen=True)
 class TaskModel:
-    """A fine-tuned model of one task in a directory. `threshold` is that of no answer, None for most tasks."""
+    """A fine-tuned model of a single task. `path` is its run or export. `threshold` is the no-answer
+    threshold, None for most tasks. `found` is the checkpoint of a run, None for an export.
+    """
 
     path: LocalPath
     config: Finetuning
@@ -34,8 +36,8 @@ class TaskModel:
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
         """Return the model with its losses, in fp32 on the CPU. `corpus` holds its tokenizer.
 
-        Raises ConfigError if `base` is given but this is not an adapter, or if `base` is not the adapter's
-        base.
+        Raises UserError if `base` is given but this is not an adapter, and ConfigError if `base` is not the
+        adapter's base.
         """
         adapter = self.path / ADAPTER
         if base is not None and (self.found is not None or not adapter.is_dir()):
@@ -63,8 +65,8 @@ class TaskModel:
 
 
 def open_task_model(path: LocalPath) -> TaskModel:
-    """Open a fine-tuned model: a run with a checkpoint, an export, or the `adapter` of an export. Raises UserError if
-    it is none of these, or was trained on several tasks.
+    """Open a fine-tuned model: a run with a checkpoint, an export, or the `adapter` of an export. Raises
+    UserError if `path` is none of these, or if the model was trained on several tasks.
     """
     if path.name == ADAPTER and (path.parent / ORIGIN).exists():
         path = LocalPath(path.parent)
@@ -80,7 +82,7 @@ def open_task_model(path: LocalPath) -> TaskModel:
 
 
 def threshold_of(run: LocalPath) -> float | None:
-    """Return the threshold of no answer that a run has tuned, or None if it has tuned none."""
+    """Return the no-answer threshold that a run has tuned, or None if it has not tuned one."""
     return read_json(run / SCORES).get("threshold") if (run / SCORES).exists() else None
 
 
@@ -93,8 +95,8 @@ def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
 
 
 def _fill_head(network: Any, weights: dict[str, Any]) -> None:
-    """Copy all layers of a task's head. A run that begins with these weights would draw the output layer at
-    random.
+    """Copy all layers of a task's head. A fine-tuning run that started from these weights would initialise
+    the output layer at random instead.
     """
     import torch
 

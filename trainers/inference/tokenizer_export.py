@@ -28,8 +28,8 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class _Marks:
-    """The ids before, between and after a text or a pair of texts; `second` is the token type of the second
-    text.
+    """The ids of the special tokens before, between and after a text or a pair of texts. `second` is the
+    token type of the second text.
     """
 
     before: tuple[int, ...]
@@ -40,7 +40,7 @@ class _Marks:
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
     """Write the tokenizer files of an export: the run's tokenizer and the roles of its special tokens. The
-    exported tokenizer adds the same special tokens around a text as training did.
+    exported tokenizer adds the same special tokens around a text as in training.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -75,7 +75,9 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
 
 @lru_cache(maxsize=4)
 def _code_points(positions: int) -> Any:
-    """Return CANINE's tokenizer. `transformers` lists all of Unicode twice to make one, which takes a second."""
+    """Return CANINE's tokenizer. The result is cached, because `transformers` lists all of Unicode twice to
+    make it, which takes a second.
+    """
     from transformers import CanineTokenizer
 
     return CanineTokenizer(model_max_length=positions)

@@ -1,4 +1,6 @@
-"""Generate greedy answers of a fine-tuned text-to-text model in batches, and measure its targets."""
+"""Generate the answers of a fine-tuned text-to-text model greedily, in batches, and measure the loss of its
+targets.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,8 +16,9 @@ from trainers.rows.batch import IGNORED, Batch
 
 
 def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) -> np.ndarray:
-    """Return which ids an answer may contain, bool [rows]: `end`, and the tokenizer's ids (`tokens` in all)
-    that are not special. `rows` is the size of the model's vocabulary, which may be larger.
+    """Return a mask, bool [rows], of the ids that an answer may contain: `end`, and all ids of the tokenizer
+    (`tokens` in total) that are not special. `rows` is the size of the model's vocabulary, which may be
+    larger than the tokenizer's.
     """
     allowed = np.arange(rows) < tokens
     allowed[[number for number in specials.values() if number < rows]] = False
@@ -26,12 +29,12 @@ def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) 
 def write_answers(
     forward: Forward, task: TaskInputs, allowed: np.ndarray, tokens: int, length: int, size: int
 ) -> tuple[list[np.ndarray], int]:
-    """Return the most probable answer to each text-to-text input, chosen token by token, as ids without
-    `<eos>`; and the number of answers that were cut off before their `<eos>`.
+    """Return the greedy answer to each text-to-text input, as ids without `<eos>`, and the number of answers
+    that were cut off before their `<eos>`.
 
-    An answer is cut off after `tokens` tokens, or where its row has `length` positions, not counting virtual
-    tokens. `allowed`, bool [vocabulary], are the ids that it may contain (`writable_ids`). Inputs are answered in
-    batches of `size`, those of similar length together.
+    An answer is cut off after `tokens` tokens, or when its row has reached `length` positions, not counting
+    virtual tokens. `allowed`, bool [vocabulary], marks the ids that an answer may contain (`writable_ids`).
+    Inputs are answered in batches of `size` inputs of similar length.
     """
     assert task.kind == "text_to_text"
     forward.eval()
@@ -48,8 +51,8 @@ def write_answers(
 
 
 def target_nats(forward: Forward, task: TaskInputs, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nats, float64 [n], and the number of tokens, int64 [n], of the target of each text-to-text
-    input, including `<eos>`.
+    """Return the loss in nats, float64 [n], and the number of tokens, int64 [n], of the target of each
+    text-to-text input. Both include `<eos>`.
     """
     forward.eval()
     nats, tokens = np.zeros(len(task)), np.zeros(len(task), np.int64)
@@ -83,7 +86,7 @@ def _write(
 
 
 def _continued(task: TaskInputs, numbers: np.ndarray, written: np.ndarray) -> TaskInputs:
-    """Return the inputs `numbers` with the answers generated so far, [n, m], as their targets."""
+    """Return the inputs `numbers`, with the answers generated so far, [n, m], as their targets."""
     many, steps = written.shape
     begins = np.stack([task.segments.begins[0][numbers], np.arange(many) * steps])
     sizes = np.stack([task.segments.sizes[0][numbers], np.full(many, steps)])

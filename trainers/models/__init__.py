@@ -1,4 +1,4 @@
-"""Models: `transformers` architectures by name, initialised from a seed.
+"""Build `transformers` models from the name of an architecture, its sizes and a seed.
 
 To add an architecture, write a file in its folder (`Traits.folder`) and add a line with the same name to
 `trainers.config.architecture.ARCHITECTURES`.
@@ -27,7 +27,8 @@ _STOCK = {
 
 
 def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
-    """Build a freshly initialised fp32 `transformers` language model whose attention is sdpa (GPT: eager).
+    """Build a freshly initialised fp32 `transformers` language model. Its attention implementation is the
+    architecture's: sdpa, or eager in some architectures. With clipped relative positions it is ours.
 
     The weights depend on the sizes and the seed alone; the caller's random state is unchanged. `model` must
     be resolved (`trainers.config.architecture.fill`).
@@ -53,7 +54,9 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
 
 
 def give_characters(network: Any, model: Model, tokenizer: Path) -> None:
-    """Give a network that reads characters those of the tokens in a `tokenizer.json`; other networks are unchanged."""
+    """Tell a network that reads characters how the tokens in a `tokenizer.json` are spelled. Other networks
+    are unchanged.
+    """
     spell = MODELS[model.architecture].spell
     if spell is not None:
         definition = read_definition(str(tokenizer))
@@ -61,7 +64,9 @@ def give_characters(network: Any, model: Model, tokenizer: Path) -> None:
 
 
 def _fuse_gelu(network: Any) -> None:
-    """Compute GELU's tanh approximation in one operation; `transformers` takes seven, a quarter of a small model's step."""
+    """Compute GELU's tanh approximation in one operation. `transformers` uses seven, which take a quarter of
+    the time of a small model's step.
+    """
     from torch.nn import GELU
     from transformers.activations import NewGELUActivation
 
@@ -72,12 +77,16 @@ def _fuse_gelu(network: Any) -> None:
 
 
 def language_model(network: Any, model: Model) -> tuple[Any, Model]:
-    """Return the network that predicts tokens, and its sizes: the generator of a network that has one, else the whole."""
+    """Return the network that predicts tokens, and its sizes. It is the generator of a network that has one,
+    otherwise the whole network.
+    """
     return (network, model) if model.generator_size is None else (network.generator, generator_of(model))
 
 
 def stock_parts(network: Any, model: Model) -> dict[str, Any]:
-    """Return the stock models that a network consists of, by their directory in an export, "" for the export itself."""
+    """Return the stock models that a network consists of, keyed by their directory in an export; "" is the
+    export's own directory.
+    """
     if model.generator_size is None:
         return {"": network}
     parts = MODELS[model.architecture].parts
@@ -86,8 +95,8 @@ def stock_parts(network: Any, model: Model) -> dict[str, Any]:
 
 
 def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[str, Any]]) -> None:
-    """Load the parts of a network that has a generator. `read` returns the tensors of a part, given its directory in an
-    export and its class.
+    """Load the parts of a network that has a generator. `read` takes the directory of a part in an export and
+    the class of the part, and returns its tensors.
     """
     parts = stock_parts(network, model)
     for directory, part in parts.items():
@@ -97,8 +106,8 @@ def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[st
 
 
 def stack_parameters(network: Any, model: Model) -> set[str]:
-    """Return the names of the parameters that the states of a model depend on: all except those of the
-    pretraining heads, and of the second stream of states.
+    """Return the names of the parameters that the states of a model depend on: all except the parameters of
+    the pretraining heads and of the second stream of states.
     """
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}
@@ -107,7 +116,9 @@ def stack_parameters(network: Any, model: Model) -> set[str]:
 
 
 def stock_class(model: Model) -> Any:
-    """Return the class that has the parameters of this model: of `transformers`, or ours if its head is."""
+    """Return a class that has the parameters of this model: a class of `transformers`, or one of ours if the
+    head is ours.
+    """
     import transformers
 
     own = MODELS[model.architecture].own_class
@@ -119,7 +130,7 @@ def stock_class(model: Model) -> Any:
 
 
 def _replace_positions(network: Any, architecture: Architecture, model: Model) -> None:
-    """Replace the architecture's own position scheme if the model configures another."""
+    """Replace the architecture's default position scheme if the model configures another."""
     if model.position not in ("sinusoidal", "relative"):
         return
     import torch
@@ -140,7 +151,7 @@ def _replace_positions(network: Any, architecture: Architecture, model: Model) -
 
 
 def _tie_stacks(network: Any, architecture: Architecture) -> None:
-    """Make the decoder share the encoder's parameters; it keeps its own cross-attention."""
+    """Make the decoder share the encoder's parameters. Its cross-attention remains separate."""
     assert architecture.decoder_name is not None
     encoder, decoder = network.get_encoder(), network.get_decoder()
     for name, parameter in list(encoder.named_parameters()):

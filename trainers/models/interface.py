@@ -1,7 +1,7 @@
 """The interface of an architecture: its `transformers` configuration, and its forward pass in two parts.
 
-The first part ends before the output layer, so that logits are computed at the targets only. Masked language
-modelling needs them at 15 % of the positions.
+The first part ends before the output layer, so that logits are computed only at the targets. In masked
+language modelling, these are 15 % of the positions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +13,11 @@ from trainers.config.architecture import Model
 
 @dataclass
 class Past:
-    """The states that a model keeps of positions it has read, so that it reads each position only once.
+    """The states that a model keeps of positions that it has read, so that it reads each position only once.
 
-    `cache` holds the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
-    columns], says which of its columns hold text. For an encoder-decoder, there is also `encoded`, the states
-    of the encoder, and `source`, bool [rows, length], which says which of them are text.
+    `cache` contains the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
+    columns], says which columns of the cache are text. An encoder-decoder also has `encoded`, the states of
+    the encoder, and `source`, bool [rows, length], which says which of these states are of text.
     """
 
     cache: Any
@@ -26,7 +26,9 @@ class Past:
     source: Any = None
 
     def trim(self) -> None:
-        """Forget the columns after the longest row: they hold padding, and T5 counts distances over columns."""
+        """Drop the columns after the longest row. They contain only padding, and T5 counts distances over
+        columns.
+        """
         columns = int(self.seen.any(0).sum())
         own = self.cache if self.source is None else self.cache.self_attention_cache
         if columns < self.seen.shape[1]:
@@ -34,7 +36,7 @@ class Past:
         self.seen = self.seen[:, :columns]
 
     def select(self, rows: Any) -> None:
-        """Keep the rows with these numbers, int64 [n]."""
+        """Keep only the given rows, int64 [n]."""
         self.cache.batch_select_indices(rows)
         for name in ("seen", "encoded", "source"):
             value = getattr(self, name)
@@ -44,8 +46,8 @@ class Past:
 
 @dataclass
 class LayerState:
-    """The state in which a recurrent layer left every row: `hidden` and `cell`, [rows, units], without a gradient; None
-    before the first window.
+    """The final state of a recurrent layer in every row: `hidden` and `cell`, [rows, units], without
+    gradients; None before the first window.
     """
 
     hidden: Any = None
@@ -54,12 +56,14 @@ class LayerState:
 
 @dataclass
 class Carried:
-    """What a model carries from one window of rows to the next: the state of every layer of a recurrent one, or the `memories`
-    of XLNet's layers, [columns, rows, width], which are the states that entered them in the window before, without a gradient.
+    """The state that a model carries from one window of rows to the next: `layers`, the state of every layer
+    of a recurrent model, or `memories`, the states that entered each of XLNet's layers in the previous
+    window, [columns, rows, width], without gradients.
 
-    `columns` of the rows have been read. `positions`, int64 [rows], are those of the last of them: a sequence of the next window
-    continues only where its first position follows. `segments`, int64 [rows, columns], are those of the memories. Every call
-    replaces all of it.
+    `columns` is the number of columns of the rows read so far. `positions`, int64 [rows], are the positions
+    in the last column read. A sequence continues in the next window only if its first position there is the
+    next one. `segments`, int64 [rows, columns], are the segments of the memories. Every call replaces all
+    fields.
     """
 
     columns: int = 0
@@ -71,17 +75,21 @@ class Carried:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Tensors that one stack reads: `ids` and `positions` (from 0 in every document), int64 [rows, length],
-    and `mask`, bool [rows, 1, length, length], the positions each position attends to. For architectures with
-    `unmasked`, `mask` is None if these are all positions of the row, or all up to itself in a decoder.
+    """The tensors that one stack reads: `ids` and `positions` (from 0 in every document), int64 [rows,
+    length], and `mask`, bool [rows, 1, length, length], which says for each position which positions it
+    attends to. For architectures with `unmasked`, `mask` is None if every position attends to its whole row
+    or, in a decoder, to all positions up to itself.
 
-    `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` holds the inputs of the
-    decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it attends to. `order`, int64
-    [rows, targets], is `Batch.factorization`, and `covered` and `read` are those of `Batch`. An encoder has a `decoder` here if
-    it predicts characters, with the columns of `order`. `past` keeps what earlier calls have read, and this call adds to it.
-    Ids, positions and mask are then those of the new positions only, and the encoder runs only once. With `carried`, in
-    architectures that carry a state, they are those of one window of the rows; if it has memories, `mask` is [rows, 1, length,
-    columns + length], with the columns of these first.
+    `token_types`, int64 [rows, length], is BERT's segment A or B. `order`, int64 [rows, targets], is
+    `Batch.factorization`, and `covered` and `read` are those of `Batch`. In an encoder-decoder, `decoder`
+    contains the inputs of the decoder, and `cross`, bool [rows, 1, target length, length], says which encoder
+    positions each decoder position attends to. An encoder that predicts characters also has a `decoder`; its
+    columns are those of `order`.
+
+    `past` contains what earlier calls have read; this call adds to it. Ids, positions and mask are then those
+    of the new positions only, and the encoder runs only once. `carried` is given for architectures that carry
+    a state; ids, positions and mask are then those of one window of the rows. If `carried` has memories,
+    `mask` is [rows, 1, length, columns + length], with the columns of the memories first.
     """
 
     ids: Any
@@ -98,7 +106,7 @@ class Inputs:
 
     @property
     def cache(self) -> Any:
-        """The keys and values of `past`."""
+        """The keys and values of `past`, or None without `past`."""
         return self.past.cache if self.past is not None else None
 
 
@@ -110,13 +118,13 @@ PER_POSITION = ("tag", "span")
 @dataclass(frozen=True)
 class HeadForm:
     """The layers of a task's head in the `transformers` class `stock` of an architecture. `stock` is None if
-    there is no such class, or if it gives other results.
+    there is no such class, or if its results differ.
 
-    A head is [dropout], dense layer, activation, [norm], dropout, output layer, or without `dense` only
-    dropout and output layer. `dense`, `norm` and `output` are the names of the layers in the stock model. Our
-    heads use the stock layout, so that they can begin with the layers of a published head. `drops` says
-    whether there is dropout by default, and `drops_first` whether there is also dropout before the dense
-    layer.
+    With `dense`, a head consists of [dropout], dense layer, activation, [norm], dropout and output layer;
+    otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers in
+    the stock model. Our heads use the stock layout, so that they can begin with the layers of a published
+    head. `drops` says whether there is dropout by default, and `drops_first` whether there is also dropout
+    before the dense layer.
     """
 
     stock: str | None
@@ -131,49 +139,55 @@ class HeadForm:
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture as functions on its `transformers` model. The two parts of the forward pass call the
-    stock model's own modules and compute what it computes.
+    """An architecture, as functions on its `transformers` model. The two parts of the forward pass call the
+    stock model's own modules and compute the same results.
 
-    `configuration` makes the `transformers` configuration from sizes and special ids. `create`, if the stock
-    class of the family does not fit, makes the model from that configuration, the sizes and the special ids.
-    `hidden` [rows, length, width] is the state of every position, of the decoder if there is one. `logits`
-    maps states [..., width] to [..., vocabulary], `sentence` maps states [rows, length, width] to the two
-    classes of sentence pairs [rows, 2]. `boundary` maps the states outside of the spans of n tokens [n, 2, width] and the
-    tokens' places in these, int64 [n], to logits [n, vocabulary]. `backward` maps states like `logits`, to the token before
-    each position, in an architecture whose `logits` are of the token after it. `neighbours` returns the states [rows, length,
-    width] of the decoders of the next and of the previous sentence, which `logits` maps, given two vectors for each position
-    [rows, length, width]: of the sentence before and of the sentence after its own.
+    `configuration` makes the `transformers` configuration from sizes and special ids. `create`, given if the
+    stock class of the family does not fit, makes the model from that configuration, the sizes and the special
+    ids. `hidden` returns the state of every position, [rows, length, width]; in an encoder-decoder, of every
+    position of the decoder. `logits` maps states [..., width] to [..., vocabulary], and `sentence` maps
+    states [rows, length, width] to the two classes of sentence pairs [rows, 2]. `boundary` maps the states
+    before and after the spans of n tokens, [n, 2, width], and the tokens' places in their spans, int64 [n],
+    to logits [n, vocabulary]. `backward` maps states to the logits of the token before each position, in an
+    architecture whose `logits` are of the token after it. `neighbours` returns the states [rows, length,
+    width] of the two decoders that write the next and the previous sentence; `logits` maps these states. It
+    is given two vectors for each position, both [rows, length, width]: of the sentence before its own
+    sentence, and of the sentence after it.
 
-    `tables` are its position embeddings, each with the row of position 0, and `attentions` its self-attention
+    `tables` are the position embeddings, each with the row of position 0, and `attentions` the self-attention
     layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
     parameter to the decoder's. `publish` changes a trained model, given the special ids, so that plain
-    `transformers` computes the same.
+    `transformers` computes the same results.
 
     `sizes` is the inverse of `configuration`: it returns a Model with the sizes of a published configuration.
-    Its dropout rate is that of the hidden states, the only rate that a Model has. `sizes` raises ConfigError for
-    settings that a Model cannot express, unless `runs.published_model.check_configuration` compares them.
+    The Model's only dropout rate is that of the hidden states. `sizes` raises ConfigError for settings that a
+    Model cannot express, except for those that `runs.published_model.check_configuration` compares.
 
-    `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
-    argument, and returns them, or a tuple that begins with them. `encoder_blocks` are those of the encoder of an
-    encoder-decoder. `heads` gives the form of the head for each
-    kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask. Without
-    `branches`, `hidden` does not read the mask, and several continuations cannot share one context in a row. `register` makes
-    the auto classes of `transformers` know an architecture that is ours. `own_class` returns the class of a network whose layers
-    are in `transformers` and whose head is ours.
+    `blocks` are the layers of the stack with which `hidden` ends, in order. Each takes states as its first
+    argument, and returns states or a tuple that begins with them. `encoder_blocks` are the layers of the
+    encoder of an encoder-decoder. `heads` gives the form of the head for each kind of task. `caches` says
+    whether `hidden` accepts `Inputs.past`, and `unmasked` whether it accepts None as mask. Without
+    `branches`, `hidden` does not read the mask, so several continuations cannot share one context in a row.
+    `register` registers an architecture of our own with the auto classes of `transformers`. `own_class`
+    returns the class of a network whose layers are those of `transformers` but whose head is ours.
 
-    `auto` is the auto class of `transformers` that loads it, if it is not that of its family. `layer_states` maps states as the
-    blocks take and return them to states [rows, length, width], if they are not those. `queried` returns the number of
-    parameters that a second stream of states multiplies for every target, in an architecture that has one.
+    `auto` is the auto class of `transformers` that loads the model, if it differs from the family's.
+    `layer_states` converts the states that the blocks take and return to [rows, length, width], if they have
+    another shape. `queried` returns the number of parameters by which a second stream of states is multiplied
+    for every target, in an architecture that has such a stream.
 
-    `spell` gives a network that reads characters those of its tokens: the bytes that each id stands for in a text, and the
-    special tokens. Until then it takes id i for the character U+i. `repeats` returns the multiplications of a token beyond one
-    for each parameter, negative where some parameters multiply no token, and `attended` the pairs of queries and keys of a token
-    in a row of this length, over all layers, if not every token attends to the row alone.
+    `spell` tells a network that reads characters how its tokens are spelled: it is given the bytes that each
+    id stands for in a text, and the special tokens. Before that, id i stands for the character with code
+    point i. `repeats` returns the number of multiplications per token in addition to one for each parameter,
+    negative if some parameters multiply no token. `attended` returns the number of pairs of queries and keys
+    per token in a row of the given length, over all layers; it is given if this number differs from the
+    length times the number of layers.
 
-    Of a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the discriminator.
-    `replaced` returns its logits, [rows, length], that a token was replaced. `parts` returns the stock models that share
-    the network's parameters, by their directory in an export: the discriminator in the export itself, named "", and its
-    `generator`. The generator, as `network.generator`, is a network of the same architecture by itself.
+    In a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the
+    discriminator. `replaced` returns the discriminator's logits, [rows, length], that a token was replaced.
+    `parts` returns the stock models that share the network's parameters, keyed by their directory in an
+    export: the discriminator, whose key is "" for the export's own directory, and its `generator`. The
+    generator, `network.generator`, is itself a network of the same architecture.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]
@@ -209,8 +223,8 @@ class Architecture:
 
 
 def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:
-    """Return the states of the encoder [rows, length, width], from `inputs.past` if they are there. Otherwise
-    compute them and store them there.
+    """Return the states of the encoder [rows, length, width]. If `inputs.past` has them, they are taken from
+    there; otherwise they are computed, and stored in `inputs.past` if there is one.
     """
     if inputs.past is None:
         return encode()
@@ -220,10 +234,10 @@ def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:
 
 
 def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
-    """Return the ids of `<bos>`, `<eos>` and `<pad>`, named as in configurations of `transformers`. One that the tokenizer
-    lacks is None, because the default would be that of the published model.
+    """Return the ids of `<bos>`, `<eos>` and `<pad>`, named as in configurations of `transformers`. The id of
+    a token that the tokenizer lacks is None, because the default would be the id of the published model.
 
-    The embedding of the padding token is 0 and not trained, so no other token may be declared as padding.
+    The embedding of the padding token is 0 and is not trained, so no other token may be declared as padding.
     """
     return {f"{name}_token_id": specials.get(f"<{name}>") for name in ("bos", "eos", "pad")}
 
@@ -245,7 +259,7 @@ def bert_arguments(model: Model, specials: dict[str, int]) -> dict[str, Any]:
 
 
 def bert_sizes(architecture: str, configuration: Any) -> Model:
-    """Return the sizes that `bert_arguments` writes to a configuration."""
+    """Return the sizes that `bert_arguments` has written to a configuration."""
     return Model(
         architecture,
         layers=configuration.num_hidden_layers,

@@ -22,8 +22,8 @@ RELATIVE = "relative_sdpa"
 
 
 def sinusoids(positions: int, width: int) -> Any:
-    """Return fp32 [positions, width]: sin(p / 10000^(2i / width)) in column 2i and its cosine in column 2i +
-    1.
+    """Return fp32 [positions, width]: sin(p / 10000^(2i / width)) in column 2i, and the cosine of the same
+    angle in column 2i + 1.
     """
     angles = torch.arange(positions, dtype=torch.float64)[:, None] / 10000 ** (
         torch.arange(0, width, 2, dtype=torch.float64) / width
@@ -34,8 +34,8 @@ def sinusoids(positions: int, width: int) -> Any:
 def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
     """Replace a position embedding's weights with `table` [positions, width], which is not trained.
 
-    Position 0 is row `first`; rows without a position are 0. The table stays fp32 even if weights are bf16;
-    its rows are cast to the type of `tokens`, the token embedding they are added to.
+    Position 0 is row `first`; rows without a position are 0. The table stays fp32 even if weights are bf16.
+    Its rows are cast to the type of `tokens`, the token embedding to which they are added.
     """
     weight = torch.zeros(embedding.num_embeddings, embedding.embedding_dim)
     weight[first : first + len(table)] = table
@@ -45,8 +45,8 @@ def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
 
 
 class RelativePositions(torch.nn.Module):
-    """Clipped relative positions of one attention layer: RE [2k + 1, width] for distances -k to k, row k + r
-    for distance r.
+    """The clipped relative positions of one attention layer: RE [2k + 1, width] for distances -k to k, with
+    distance r in row k + r.
     """
 
     def __init__(self, width: int, distance: int, deviation: float) -> None:
@@ -57,10 +57,10 @@ class RelativePositions(torch.nn.Module):
         torch.nn.init.normal_(self.rows.weight, std=deviation)
 
     def forward(self, queries: Any, keys: int, project: Any) -> Any:
-        """Compute W_Q x_i . W_K RE(clip(j - i, -k, k)), [rows, heads, queries, keys], from queries [rows,
-        heads, queries, head width]; `project` is W_K, from [n, width] to [n, width].
+        """Return W_Q x_i . W_K RE(clip(j - i, -k, k)), [rows, heads, queries, keys], for queries [rows,
+        heads, queries, head width]. `project` applies W_K, from [n, width] to [n, width].
 
-        The last query is at the last key: with a cache, there are fewer queries than keys.
+        The last query is at the position of the last key; with a cache, there are fewer queries than keys.
         """
         heads, width = queries.shape[1], queries.shape[3]
         numbers = torch.arange(2 * self.distance + 1, device=queries.device)
@@ -82,9 +82,7 @@ def _keys(module: Any, rows: Any) -> Any:
 
 
 def _attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> tuple[Any, None]:
-    """Attend with sdpa, plus the logits of relative positions if the layer has them (cross-attention does
-    not).
-    """
+    """Attend with sdpa. If the layer has relative positions, add their logits; cross-attention has none."""
     relative = getattr(module, "relative", None)
     if relative is not None:
         scaling = options.get("scaling") or query.shape[-1] ** -0.5

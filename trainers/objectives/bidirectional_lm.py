@@ -1,9 +1,9 @@
-"""Language modelling in both directions (ELMo: Peters et al., 2018, section 3.1): one model predicts every token of a document
-from those before it, the other from those after it.
+"""Language modelling in both directions (ELMo: Peters et al., 2018, section 3.1). A forward model predicts
+every token of a document from the tokens before it, a backward model from the tokens after it.
 
-document    <cls>  the  quick  fox  <sep>
-forward      the  quick  fox  <sep>            the target at each position
-backward          <cls>  the  quick  fox
+    document    <cls>  the  quick  fox  <sep>
+    forward      the  quick  fox  <sep>            the target at each position
+    backward          <cls>  the  quick  fox
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,12 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Frame
 
 @dataclass(frozen=True)
 class BidirectionalLM(TrainingObjective):
-    """Predict the next token (`loss`) and the previous one (`backward_loss`) at every position of a document.
+    """Predict the next token (`loss`) and the previous token (`backward_loss`) at every position of a
+    document.
 
-    Training minimises the mean of both, as the authors' code does. `<cls>` and `<sep>` around a document are the
-    targets of its ends. A token at the end of a row has no target beyond the row. Requires architecture elmo.
+    Training minimises the mean of both losses, as the authors' code does. At the ends of a document, the
+    targets are the `<cls>` before it and the `<sep>` after it. A token at the end of a row has no target
+    beyond the row. Requires architecture elmo.
     """
 
     kind: Literal["bidirectional_lm"] = "bidirectional_lm"
@@ -38,7 +40,9 @@ class BidirectionalLM(TrainingObjective):
         return Frame(CLS, SEP)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with the next tokens as targets. The previous ones follow from the inputs."""
+        """Return the batch with the next tokens as targets. The previous tokens, the backward targets, follow
+        from the inputs.
+        """
         after = batch.segments[:, 1:]
         targets = np.full_like(batch.inputs, IGNORED)
         follows = (after == batch.segments[:, :-1]) & (after != PADDING)

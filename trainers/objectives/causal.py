@@ -24,5 +24,5 @@ class Causal(TrainingObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the packed batch unchanged: its targets already are the next tokens."""
+        """Return the packed batch unchanged: its targets are already the next tokens."""
         return batch

@@ -34,15 +34,16 @@ _LONGEST = 1 << 10  # tokens in a span; for the allowed means the Poisson tail b
 
 @dataclass(frozen=True)
 class Denoising(PairObjective):
-    """BART's noises. A noise is off when its share is 0 or its switch is false.
+    """Corrupt documents with BART's noises and predict the originals. A noise is off when its share is 0 or
+    its switch is false.
 
     `masking` and `deletion` are probabilities per token. `infilling` is the share of a document's tokens,
-    rounded, that spans of Poisson(`mean_span`) tokens remove: lengths are drawn until they add up to that
-    number, and the last one is cut to fit. The spans are placed uniformly among the other tokens. A span of
-    length 0 inserts a mask. If the masks would make the documents of a row too long for it, the last span
-    takes all tokens still to be removed. `permute_sentences` needs shards with sentence boundaries; a row
-    that continues a document may begin in the middle of a sentence. Every document has a target, even one
-    that no noise touched.
+    rounded to whole tokens, that is removed in spans of Poisson(`mean_span`) tokens: lengths are drawn until
+    they add up to the number of tokens to remove, and the last length is cut to fit. The spans are placed
+    uniformly among the other tokens, and each leaves one mask. A span of length 0 inserts a mask. If the
+    masks would make the documents of a row too long for it, the last span takes all tokens still to be
+    removed. `permute_sentences` needs shards with sentence boundaries; a row that continues a document may
+    begin in the middle of a sentence. Every document has a target, even if no noise changed it.
     """
 
     kind: Literal["denoising"] = "denoising"
@@ -76,7 +77,7 @@ class Denoising(PairObjective):
         return PromptFormat(names=(MASK,), gap=gap, closed=True, answer=replace_text)
 
     def check(self) -> None:
-        """Validate ranges, and that there is some noise and the options are compatible."""
+        """Validate ranges, and check that there is some noise and that the options are compatible."""
         for name in ("infilling", "masking", "deletion"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 (none) or more and below 1")
@@ -136,8 +137,8 @@ class Denoising(PairObjective):
 
 
 def shuffle_sentences(text: Ragged, starts: np.ndarray, drawn: np.ndarray) -> Ragged:
-    """Put each document's sentences in random order. `starts`, bool [tokens], marks the first token of each
-    sentence; `drawn`, float64 [tokens], are uniform numbers.
+    """Return the text with each document's sentences in random order. `starts`, bool [tokens], marks the
+    first token of each sentence; `drawn`, float64 [tokens], are uniform numbers.
     """
     tokens = np.empty_like(text.tokens)
     _permute(text.tokens, text.offsets, starts, drawn, tokens)
@@ -145,7 +146,9 @@ def shuffle_sentences(text: Ragged, starts: np.ndarray, drawn: np.ndarray) -> Ra
 
 
 def rotate_documents(text: Ragged, drawn: np.ndarray) -> Ragged:
-    """Rotate each document to start at a random token. `drawn`, float64 [documents], are uniform numbers."""
+    """Return the text with each document rotated to start at a random token. `drawn`, float64 [documents],
+    are uniform numbers.
+    """
     begins = (drawn * text.sizes).astype(np.int64)
     first, sizes = (np.repeat(numbers, text.sizes) for numbers in (text.offsets[:-1], text.sizes))
     inside = np.arange(len(text.tokens)) - first + np.repeat(begins, text.sizes)
@@ -153,7 +156,9 @@ def rotate_documents(text: Ragged, drawn: np.ndarray) -> Ragged:
 
 
 def delete_tokens(text: Ragged, chosen: np.ndarray) -> Ragged:
-    """Remove the `chosen` tokens, bool [tokens]. A document that would become empty keeps its first token."""
+    """Return the text without the `chosen` tokens, bool [tokens]. A document that would become empty keeps
+    its first token.
+    """
     before = np.concatenate([[0], np.cumsum(~chosen)])
     empty = (before[text.offsets[1:]] == before[text.offsets[:-1]]) & (text.sizes > 0)
     if empty.any():
@@ -174,13 +179,13 @@ def infill_spans(
     rows: np.ndarray,
     free: np.ndarray,
 ) -> Ragged:
-    """Replace each span in a document with one `mask`.
+    """Return the text with each span in a document replaced with one `mask`.
 
     `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
-    tokens; the tokens that a document loses are free for later documents of its row. `offsets` are those of
-    the original documents; `text` has at most as many tokens in each. `lengths` and `places` are uniform
-    numbers that determine the lengths and the positions of the spans: one length and two positions for each
-    original token.
+    tokens; if a document becomes shorter, later documents of its row may use the free positions. `offsets`
+    are those of the original documents; each document has at most as many tokens in `text`. `lengths` and
+    `places` are uniform numbers that determine the lengths and the positions of the spans: one length and two
+    positions for each original token.
     """
     weights = np.exp(
         [
@@ -199,8 +204,8 @@ def infill_spans(
 
 
 def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
-    """Select uniform numbers for the tokens of `text`. `drawn` has one per token of `original`; each document
-    keeps the first of its numbers.
+    """Return one uniform number for each token of `text`. `drawn` has one for each token of `original`. If a
+    document has become shorter, the last of its numbers are dropped.
     """
     if len(text.tokens) == len(original.tokens):
         return drawn
@@ -213,7 +218,9 @@ def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
 def _permute(
     tokens: np.ndarray, offsets: np.ndarray, starts: np.ndarray, drawn: np.ndarray, permuted: np.ndarray
 ) -> None:
-    """Copy each document's sentences in random order: a Fisher-Yates shuffle of their first tokens."""
+    """Copy each document's sentences in random order to `permuted`. The order is a Fisher-Yates shuffle of
+    the places where sentences begin.
+    """
     begins = np.empty(len(tokens), dtype=np.int64)
     for document in range(len(offsets) - 1):
         first, end, count = offsets[document], offsets[document + 1], 0
@@ -250,8 +257,8 @@ def _infill(
     filled: np.ndarray,
     filled_offsets: np.ndarray,
 ) -> None:
-    """Draw the spans of each document, then choose their places among its tokens by selection sampling
-    (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
+    """Draw the lengths of the spans of each document, then choose their places among its tokens by selection
+    sampling (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
     """
     written = 0
     for document in range(len(offsets) - 1):

@@ -5,10 +5,10 @@ cut a document into prefix, middle and suffix, and move the middle to the end.
     SPM  <fim_prefix> <fim_suffix> suffix <fim_middle> prefix middle <eos>
 
 SPM is the paper's second variant (appendix D), which allows both orders to be trained together. Cuts fall
-between characters: section 3 prefers that to cuts between tokens, which fail on prompts that end inside a
-token. Each part is encoded as if it were a text of its own, so its ids are those of a prompt
+between characters. Section 3 prefers this to cuts between tokens, which fail on prompts that end inside a
+token. Each part is encoded separately, so it has the ids that a prompt with the same text has
 (`trainers.objectives.shared.character_cuts`). Each document of a row is cut separately, after packing
-(context level, section 4.4). The model predicts every token of it, as it does for documents that are not cut.
+(context level, section 4.4). The model predicts every token of a document, whether it is cut or not.
 """
 
 import math
@@ -32,10 +32,13 @@ _MARKS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)
 
 @dataclass(frozen=True)
 class FillInTheMiddle(PairObjective):
-    """A share `rate` of the documents is cut at two places drawn uniformly between their characters. Of
-    these, a share `spm` is written in the order suffix, prefix, middle. The paper finds that rates up to 0.9
-    cost nothing in left-to-right prediction. Each part is encoded separately, as a prompt with the same text
-    would be. With WordPiece and other vocabularies that do not keep spaces, documents are cut between tokens.
+    """Move the middle of some documents to their end, and predict every token.
+
+    A share `rate` of the documents is cut at two places drawn uniformly between their characters. Of these
+    documents, a share `spm` is written in the order suffix, prefix, middle. The paper finds that rates up to
+    0.9 cost nothing in left-to-right prediction. Each part is encoded separately, as a prompt with the same
+    text would be. With WordPiece and other vocabularies that do not keep spaces, documents are cut between
+    tokens.
     """
 
     kind: Literal["fill_in_the_middle"] = "fill_in_the_middle"
@@ -55,26 +58,28 @@ class FillInTheMiddle(PairObjective):
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions of the document and its `<bos>`, and of those reserved for cutting
+        """Return the number of positions of the document, its `<bos>`, and the positions reserved for cutting
         it.
         """
         return tokens + 1 + self._reserved
 
     @property
     def _reserved(self) -> int:
-        """Return the number of positions reserved in each document for cutting it: enough for the marks, and
-        for the average growth over cut and uncut documents. A document that grows more uses the `spare`
-        positions and those that the other documents of its row leave unused.
+        """The number of positions reserved in each document for cutting it: enough for the marks, and for the
+        average growth over cut and uncut documents. A document that grows more uses the `spare` positions,
+        and the positions that the other documents of its row leave unused.
         """
         return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
 
     @property
     def spare(self) -> int:
-        """Reserve enough positions for a document that is alone in its row to grow by GROWTH."""
+        """The number of positions of a row that packing leaves free, so that even a document alone in its row
+        can grow by GROWTH.
+        """
         return GROWTH - (self._reserved - len(_MARKS))
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return every document as a target with an empty input."""
+        """Return every document, cut or not, as a target with an empty input."""
         documents = documents_of(batch, context)
         chance = documents.per_document(context, "fill_in_the_middle/cuts", 4)
         order = np.where(chance[:, 0] >= self.rate, 0, np.where(chance[:, 1] >= self.spm, 1, 2))
@@ -85,8 +90,9 @@ class FillInTheMiddle(PairObjective):
         return self.move_middle(replace(documents, content=content), order, cuts, context)
 
     def move_middle(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
-        """Write document i unchanged where `order[i]` is 0, as PSM where it is 1 and as SPM where it is 2.
-        Its middle is the tokens from `cuts[i, 0]` up to `cuts[i, 1]`.
+        """Return every document as a target: document i is unchanged where `order[i]` is 0, in the order PSM
+        where it is 1, and in the order SPM where it is 2. The middle of document i is its tokens from
+        `cuts[i, 0]` up to `cuts[i, 1]`.
         """
         content, whole = documents.content, order == 0
         more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)
@@ -117,7 +123,7 @@ def _move(
     targets: np.ndarray,
     target_offsets: np.ndarray,
 ) -> None:
-    """Write each document in the order chosen for it, then its `last` token unless that is negative."""
+    """Write each document in the order chosen for it, then its `last` token unless `last` is negative."""
     prefix, middle, suffix = marks
     for document in range(len(offsets) - 1):
         first, end, place = offsets[document], offsets[document + 1], target_offsets[document]

@@ -1,5 +1,6 @@
 """Masked language modelling: BERT (Devlin et al., 2019, section 3.1) with RoBERTa's dynamic masks (Liu et
-al., 2019), whole words, and SpanBERT's spans (Joshi et al., 2020, section 3.1).
+al., 2019), whole words, SpanBERT's spans (Joshi et al., 2020, section 3.1) and REALM's salient spans (Guu et
+al., 2020, section 3.4).
 """
 
 from dataclasses import dataclass, replace
@@ -15,20 +16,22 @@ from trainers.rows.batch import IGNORED, Batch, Frame
 
 @dataclass(frozen=True)
 class Masked(Masking):
-    """Predict masked tokens from both sides.
+    """Predict masked tokens from the text on both sides of them.
 
-    In each document a share `rate` of the tokens is chosen, never special ones. Of the chosen tokens,
-    `mask_share` become `<mask>`, `random_share` become a random token that is not special, and the rest stay
-    unchanged; the loss is taken at all chosen tokens. `unit` is the unit of choice: `tokens`, whole `words`,
-    `spans` of words, or `salient` spans. In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese)
-    each token is a word. The length of a span is geometric with parameter `span_p`, at most `span_words` words
-    (SpanBERT's 0.2 and 10 give a mean of 3.8 words). The tokens of words are replaced one by one, those of a
-    span all in the same way.
+    In each document a share `rate` of the tokens is chosen, never special ones. Of the chosen tokens, a share
+    `mask_share` is replaced with `<mask>`, a share `random_share` with random tokens that are not special,
+    and the rest stay unchanged. The loss is taken at all chosen tokens. `unit` is the unit of choice:
+    `tokens`, whole `words`, `spans` of words, or `salient` spans. In scripts without spaces between words
+    (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each token is a word. The length of a span is geometric
+    with parameter `span_p`, at most `span_words` words (SpanBERT's 0.2 and 10 give a mean of 3.8 words). With
+    `words`, each token is replaced independently of the other tokens of its word. With `spans`, all tokens of
+    a span are replaced in the same way.
 
-    `unit: salient` chooses among the dates and names of a document, which the column `spans` of the shards holds (REALM: Guu et
-    al., 2020, section 3.4): max(round(`rate` n), 1) of its n spans, all as likely, so that a small rate chooses one. A document
-    without spans has no targets. The tokens of a span are all replaced in the same way; REALM masks them all, for which
-    `mask_share` is 1 and `random_share` 0.
+    `unit: salient` chooses among the dates and names of a document, which the column `spans` of the shards
+    contains (REALM: Guu et al., 2020, section 3.4). It chooses max(round(`rate` n), 1) of the document's n
+    spans, all with the same probability, so a small rate chooses one. A document without spans has no
+    targets. All tokens of a span are replaced in the same way. For masks only, as in REALM, set `mask_share`
+    to 1 and `random_share` to 0.
 
     By default a sequence gets a new mask in every epoch, a function of the seed and the sample's number. With
     `copies` it cycles through that many masks, each a function of the seed, the sequence and the epoch modulo
@@ -46,23 +49,25 @@ class Masked(Masking):
 
     @property
     def frame(self) -> Frame:
-        """`<sep>` after every document; `<cls>` before it unless `<cls>` marks rows."""
+        """`<sep>` after every document, and `<cls>` before it unless `<cls>` begins rows instead."""
         return Frame(CLS if self.marks == "documents" else None, SEP)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens in a row: one fewer if every row begins with a `<cls>` of its
-        own.
+        """Return the number of stream tokens in a row: one fewer than the row's length if every row begins
+        with an additional `<cls>`.
         """
         return sequence_length - (self.marks == "rows")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with rows marked and tokens masked."""
+        """Return the batch with tokens masked, and with `<cls>` at the beginning of every row if `marks` is
+        `rows`.
+        """
         return super().apply(prepend_mark(batch, context.special(CLS)) if self.marks == "rows" else batch, context)
 
 
 def prepend_mark(batch: Batch, mark: int) -> Batch:
-    """Insert `mark` at the beginning of every row that holds a document. The mark becomes part of the row's
-    first document.
+    """Insert `mark` at the beginning of every row that contains a document. The mark becomes part of the
+    row's first document.
     """
     first = batch.segments[:, :1]
     there = first >= 0

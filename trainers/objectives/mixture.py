@@ -35,8 +35,8 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class MixturePart:
-    """One objective of a mixture. Its share of the rows is its `weight` over the sum of all weights. `token`,
-    a special of the tokenizer, precedes each of its inputs; null for none.
+    """One objective of a mixture. Its share of the rows is its `weight` divided by the sum of all weights.
+    `token`, a special of the tokenizer, precedes each of its inputs; null for none.
     """
 
     objective: Causal | SpanCorruption | SalientSpans | Multitask | Denoising | PrefixLM | FillInTheMiddle
@@ -44,7 +44,9 @@ class MixturePart:
     token: str | None = None
 
     def check(self) -> None:
-        """Validate the weight, and that a `token` has inputs to precede."""
+        """Check the weight, and that a `token` is given only if the objective writes inputs for it to
+        precede.
+        """
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight: got {self.weight}, allowed above 0")
         if self.token is not None and not self.objective.rewrites_rows:
@@ -53,15 +55,15 @@ class MixturePart:
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
-        """Return the room of a row with `token` before every input; None if the objective keeps the rows of
-        the stream.
+        """Return the room of a row with `token` before every input, or None if the objective keeps the rows
+        of the stream.
         """
         return self.objective.room(sequence_length, family, int(self.token is not None))
 
 
 def _ul2() -> tuple[MixturePart, ...]:
-    """Return the seven denoisers of UL2's table 1. S gets a fifth of the samples, the paper's best; the
-    others share the rest.
+    """Return the seven denoisers of UL2's table 1. The S denoiser gets a fifth of the samples, the best share
+    in the paper; the others get equal shares of the rest.
     """
     regular = [(3.0, 0.15), (8.0, 0.15)]
     extreme = [(3.0, 0.5), (8.0, 0.5), (64.0, 0.15), (64.0, 0.5)]
@@ -77,11 +79,12 @@ UL2 = _ul2()
 
 @dataclass(frozen=True)
 class ObjectiveMixture(TrainingObjective):
-    """Each row goes to one of `parts`, drawn by weight.
+    """Train on several objectives: each row goes to one of `parts`, drawn by weight.
 
-    The default is UL2's seven: spans of 3 and of 8 tokens, 15 %, after `<reserved_0>`; the last quarter of a
-    text, a fifth of the rows, after `<reserved_1>`; and spans of 3, 8 and 64 tokens, 50 %, and of 64 tokens,
-    15 %, after `<reserved_2>`.
+    The default is the seven denoisers of UL2, each with a mode token. Two use `<reserved_0>`: spans of 3 and
+    of 8 tokens, 15 % of the tokens. Four use `<reserved_2>`: spans of 3, 8 and 64 tokens, 50 % of the tokens,
+    and spans of 64 tokens, 15 %. One uses `<reserved_1>` and gets a fifth of the rows: it predicts the last
+    quarter of a text.
 
     On the command line a mixture is written `objective={kind: mixture, parts: [{objective: causal},
     {objective: {kind: span_corruption, rate: 0.3}, weight: 2}]}`.
@@ -109,7 +112,7 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that give a target in any part."""
+        """The fewest tokens that a document must have to give a target in any part."""
         return min(part.objective.least_tokens for part in self.parts)
 
     @property
@@ -119,7 +122,7 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def needs_pairs(self) -> bool:
-        """Whether any part needs the targets of pairs."""
+        """Whether any part needs to know the targets of pairs."""
         return any(part.objective.needs_pairs for part in self.parts)
 
     @property
@@ -148,11 +151,11 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def losses(self) -> dict[str, float]:
-        """The losses of all parts."""
+        """The weights of the losses of all parts, by name."""
         return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
 
     def check(self) -> None:
-        """Check that there is a part, and a family of models that all parts can train."""
+        """Check that there is at least one part, and a family of models that all parts can train."""
         if not self.parts:
             raise ValueError("parts: got none, allowed one or more")
         if not self.families:
@@ -160,7 +163,9 @@ class ObjectiveMixture(TrainingObjective):
             raise ValueError(f"parts: no family of models can be trained by all of {kinds}; leave some of them out")
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the stream length of the part with the least room."""
+        """Return the number of tokens of the stream that fit in a row of every part. Raises ConfigError if
+        there are fewer than two, or if a part does not allow this number or the family.
+        """
         room = self.room(sequence_length, family)
         length = sequence_length if room is None else room.length
         check_length(length, sequence_length)
@@ -171,7 +176,7 @@ class ObjectiveMixture(TrainingObjective):
         return length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return the room of a row that suits every part; None if all parts keep the rows of the stream."""
+        """Return a room that suits every part, or None if all parts keep the rows of the stream."""
         assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
         if not rooms:
@@ -204,13 +209,15 @@ def _apply(part: MixturePart, batch: Batch, context: Context) -> Batch:
 
 
 def _rows(batch: Batch, rows: np.ndarray) -> Batch:
-    """Select `rows` of a packed batch."""
+    """Return the given `rows` of a packed batch."""
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return replace(batch, **{name: array[rows] for name, array in arrays.items() if array is not None})
 
 
 def _merge_rows(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray], padding: int) -> Batch:
-    """Merge the batches `made` into one: their rows go to `places`, padded to the widest."""
+    """Merge the batches `made` into one. The rows of batch i go to the rows `places[i]` of the result, padded
+    to the width of the widest batch.
+    """
 
     def join(arrays: Sequence[np.ndarray], fill: int) -> np.ndarray:
         width = max(array.shape[1] for array in arrays)

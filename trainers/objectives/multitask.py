@@ -1,9 +1,9 @@
-"""Pairs among text (T5's multi-task pre-training: Raffel et al., 2020, section 3.5.3): tasks, written as pairs of texts, are
-mixed into pretraining from its first step.
+"""Multi-task pretraining with pairs among ordinary text (T5: Raffel et al., 2020, section 3.5.3). Tasks are
+written as pairs of texts and mixed into pretraining from its first step.
 
-document   sst2 sentence: a gripping film | positive
-input      sst2 sentence: a gripping film  <eos>
-target     positive  <eos>
+    document   sst2 sentence: a gripping film | positive
+    input      sst2 sentence: a gripping film  <eos>
+    target     positive  <eos>
 """
 
 from dataclasses import dataclass, replace
@@ -20,13 +20,15 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class Multitask(Corruption):
-    """Write the target of a pair, given its source: the answer of a task, a translation, a summary. A document without a target
-    is read as in `span_corruption`, whose fields these are. The weights of sources mix both.
+    """Write the target of a pair, given its source: the answer of a task, a translation, a summary. A
+    document without a target is corrupted as in `span_corruption`, which documents the fields. The weights of
+    sources determine the mixture of pairs and text.
 
-    Needs shards with `target`. Of a pair that the end of a row cuts, a piece with tokens of both sides is a pair, and a piece of
-    one side is read as a document without a target. With `data.packing: best_fit` or `documents`, only pairs longer than a row
-    are cut. Either side may have all but one of the tokens of a pair, so an encoder-decoder's rows of 512 hold 512 tokens of
-    text, where those of `span_corruption` hold 568.
+    Needs shards with `target`. If the end of a row cuts a pair, a piece that contains tokens of both source
+    and target is still a pair; a piece of only one of them is read as a document without a target. With
+    `data.packing: best_fit` or `documents`, only pairs longer than a row are cut. Either side may have all
+    but one of the tokens of a pair. For this reason, an encoder-decoder's rows of 512 hold 512 tokens of
+    text, whereas rows of `span_corruption` hold 568.
     """
 
     kind: Literal["multitask"] = "multitask"
@@ -35,15 +37,21 @@ class Multitask(Corruption):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The format of prompts: the model answers a text as it is, and fills the gaps of one that has any."""
+        """The format of prompts: the model answers a plain text, as the source of a pair, and fills the gaps
+        of a prompt with sentinels.
+        """
         return replace(super().prompt_format, gap=None, plain_text=True)
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the longer of input and target, whether the document is a pair or is corrupted."""
+        """Return an upper bound on the positions of a document, on the longer side of an encoder-decoder,
+        whether the document is a pair or is corrupted.
+        """
         return max(super().rendered(tokens, family), tokens)
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return source and target of each pair, and an input and a target for every other document."""
+        """Return the source and the target of each pair, and a corrupted input and its target for every other
+        document.
+        """
         assert batch.in_target is not None
         documents = documents_of(batch, context)
         text, in_target, eos = documents.content, batch.in_target[documents.text], context.special("<eos>")

@@ -1,9 +1,10 @@
-"""Permutation language modelling with partial prediction (XLNet: Yang et al., 2019, sections 2.2, 2.3 and 3.1).
+"""Permutation language modelling with partial prediction (XLNet: Yang et al., 2019, sections 2.2, 2.3 and
+3.1).
 
-text        the  quick  brown  fox  jumps  over  the  dog
-order         0      0      2    1      0     0    0    0      of the factorization: 0 is known from the start
-predicted                brown <- the quick fox jumps over the dog
-                               fox <- the quick     jumps over the dog
+    text        the  quick  brown  fox  jumps  over  the  dog
+    order         0      0      2    1      0     0    0    0      of the factorization: 0 is known from the start
+    predicted                brown <- the quick fox jumps over the dog
+                                   fox <- the quick     jumps over the dog
 """
 
 from collections.abc import Mapping
@@ -23,13 +24,15 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class Permutation(TrainingObjective):
-    """Predict the last tokens of a random order of each document from those before them in that order.
+    """Put the tokens of each document in a random order, and predict the last of them from the tokens that
+    precede them in this order.
 
-    One in `partial_prediction` tokens is a target (K in the paper): a span of 1 to `span_tokens` tokens in each context of K
-    times as many, at a random place in it. Shorter spans are more probable, in proportion to 1 / length, as in the authors'
-    code. The order of the targets of a document is random, and a target is predicted from its position, all other tokens and
-    the targets before it. Special tokens are never targets. Orders and spans are functions of the run's seed and the
-    sample's number. Requires architecture xlnet.
+    One in `partial_prediction` tokens (K in the paper) is a target. The targets are spans of n neighbouring
+    tokens, where n is 1 to `span_tokens`, each at a random place in a context of K n tokens. Shorter spans
+    are more probable, in proportion to 1 / length, as in the authors' code. The order of a document's targets
+    is random. A target is predicted from its position, from all tokens that are not targets, and from the
+    targets before it in the order. Special tokens are never targets. Orders and spans are functions of the
+    run's seed and the sample's number. Requires architecture xlnet.
     """
 
     partial_prediction: int = 6
@@ -53,7 +56,7 @@ class Permutation(TrainingObjective):
         return Frame(CLS, SEP)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with targets, and with their columns in the order in which they are predicted."""
+        """Return the batch with targets, and with the columns of the targets in the order of prediction."""
         special = _special(tuple(context.specials.values()), context.vocab_size)
         shape = batch.inputs.shape
         sizes, places, rounding, order = (
@@ -93,13 +96,15 @@ def choose_spans(
     rounding: np.ndarray,
     chosen: np.ndarray,
 ) -> None:
-    """Choose in every document, of each `contexts` x n tokens that are not special in turn, n neighbours: `chosen`, bool
-    [rows, length], is set there.
+    """Choose spans of targets: divide the ordinary tokens (those that are not special) of every document into
+    successive contexts of `contexts` x n tokens, and set `chosen`, bool [rows, length], at n neighbours in
+    each context.
 
-    n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. Of what is left at the end of a
-    document, one in `contexts` is chosen, rounded up or down at random, so that the mean is exact. `sizes`, `places` and
-    `rounding` are uniform numbers, float64 [rows, length]; those of the first column of a context count. A segment of a single
-    token has no target, because there is nothing to predict it from.
+    n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. If a document
+    ends before a context is complete, one in `contexts` of the remaining tokens is chosen; the number is
+    rounded up or down at random, so that the mean is exact. `sizes`, `places` and `rounding` are uniform
+    numbers, float64 [rows, length], read at the first column of a context. A segment of a single token has no
+    target, because there is nothing to predict it from.
     """
     length = inputs.shape[1]
     own = np.empty(length, dtype=np.int64)

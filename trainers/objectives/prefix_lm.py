@@ -1,12 +1,12 @@
 """Prefix language modelling (Raffel et al., 2020, section 3.2; Liu et al., "Generating Wikipedia by
 Summarizing Long Sequences", 2018): split a document and predict the second part from the first.
 
-"Thank you for inviting" -> "me to your party last week ."
+    "Thank you for inviting" -> "me to your party last week ."
 
-For a decoder this is one text, and the positions of its first part may attend to one another in both
+For a decoder both parts are one text, and the positions of the first part may attend to one another in both
 directions. In an encoder-decoder the encoder reads the first part and `<eos>`, and the decoder predicts the
-second. The last target is `<eos>` at the end of a document, or the next token if the row cuts the document
-off.
+second part. The last target is `<eos>` at the end of a document, or the next token if the row cuts the
+document off.
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,10 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class PrefixLM(PairObjective):
-    """A document of n tokens is split before token k, drawn uniformly from 1 to n - 1 as in T5's code. With
-    `target_share` the second part is that share of the document, at least one token and not all of them. A
-    document of one token has no target.
+    """Split each document in two and predict the second part from the first. A document of n tokens is split
+    before token k, drawn uniformly from 1 to n - 1 as in T5's code. With `target_share`, the second part is
+    that share of the document, but at least one token and at most n - 1. A document of one token has no
+    target.
     """
 
     kind: Literal["prefix_lm"] = "prefix_lm"
@@ -41,7 +42,7 @@ class PrefixLM(PairObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def check(self) -> None:
-        """Validate ranges, and that the options are compatible."""
+        """Validate ranges, and check that the options are compatible."""
         if self.target_share is not None and not 0 < self.target_share < 1:
             raise ValueError(
                 f"target_share: got {self.target_share}, allowed above 0 and below 1, or null for any split"
@@ -49,13 +50,13 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return one position more than the document has tokens: for the `<eos>` of an encoder's input, or
-        for a decoder's `<bos>`, which a continued document gets too.
+        """Return the number of the document's tokens plus one: the `<eos>` of an encoder's input, or a
+        decoder's `<bos>`, which a document continued from an earlier row gets too.
         """
         return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return the first part of every document as input and the second as target."""
+        """Return the first part of every document as input and the second part as target."""
         documents = documents_of(batch, context)
         sizes = documents.content.sizes
         if self.target_share is None:
@@ -65,8 +66,8 @@ class PrefixLM(PairObjective):
         return self.split(documents, sizes - np.minimum(np.maximum(wanted, 1), sizes - 1), context)
 
     def split(self, documents: Documents, places: np.ndarray, context: Context) -> Pairs:
-        """Split document i before its token `places[i]`; a document of one token becomes an input without a
-        target.
+        """Split document i before its token number `places[i]`. A document of one token becomes an input
+        without a target.
         """
         content = documents.content
         many = content.sizes > 1
@@ -92,8 +93,8 @@ def _split(
     target_offsets: np.ndarray,
     targets: np.ndarray,
 ) -> None:
-    """Copy each document's first part to the inputs, and the rest with the token that follows it to the
-    targets.
+    """Copy each document's first part to the inputs, and its second part, with the token that follows the
+    document, to the targets.
     """
     for document in range(len(offsets) - 1):
         place = offsets[document]

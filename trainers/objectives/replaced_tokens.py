@@ -2,10 +2,10 @@
 
     text            the   chef   cooked  the   meal
     masked          the  <mask>  cooked  the   meal       the generator predicts "chef" at <mask>: `loss`
-    a token drawn   the   cook   cooked  the   meal       from the generator's softmax, without a gradient
-    told            no    yes    no      no    no         by the discriminator, for every token: `discriminator_loss`
+    replaced        the   cook   cooked  the   meal       drawn from the generator's softmax, without a gradient
+    is replaced?    no    yes    no      no    no         the discriminator says for every token: `discriminator_loss`
 
-A token that is drawn as it was in the text counts as original.
+If the generator happens to draw the token of the text, the token counts as original.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,16 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class ReplacedTokens(Masking):
-    """Train a discriminator to tell tokens that a generator has replaced, and the generator to predict masked tokens.
+    """Train a generator to predict masked tokens, and a discriminator to detect the tokens that the generator
+    has replaced.
 
-    The minimised loss is that of the generator at the chosen tokens, `loss`, plus `discriminator_weight` times the binary
-    cross-entropy over all tokens that the discriminator reads, `discriminator_loss`. Of the chosen tokens, `mask_share`
-    become `<mask>` for the generator and the rest stay, as in the authors' code (the paper masks all). The discriminator
-    reads a token drawn from the generator in the place of each. Logged are also `replaced_share`, the share of tokens that
-    are then not those of the text, and the discriminator's accuracy on these, `replaced_accuracy`, and on the others,
-    `original_accuracy`. The other fields are those of `masked`. Requires `model.generator_size`.
+    The minimised loss is the generator's loss at the chosen tokens, `loss`, plus `discriminator_weight` times
+    the binary cross-entropy over all tokens that the discriminator reads, `discriminator_loss`. Of the chosen
+    tokens, `mask_share` become `<mask>` for the generator and the rest stay, as in the authors' code (the
+    paper masks all). For the discriminator, each chosen token is replaced with a token drawn from the
+    generator. Three measures are also logged: `replaced_share`, the share of tokens that differ from the text
+    after the replacement, and the discriminator's accuracy on these tokens, `replaced_accuracy`, and on all
+    others, `original_accuracy`. The other fields are those of `masked`. Requires `model.generator_size`.
     """
 
     mask_share: float = 0.85
@@ -39,7 +41,9 @@ class ReplacedTokens(Masking):
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """The generator's loss with weight 1, and the discriminator's."""
+        """The weights of the losses: 1 for the generator's, and `discriminator_weight` for the
+        discriminator's.
+        """
         return {"loss": 1.0, "discriminator_loss": self.discriminator_weight}
 
     def check(self) -> None:
@@ -49,7 +53,7 @@ class ReplacedTokens(Masking):
             raise ValueError(f"discriminator_weight: got {self.discriminator_weight}, allowed above 0")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked, and with the numbers that draw tokens in their place."""
+        """Return the batch with tokens masked, and with the uniform numbers for drawing their replacements."""
         masked = super().apply(batch, context)
         rows, length = batch.inputs.shape
         return replace(masked, draws=self._uniforms(batch, context, "replacement", 2 * length).reshape(rows, length, 2))

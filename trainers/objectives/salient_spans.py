@@ -1,10 +1,11 @@
-"""Salient spans (REALM: Guu et al., "REALM: Retrieval-Augmented Language Model Pre-Training", 2020, section 3.4): a date or a
-name is removed, which takes knowledge to restore. Roberts et al., "How Much Knowledge Can You Pack Into the Parameters of a
-Language Model?", 2020, continue T5's pretraining with it: the span becomes a sentinel.
+"""Salient spans (REALM: Guu et al., "REALM: Retrieval-Augmented Language Model Pre-Training", 2020, section
+3.4): a date or a name is removed, so that restoring it takes knowledge. Roberts et al., "How Much Knowledge
+Can You Pack Into the Parameters of a Language Model?", 2020, continue T5's pretraining in this way, with a
+sentinel in place of the span.
 
-document   Armstrong stepped onto the Moon in July 1969 .
-input      Armstrong stepped onto the Moon in <extra_id_0> .  <eos>
-target     <extra_id_0> July 1969  <eos>
+    document   Armstrong stepped onto the Moon in July 1969 .
+    input      Armstrong stepped onto the Moon in <extra_id_0> .  <eos>
+    target     <extra_id_0> July 1969  <eos>
 """
 
 from dataclasses import dataclass
@@ -24,18 +25,20 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class SalientSpans(PairObjective):
-    """Write the salient spans that were removed from a document. Each leaves a sentinel, after which the target has the span;
-    there is no closing sentinel.
+    """Write the salient spans that were removed from a document. In the input, a sentinel replaces each span;
+    in the target, the span follows its sentinel. There is no closing sentinel.
 
-    `types` are the spans to choose from, which the column `spans` of the shards must have. One is removed from each of the
-    `unit`: from every document, or, as in REALM, from every sentence, which also needs the column `sentences`. With `rate`, the
-    share max(round(`rate` n), 1) of its n spans is removed instead. All are as likely, and every epoch has a new choice.
+    `types` are the types of spans to choose from; the column `spans` of the shards must have them. One span
+    is removed from each `unit`: from every document or, as in REALM, from every sentence, which also needs
+    the column `sentences`. With `rate`, max(round(`rate` n), 1) of the n spans of the unit are removed
+    instead. All spans are equally likely, and every epoch has a new choice.
 
-    A document is what of it is in the row, and a span that the end of a row cuts is left alone. A document or sentence without
-    spans stays whole, and a document in which nothing was removed has no target: of such documents nothing is learned. Removed
-    spans without a token between them share a sentinel. A document has at most as many sentinels as the vocabulary (100 in
-    those trained here); the spans after the last one stay. The papers read single sentences of Wikipedia that have a span, with
-    names of a tagger; here the whole row is the context, and names are found by patterns.
+    Only the part of a document that is in the row is read, and a span that the end of a row cuts is not
+    removed. A document or sentence without spans stays whole. A document in which nothing was removed has no
+    target and adds nothing to the loss. Removed spans without a token between them share a sentinel. A
+    document has at most as many sentinels as the vocabulary (100 in vocabularies trained here); any further
+    spans stay. The papers read single sentences of Wikipedia that have a span, and a tagger finds the names.
+    Here the whole row is the context, and patterns find the names.
     """
 
     types: tuple[SpanType, ...] = SPAN_TYPES
@@ -67,13 +70,14 @@ class SalientSpans(PairObjective):
         return self.unit == "sentences"
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the positions of a target with its sentinels and `<eos>`. Runs of removed tokens have at least one other token
-        between them, so tokens and sentinels are one more than the document at most.
+        """Return the number of positions of the longest possible target with its sentinels and `<eos>`. Runs
+        of removed tokens have at least one other token between them, so removed tokens and sentinels together
+        are at most one more than the document's tokens.
         """
         return tokens + 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return each document with sentinels as input, and what they replaced as target."""
+        """Return each document with sentinels as input, and the spans that they replaced as target."""
         documents = documents_of(batch, context)
         text, eos = documents.content, context.special("<eos>")
         removed = self._chosen(batch, documents, context)
@@ -81,7 +85,7 @@ class SalientSpans(PairObjective):
         return documents.pairs(inputs.with_marks(None, eos), targets.with_marks(None, eos, targets.sizes > 0))
 
     def _chosen(self, batch: Batch, documents: Documents, context: Context) -> np.ndarray:
-        """Choose the tokens to remove, bool [tokens]."""
+        """Return which tokens are removed, bool [tokens]."""
         assert batch.spans is not None
         text = documents.content
         opens = np.zeros(len(text.tokens), dtype=bool)

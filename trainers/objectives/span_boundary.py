@@ -2,7 +2,7 @@
 
 text       ...  the  quick  brown  fox  jumps  ...
 masked     ...  the  <mask> <mask> <mask> jumps ...   predicted at <mask>: `loss`
-outside         the                       jumps       and from these two, for each place 1, 2, 3: `boundary_loss`
+outside         the                       jumps       predicted from these two, for places 1, 2, 3: `boundary_loss`
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,20 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Batch
 
 PLACES = 20
-"""The tokens of a span that the objective predicts, from its beginning; the authors' code has as many."""
+"""How many tokens of a span the objective predicts, counted from its beginning; the authors' code predicts as many."""
 
 
 @dataclass(frozen=True)
 class SpanBoundary(Masking):
-    """Predict the tokens of masked spans of whole words, and predict them again from the two tokens outside of their span.
+    """Predict the tokens of masked spans of whole words, and predict them again from the two tokens next to
+    their span.
 
-    The minimised loss is the sum of both, each a mean over its targets. From outside, a token is predicted from the final
-    states of the tokens before and after its span and from its place in the span, 1 to 20; a longer span has no such targets
-    beyond these, and a span that begins or ends a document or a row without a token there has none. The two tokens may be
-    marks, or belong to other spans. The other fields are those of `masked`. Requires `model.boundary_head`.
+    The minimised loss is the sum of both losses, each a mean over its targets. For the second, a token is
+    predicted from the final states of the tokens before and after its span and from its place in the span, 1
+    to 20. Tokens of a longer span have no such target beyond place 20. The tokens of a span have none if the
+    span is at the beginning or end of its document or row, with no token before or after it. The two tokens
+    may be marks, or belong to other spans. The other fields are those of `masked`. Requires
+    `model.boundary_head`.
     """
 
     unit: Literal["spans"] = "spans"
@@ -39,21 +42,25 @@ class SpanBoundary(Masking):
 
     @property
     def exported(self) -> TrainingObjective:
-        """Masked spans, since an export has no head for the boundary."""
+        """Objective `masked` with spans, because an export has no boundary head."""
         return Masked(self.rate, self.mask_share, self.random_share, "spans", self.span_p, self.span_words, self.copies)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with spans masked, and for their tokens the columns outside of their span."""
+        """Return the batch with spans masked, and for each masked token the columns before and after its
+        span.
+        """
         group = self.choose(batch, context)
         masked = self.replaced(batch, context, group)
         return replace(masked, outside=outside_columns(group, batch.segments, PLACES))
 
 
 def outside_columns(group: np.ndarray, segments: np.ndarray, places: int) -> np.ndarray:
-    """Return the columns before and after the span of each chosen token, int64 [rows, length, 2], -1 for others.
+    """Return the columns before and after the span of each chosen token, int64 [rows, length, 2], -1 for
+    other tokens.
 
-    `group` int64 [rows, length] is the first column of the span of a token, -1 where no token is chosen. Tokens have none
-    if one of the two columns is not in the same segment (int64 [rows, length]), or from place number `places` on.
+    `group`, int64 [rows, length], is the first column of a token's span, -1 where no token is chosen. A token
+    also gets -1 if one of the two columns is not in its segment (`segments`, int64 [rows, length]), or if
+    `places` or more tokens of its span precede it.
     """
     length = group.shape[1]
     columns = np.arange(length)

@@ -12,8 +12,9 @@ For "Thank you for inviting me to your party last week ." with sentinels X, Y, Z
     deshuffle            party me for your to . last you inviting week Thank    the original
 
 Input and target end with `<eos>`. The paper's figures close the target with one more sentinel (Z). Its code
-does not, and the lengths it publishes, (568, 114) for inputs of 512, leave no room for one: 85 tokens of
-noise, 28 sentinels, `<eos>`. So there is no closing sentinel unless `closing_sentinel` is true.
+does not, and its published lengths, (568, 114) for inputs of 512, leave no room for a closing sentinel: a
+target of 114 consists of 85 tokens of noise, 28 sentinels and `<eos>`. So there is no closing sentinel unless
+`closing_sentinel` is true.
 """
 
 import math
@@ -37,7 +38,7 @@ _MASKED = 0.9  # share of the noise tokens that BERT-style noise masks; the rest
 
 @dataclass(frozen=True)
 class Corruption(PairObjective):
-    """Base of the objectives that corrupt documents. `SpanCorruption` says what the fields mean."""
+    """The base of the objectives that corrupt documents. `SpanCorruption` documents the fields."""
 
     rate: float = 0.15
     mean_span: float = 3.0
@@ -51,7 +52,7 @@ class Corruption(PairObjective):
     families: ClassVar[tuple[str, ...]] = ("encoder_decoder", "decoder")
 
     def check(self) -> None:
-        """Validate ranges, and that the options are compatible."""
+        """Validate ranges, and check that the options are compatible."""
         if not 0 < self.rate < 1:
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
         if self.mean_span < 1:
@@ -71,14 +72,14 @@ class Corruption(PairObjective):
         return PromptFormat(names=names, closed=True, answer=replace_text)
 
     def check_document(self, tokens: int) -> None:
-        """Raise ConfigError if a document of `tokens` may need more sentinels than exist."""
+        """Raise ConfigError if a document of `tokens` tokens may need more sentinels than exist."""
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the longer of input and target, or for a decoder both together: T5's inputs of 512 hold
-        documents of 568 tokens (`random_spans_helper` in the paper's code). With tokens chosen one by one the
-        bound is six standard deviations above the mean, which one document in a billion exceeds, or the
-        largest possible length if that is smaller.
+        """Return an upper bound on the longer of input and target, or for a decoder on both together. T5's
+        inputs of 512 hold documents of 568 tokens (`random_spans_helper` in the paper's code). If tokens are
+        chosen one by one, the bound is six standard deviations above the mean, which one document in a
+        billion exceeds, or the largest possible length if that is smaller.
         """
         if self.style in ("replace", "drop"):
             amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
@@ -100,9 +101,9 @@ class Corruption(PairObjective):
         return both + 2 if family == "decoder" else max(given, asked) + 1
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
-        """Raise ConfigError if a document of `tokens` has more runs of noise than there are sentinels. With
-        tokens chosen one by one, the expected number of runs is compared; runs that exceed the sentinels by
-        chance are left uncorrupted.
+        """Raise ConfigError if a document of `tokens` tokens has more runs of noise than there are sentinels.
+        If tokens are chosen one by one, the expected number of runs is compared; runs that exceed the
+        sentinels by chance are left uncorrupted.
         """
         if self.style != "replace":
             return
@@ -117,8 +118,8 @@ class Corruption(PairObjective):
 
     @property
     def least_tokens(self) -> int:
-        """Two, so that noise leaves a token and an order can change; one if single tokens may be noise, or the target is the
-        original.
+        """The fewest tokens that a document must have to give a target. It is 2 if noise has to leave a token
+        or an order has to change. It is 1 if single tokens may be noise or the target is the original text.
         """
         return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
 
@@ -127,7 +128,7 @@ class Corruption(PairObjective):
         return self.corrupted(documents_of(batch, context), context)
 
     def corrupted(self, documents: Documents, context: Context) -> Pairs:
-        """Make pairs of `documents`, whose noise is drawn."""
+        """Return pairs of `documents` with noise that is drawn at random."""
         if self.style == "deshuffle":
             return self.shuffle(documents, context)
         offsets = documents.content.offsets
@@ -137,7 +138,7 @@ class Corruption(PairObjective):
         return self.corrupt(documents, noise_spans(offsets, drawn, self.rate, self.mean_span), context)
 
     def corrupt(self, documents: Documents, noise: np.ndarray, context: Context) -> Pairs:
-        """Make pairs of `documents` with the given `noise`, bool [tokens of all documents]."""
+        """Return pairs of `documents` with the given `noise`, bool [tokens of all documents]."""
         content, eos = documents.content, context.special("<eos>")
         if self.style in ("mass", "bert"):
             tokens = np.where(noise, context.special(MASK), content.tokens)
@@ -158,7 +159,7 @@ class Corruption(PairObjective):
         return replace_with_sentinels(content, noise, sentinels, self.closing_sentinel)
 
     def shuffle(self, documents: Documents, context: Context) -> Pairs:
-        """Pair each document's tokens in random order with those in the original order."""
+        """Return pairs of each document's tokens in random order and in the original order."""
         content, eos = documents.content, context.special("<eos>")
         tokens = content.tokens.copy()
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
@@ -170,22 +171,22 @@ class Corruption(PairObjective):
 class SpanCorruption(Corruption):
     """Corrupt a share `rate` of a document's tokens as noise, and restore it: `spans` of `mean_span` tokens
     on average, or `tokens` chosen one by one. `style` says what happens to the noise. The target is the noise
-    if each run of noise is replaced with a sentinel of its own (replace) or removed (drop). The target is the
+    if each run of noise is replaced with a different sentinel (replace) or removed (drop). The target is the
     original if noise tokens become masks (mass), or masks and random tokens (bert), or if the whole document
     is shuffled (deshuffle).
 
-    As in T5's code, the noise of a document of n tokens is min(max(round(rate n), 1), n - 1) tokens in
-    max(round(tokens / mean_span), 1) spans, with no more spans than there are tokens left between them. Their
-    position is uniform over all ways to cut noise and text into that many parts, and a document begins with
-    text. A document has no target if the style's target is the noise and there is none (one token, or
-    `tokens` with none chosen), or if it is a single token to be shuffled.
+    As in T5's code, the noise of a document of n tokens is m = min(max(round(rate n), 1), n - 1) tokens in
+    max(round(m / mean_span), 1) spans, but never more spans than the n - m tokens that are not noise. Every
+    way to divide noise and text into this number of parts is equally likely, and a document begins with text.
+    A document has no target if the style's target is the noise and there is none (one token, or `tokens` with
+    none chosen), or if it is a single token to be shuffled.
     """
 
     kind: Literal["span_corruption"] = "span_corruption"
 
 
 def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:
-    """Turn each uniform number into a random token that is not special."""
+    """Return a random token that is not special for each uniform number in `drawn`."""
     specials = np.unique([number for number in context.specials.values() if number < context.vocab_size])
     numbers = (drawn * (context.vocab_size - len(specials))).astype(np.int64)
     chosen: np.ndarray = numbers + np.searchsorted(specials - np.arange(len(specials)), numbers, side="right")
@@ -194,7 +195,9 @@ def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:
 
 @kernel(nogil=True)
 def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """Return (tokens of noise, spans) of a document of `tokens`; (0, 0) if it is too short for any."""
+    """Return the numbers of (noise tokens, spans) in a document of `tokens` tokens; (0, 0) if the document is
+    too short for noise.
+    """
     if tokens < 2:
         return 0, 0
     noise = min(max(int(np.rint(tokens * rate)), 1), tokens - 1)
@@ -204,7 +207,7 @@ def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
 
 @kernel(nogil=True)
 def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: float) -> np.ndarray:
-    """Choose the tokens that are noise, bool [tokens]; `drawn` holds one uniform number per token.
+    """Choose the tokens that are noise, bool [tokens]. `drawn` are uniform numbers, one per token.
 
     Text and noise alternate. Both are cut at positions chosen by selection sampling (Knuth, The Art of
     Computer Programming 2, 3.4.2, algorithm S), so that every way to cut is equally likely.

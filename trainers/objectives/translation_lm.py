@@ -1,11 +1,12 @@
-"""Translation language modelling (XLM: Conneau and Lample, "Cross-lingual Language Model Pretraining", 2019, section 3.3): the
-two sides of a pair are one text, in which tokens of both are masked, so that one language helps to predict the other.
+"""Translation language modelling (XLM: Conneau and Lample, "Cross-lingual Language Model Pretraining", 2019,
+section 3.3): the two sides of a pair are one text, and tokens of both sides are masked, so that one language
+helps to predict the other.
 
-source     the curtains were blue
-target     les rideaux étaient bleus
-tokens     <cls> the <mask> were  blue <sep> les rideaux <mask> bleus <sep>
-positions  0     1   2      3     4    5     0   1       2      3     4
-types      0     0   0      0     0    0     1   1       1      1     1
+    source     the curtains were blue
+    target     les rideaux étaient bleus
+    tokens     <cls> the <mask> were  blue <sep> les rideaux <mask> bleus <sep>
+    positions  0     1   2      3     4    5     0   1       2      3     4
+    types      0     0   0      0     0    0     1   1       1      1     1
 """
 
 from dataclasses import dataclass, replace
@@ -25,18 +26,20 @@ _MULTIPLE = 8
 
 @dataclass(frozen=True)
 class TranslationLM(Masking):
-    """Predict masked tokens of a text and of its translation from both.
+    """Predict masked tokens of a text and of its translation, each token from both texts.
 
-    `<cls>` precedes the source and `<sep>` follows each side, as models read pairs of texts in fine-tuning. Positions begin
-    again at 0 with the target, and token types tell the sides apart in models that have them: XLM's language embeddings, if all
-    pairs have the same two languages. Tokens of both sides are chosen as in `masked`, whose fields these are.
+    `<cls>` precedes the source and `<sep>` follows each side, as models read pairs of texts in fine-tuning.
+    Positions restart at 0 with the target, except in deberta_v2, which measures distances along the row, and
+    in canine, which counts characters. Token types tell the sides apart in models that have token types. They
+    act as XLM's language embeddings if all pairs have the same two languages. Tokens of both sides are chosen
+    as in `masked`, which documents the fields.
 
-    A document without a target is read as in `masked`, with type 0. The paper alternates batches of pairs with batches of one
-    language; here the weights of sources mix them. Needs shards with `target`. Positions do not restart where they are none of
-    tokens: in deberta_v2, whose distances are along the row, and in canine.
+    A document without a target is read as in `masked`, with type 0. The paper alternates batches of pairs
+    with batches of one language; here the weights of the sources mix them. Needs shards with `target`.
 
-    A pair that is longer than a row is cut. What of it is in the row is read, which may be a part of one side only, and a piece
-    of the target keeps type 1. With `data.packing: best_fit` or `documents`, all other pairs are whole.
+    A pair that is longer than a row is cut. The piece in a row is read even if it is a part of only one side,
+    and the tokens of the target keep type 1. With `data.packing: best_fit` or `documents`, all other pairs
+    are whole.
     """
 
     kind: Literal["translation_lm"] = "translation_lm"
@@ -46,16 +49,16 @@ class TranslationLM(Masking):
 
     @property
     def frame(self) -> Frame:
-        """None: a pair has a mark inside, so all marks are written here."""
+        """No marks: a pair also has a mark between its two sides, so this objective writes all marks itself."""
         return Frame(None, None)
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
-        """Return the room of a row, in which every document may be a pair."""
+        """Return the room of a row. Every document counts as a pair, which has the most marks."""
         assert lead == 0, "no token leads a text of an encoder"
         return Room(np.arange(max(0, sequence_length - _MARKS) + 1, dtype=np.int64) + _MARKS, sequence_length)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of tokens in a row that one pair fills."""
+        """Return the number of stream tokens in a row that a single pair fills."""
         length = self.room(sequence_length, family).length
         check_length(length, sequence_length)
         return length
@@ -66,7 +69,7 @@ class TranslationLM(Masking):
 
 
 def _pair_rows(batch: Batch, context: Context) -> Batch:
-    """Return the documents of a batch with their marks, positions and token types; nothing is a target."""
+    """Return the documents of a batch with their marks, positions and token types, and without targets."""
     assert batch.in_target is not None
     documents = documents_of(batch, context)
     text, in_target = documents.content, batch.in_target[documents.text]

@@ -1,4 +1,5 @@
-"""Recipes: functions that return a configuration; one derives from another with `dataclasses.replace`.
+"""Recipes: functions that return a configuration. Many derive theirs from another recipe with
+`dataclasses.replace`.
 
 To add a recipe, write a function in the file of its family: every public function of these files is a recipe.
 """

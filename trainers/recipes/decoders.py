@@ -1,4 +1,4 @@
-"""Recipes of decoders: GPT, GPT-2 to GPT-3, Llama, and the decoder with a prefix of T5's study."""
+"""Recipes of decoders: GPT, GPT-2, GPT-3 and Llama."""
 
 from dataclasses import replace
 from typing import Literal
@@ -9,11 +9,11 @@ from trainers.config.pretraining import Data, Pretraining, Validation
 
 
 def demo_decoder() -> Pretraining:
-    """A small Llama that two CPU cores train in about two minutes, start-up included.
+    """A small Llama that two CPU cores train in about two minutes, including start-up.
 
-    The settings were chosen by measurement on the demo corpus, with 500,000 training tokens each. Two layers
-    reached a lower loss than four at lower cost, and initial weights of 0.06 a lower loss than 0.02. Steps of
-    2,048 tokens keep the fixed cost of a step small.
+    The settings were chosen by measurement on the demo corpus, with 500,000 training tokens per run. Two
+    layers reached a lower loss than four at lower cost. Initial weights with a standard deviation of 0.06
+    reached a lower loss than with 0.02. Steps of 2,048 tokens keep the fixed cost of a step small.
     """
     return Pretraining(
         name="demo_decoder",
@@ -34,9 +34,10 @@ def demo_decoder() -> Pretraining:
 def gpt() -> Pretraining:
     """GPT (Radford et al., 2018, section 4.1): 116,534,784 parameters with its vocabulary of 40,000 merges.
 
-    100 epochs of books, about 1e9 tokens, in batches of 64 sequences of 512; Adam at 2.5e-4 after 2,000
-    warm-up steps, cosine to 0, dropout 0.1, weight decay 0.01 on all but biases and gains. The only special
-    of the published tokenizer is `<unk>`, which therefore separates documents. Computed in bf16.
+    100 epochs of books, about 1e9 tokens each, in batches of 64 sequences of 512; Adam at 2.5e-4 after 2,000
+    warm-up steps, cosine to 0, dropout 0.1, weight decay 0.01 on all parameters except biases and gains. The
+    only special token of the published tokenizer is `<unk>`, which therefore separates documents. Computed in
+    bf16.
     """
     return Pretraining(
         name="gpt",
@@ -56,10 +57,10 @@ def gpt() -> Pretraining:
 def gpt2_small() -> Pretraining:
     """GPT-2 small, 124,439,808 parameters (Radford et al., 2019), in batches of 512 sequences of 1,024.
 
-    The paper gives no learning rates. These and all other settings are those of the GPT-3 model of this size
-    (Brown et al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight decay 0.1, clipping at 1,
-    warm-up over 375 M tokens, cosine to a tenth. Computed in bf16. Positions are initialised with a deviation
-    of 0.02, like all other weights; the released code uses 0.01.
+    The paper gives no learning rates. The learning rate and all other settings are those of the GPT-3 model
+    of this size (Brown et al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight decay 0.1,
+    clipping at 1, warm-up over 375 M tokens, cosine to a tenth. Computed in bf16. Positions are initialised
+    with a standard deviation of 0.02, like all other weights; the released code uses 0.01.
     """
     return Pretraining(
         name="gpt2_small",
@@ -87,26 +88,29 @@ def _larger(name: str, layers: int, width: int, heads: int, rate: float) -> Pret
 
 
 def gpt2_medium() -> Pretraining:
-    """GPT-2 medium, 354,823,168 parameters; `gpt2_small` with the rate of GPT-3 medium."""
+    """GPT-2 medium, 354,823,168 parameters: `gpt2_small` with the learning rate of GPT-3 medium."""
     return _larger("gpt2_medium", 24, 1024, 16, 3e-4)
 
 
 def gpt2_large() -> Pretraining:
-    """GPT-2 large, 774,030,080 parameters; `gpt2_small` with the rate of GPT-3 large."""
+    """GPT-2 large, 774,030,080 parameters: `gpt2_small` with the learning rate of GPT-3 large."""
     return _larger("gpt2_large", 36, 1280, 20, 2.5e-4)
 
 
 def gpt2_xl() -> Pretraining:
-    """GPT-2 XL, 1,557,611,200 parameters; `gpt2_small` with the rate of GPT-3 XL."""
+    """GPT-2 XL, 1,557,611,200 parameters: `gpt2_small` with the learning rate of GPT-3 XL."""
     return _larger("gpt2_xl", 48, 1600, 25, 2e-4)
 
 
 def _gpt3(
     name: str, layers: int, width: int, heads: int, batch: int, rate: float, stage: Literal[1, 2, 3] = 1
 ) -> Pretraining:
-    """A model of Brown et al., 2020, table 2.1, in batches of `batch` sequences of 2,048. Warm-up over 375 M tokens and a cosine
-    to a tenth over 260 of 300 B (appendix B), here over all. Every second attention layer of the paper is sparse in local bands;
-    here all are dense. The batch does not grow.
+    """Return the recipe of a model of Brown et al., 2020, table 2.1, in batches of `batch` sequences of
+    2,048.
+
+    Warm-up is over 375 M tokens. The cosine falls to a tenth over all 300 B tokens; in the paper it does so
+    over 260 B (appendix B). All attention layers are dense; in the paper, every second one is sparse in local
+    bands. The batch size is constant; the paper's grows.
     """
     model = _larger(name, layers, width, heads, rate)
     return replace(
@@ -121,8 +125,8 @@ def _gpt3(
 
 
 def gpt3_small() -> Pretraining:
-    """GPT-3 small, 125,226,240 parameters (Brown et al., 2020, table 2.1): 300 B tokens in batches of 0.5 M at 6e-4, with
-    dense attention.
+    """GPT-3 small, 125,226,240 parameters (Brown et al., 2020, table 2.1): 300 B tokens in batches of 0.5 M
+    tokens at 6e-4, with dense attention.
     """
     return _gpt3("gpt3_small", 12, 768, 12, 256, 6e-4)
 
@@ -138,42 +142,43 @@ def gpt3_large() -> Pretraining:
 
 
 def gpt3_xl() -> Pretraining:
-    """GPT-3 XL, 1,315,723,264 parameters: 24 layers of width 2,048, batches of 1 M at 2e-4. The 24 heads of width 128 of the
-    table do not divide 2,048; these are 16.
+    """GPT-3 XL, 1,315,723,264 parameters: 24 layers of width 2,048, batches of 1 M tokens at 2e-4. The
+    table's 24 heads of width 128 do not fit a width of 2,048; here there are 16 heads.
     """
     return _gpt3("gpt3_xl", 24, 2048, 16, 512, 2e-4)
 
 
 def gpt3_2_7b() -> Pretraining:
-    """GPT-3 2.7B, 2,651,553,280 parameters: 32 layers of width 2,560, batches of 1 M at 1.6e-4."""
+    """GPT-3 2.7B, 2,651,553,280 parameters: 32 layers of width 2,560, batches of 1 M tokens at 1.6e-4."""
     return _gpt3("gpt3_2_7b", 32, 2560, 32, 512, 1.6e-4, 2)
 
 
 def gpt3_6_7b() -> Pretraining:
-    """GPT-3 6.7B, 6,658,404,352 parameters: 32 layers of width 4,096, batches of 2 M at 1.2e-4."""
+    """GPT-3 6.7B, 6,658,404,352 parameters: 32 layers of width 4,096, batches of 2 M tokens at 1.2e-4."""
     return _gpt3("gpt3_6_7b", 32, 4096, 32, 1024, 1.2e-4, 3)
 
 
 def gpt3_13b() -> Pretraining:
-    """GPT-3 13B, 12,853,386,240 parameters: 40 layers of width 5,120, batches of 2 M at 1e-4. The table's width of 5,140 is no
-    multiple of its 40 heads.
+    """GPT-3 13B, 12,853,386,240 parameters: 40 layers of width 5,120, batches of 2 M tokens at 1e-4. The
+    table's width of 5,140 is not a multiple of its 40 heads.
     """
     return _gpt3("gpt3_13b", 40, 5120, 40, 1024, 1e-4, 3)
 
 
 def gpt3() -> Pretraining:
-    """GPT-3, 174,604,259,328 parameters: 96 layers of width 12,288, batches of 3.2 M at 6e-5. This recipe exists for its
-    parameter count only: every worker builds the whole model in fp32, 698 GB of memory, so it cannot start.
+    """GPT-3, 174,604,259,328 parameters: 96 layers of width 12,288, batches of 3.2 M tokens at 6e-5. This
+    recipe exists only for its parameter count. It cannot start, because every worker builds the whole model
+    in fp32, which takes 698 GB of memory.
     """
     return _gpt3("gpt3", 96, 12288, 96, 1600, 6e-5, 3)
 
 
 def llama_1b() -> Pretraining:
-    """A Llama of 1.1 B parameters: sizes and training of TinyLlama (Zhang et al., 2024, section 2).
+    """A Llama of 1.1 B parameters, with the sizes and training of TinyLlama (Zhang et al., 2024, section 2).
 
     1,100,048,384 parameters with its vocabulary of 32,000; batches of 2 M tokens, AdamW at 4e-4 with betas
-    0.9 and 0.95, weight decay 0.1, clipping at 1, 2,000 warm-up steps, cosine to a tenth. 22 B tokens, 20 per
-    parameter (Hoffmann et al., 2022); TinyLlama was trained on 3 T.
+    0.9 and 0.95, weight decay 0.1, clipping at 1, 2,000 warm-up steps, cosine to a tenth. The budget is 22 B
+    tokens, 20 per parameter (Hoffmann et al., 2022); TinyLlama was trained on 3 T tokens.
     """
     return Pretraining(
         name="llama_1b",
@@ -201,7 +206,7 @@ def llama_1b() -> Pretraining:
 
 def llama_160m() -> Pretraining:
     """A Llama of the size of GPT-2 small, 162,417,408 parameters with a vocabulary of 32,000: `llama_1b` with
-    the batch and rate of `gpt2_small`.
+    the batch size, optimizer and schedule of `gpt2_small`.
     """
     large, small = llama_1b(), gpt2_small()
     return replace(
@@ -217,7 +222,7 @@ def llama_160m() -> Pretraining:
 
 
 def llama_tiny() -> Pretraining:
-    """A Llama of toy size for tests and first tries: it learns within a minute on one core."""
+    """A Llama of toy size for tests and first experiments; it learns within a minute on one core."""
     return Pretraining(
         name="llama_tiny",
         model=Model(architecture="llama", layers=2, width=64, heads=4, positions=128, key_value_heads=2),
@@ -233,7 +238,9 @@ def llama_tiny() -> Pretraining:
 
 
 def tiny_gpt2() -> Pretraining:
-    """A GPT-2 of toy size that learns within a minute on a CPU: `llama_tiny` with its sizes."""
+    """A GPT-2 of toy size that learns within a minute on a CPU: `llama_tiny` with GPT-2's architecture and a
+    standard deviation of initial weights of 0.06.
+    """
     llama = llama_tiny()
     return replace(
         llama,
@@ -244,7 +251,7 @@ def tiny_gpt2() -> Pretraining:
 
 def tiny_gpt() -> Pretraining:
     """A GPT of toy size: `tiny_gpt2` with GPT's post-norm blocks, which need lower learning rates. On the
-    demo corpus, 300 steps at 2e-3 reach a lower loss than a unigram model, at 4e-3 they do not.
+    demo corpus, 300 steps at 2e-3 reach a lower loss than a unigram model; 300 steps at 4e-3 do not.
     """
     gpt2 = tiny_gpt2()
     return replace(

@@ -1,5 +1,5 @@
-"""Recipes of encoder-decoders: T5 with its versions and sizes, ByT5, BART; and the prefix LM of the T5 paper,
-a decoder.
+"""Recipes of encoder-decoders: T5 in its versions and sizes, ByT5, BART, and models of toy size; and of the
+T5 paper's prefix language model, which is a decoder.
 """
 
 from dataclasses import replace
@@ -19,9 +19,12 @@ from trainers.objectives.span_corruption import SpanCorruption
 def t5_base() -> Pretraining:
     """T5-base, 222,903,552 parameters: the baseline of Raffel et al. (2020, section 3.1).
 
-    2^19 steps of 128 sequences of 512; noise spans of 3 tokens on average cover 15 %; dropout 0.1. The rate
-    is constant for 10,000 steps, then falls with the square root of the step. Left out: AdaFactor, whose rate
-    of 0.01 is relative to the size of each tensor; AdamW uses 1e-3 here, after a warm-up. Computed in bf16.
+    2^19 steps of 128 sequences of 512; noise spans of 3 tokens on average cover 15 % of the tokens; dropout
+    0.1. Computed in bf16.
+
+    Left out: AdaFactor. Its rate of 0.01 is relative to the size of each tensor, is constant for 10,000
+    steps, and then falls with the inverse square root of the step. Here AdamW warms up to 1e-3 for 10,000
+    steps, and its rate then falls in the same way.
     """
     return Pretraining(
         name="t5_base",
@@ -64,14 +67,14 @@ def t5_3b() -> Pretraining:
 def t5_11b() -> Pretraining:
     """T5-11B, 11,307,321,344 parameters: `t5_large` with 128 heads of width 128 and an inner size of 65,536.
 
-    Every worker builds it in fp32, 45 GB of memory, before ZeRO 3 partitions it.
+    Every worker builds the whole model in fp32, which takes 45 GB of memory, before ZeRO 3 partitions it.
     """
     return _t5("t5_11b", t5_large(), 3, heads=128, head_width=128, feed_forward=65536)
 
 
 def t5_v1_1_base() -> Pretraining:
     """T5 v1.1 base, 247,577,856 parameters (Shazeer, "GLU Variants Improve Transformer", 2020, and the
-    release notes of T5 1.1): `t5_base` with gated GELU, an output layer of its own, and no dropout.
+    release notes of T5 1.1): `t5_base` with gated GELU, an untied output layer, and no dropout.
     """
     base = t5_base()
     model = replace(base.model, gated=True, tied=False, feed_forward=2048, dropout=0.0)
@@ -81,9 +84,9 @@ def t5_v1_1_base() -> Pretraining:
 def byt5_small() -> Pretraining:
     """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` over bytes.
 
-    Three times as many layers in the encoder as in the decoder, spans of 20 bytes on average, sequences of
-    1,024 in batches of 2^20. The count includes the 384 ids of the tokenizer `bytes`: 256 bytes and 128
-    specials.
+    The encoder has three times as many layers as the decoder, spans have 20 bytes on average, and sequences
+    of 1,024 come in batches of 2^20 bytes. The parameter count includes the 384 ids of the tokenizer `bytes`:
+    256 bytes and 128 special tokens.
     """
     base = t5_v1_1_base()
     return replace(
@@ -111,9 +114,9 @@ def bart_base() -> Pretraining:
     """BART-base, 139,420,416 parameters (Lewis et al., 2020, section 4): 6 layers in each stack, 1,000,000
     steps.
 
-    Text infilling of 30 % and permuted sentences. The paper gives neither batch size nor rates for this size:
-    here they are those of BERT, whose data it shares. Decoupled weight decay and betas are RoBERTa's.
-    Computed in bf16.
+    Text infilling of 30 % of the tokens, and permuted sentences. The paper gives neither batch size nor
+    learning rate for this size; here they are those of BERT, which was trained on the same data. Decoupled
+    weight decay and betas are RoBERTa's. Computed in bf16.
     """
     return Pretraining(
         name="bart_base",
@@ -135,8 +138,9 @@ def bart_base() -> Pretraining:
 
 def bart_large() -> Pretraining:
     """BART-large, 406,291,456 parameters (Lewis et al., 2020, section 5): 12 layers of width 1,024 in each
-    stack, 500,000 steps of 8,000 sequences, and RoBERTa-large's rate and warm-up. The paper turns dropout off
-    for the last tenth.
+    stack, 500,000 steps of 8,000 sequences, and RoBERTa-large's learning rate and warm-up.
+
+    Left out: the last tenth of the steps without dropout, as in the paper.
     """
     base = bart_base()
     return replace(
@@ -152,10 +156,10 @@ def bart_large() -> Pretraining:
 
 def prefix_lm_base() -> Pretraining:
     """The prefix language model of the T5 paper (Raffel et al., 2020, section 3.2): one stack of T5-base's
-    size with a bidirectional prefix and loss on the rest; batches, steps and schedule of `t5_base`.
+    size with a bidirectional prefix and loss on the rest. Batches, steps and schedule are those of `t5_base`.
 
-    The stack is Llama's, with rotary positions instead of T5's bias, without dropout, and with the rate,
-    betas and weight decay of decoders of its size.
+    The stack is Llama's, with rotary positions instead of T5's bias, and without dropout. Learning rate,
+    betas and weight decay are those of decoders of its size.
     """
     base = t5_base()
     return replace(
@@ -170,7 +174,7 @@ def prefix_lm_base() -> Pretraining:
 def tiny_t5() -> Pretraining:
     """A T5 of toy size that learns within a minute on a CPU.
 
-    Of the rates 5e-3, 1e-2 and 2e-2, the second one reached the lowest loss on the demo corpus.
+    On the demo corpus, a learning rate of 1e-2 reached a lower loss than 5e-3 and 2e-2.
     """
     return Pretraining(
         name="tiny_t5",
@@ -188,19 +192,19 @@ def tiny_t5() -> Pretraining:
 
 
 def tiny_t5_v1_1() -> Pretraining:
-    """A T5 v1.1 of toy size: `tiny_t5` with gated GELU and an output layer of its own."""
+    """A T5 v1.1 of toy size: `tiny_t5` with gated GELU and an untied output layer."""
     base = tiny_t5()
     return replace(base, name="tiny_t5_v1_1", model=replace(base.model, gated=True, tied=False))
 
 
 def tiny_t5_shared() -> Pretraining:
-    """The T5 study's encoder-decoder with one set of weights for both stacks, in toy size."""
+    """The encoder-decoder of the T5 paper whose two stacks share one set of weights, in toy size."""
     base = tiny_t5()
     return replace(base, name="tiny_t5_shared", model=replace(base.model, tied_stacks=True))
 
 
 def tiny_bart() -> Pretraining:
-    """A BART of toy size that learns within a minute on a CPU, with all the noises that its paper chose."""
+    """A BART of toy size that learns within a minute on a CPU, with the two noises that the paper chose."""
     base = tiny_t5()
     return replace(
         base,
@@ -214,7 +218,8 @@ def tiny_bart() -> Pretraining:
 def tiny_pegasus() -> Pretraining:
     """The objective of PEGASUS with the model of `tiny_t5`, in rows of 256 that are cut between sentences.
 
-    Of rows of 128 of the demo corpus, 37 % have no document of two sentences, and so no target; of these 19 %.
+    On the demo corpus, 19 % of the rows of 256 have no document with two sentences, and so no target; of rows
+    of 128, 37 %.
     """
     base = tiny_t5()
     return replace(
@@ -227,10 +232,11 @@ def tiny_pegasus() -> Pretraining:
 
 
 def tiny_salient_spans() -> Pretraining:
-    """The model of `tiny_t5`, which writes one date or name of every sentence that has any, for three times as many steps.
+    """The model of `tiny_t5`, which learns to write one date or name of every sentence that has any, in three
+    times as many steps.
 
-    The shards need the columns `sentences` and `spans`. After the steps of `tiny_t5` it has learned where a span ends, and
-    nothing of what is in it.
+    The shards need the columns `sentences` and `spans`. After as many steps as `tiny_t5` takes, the model has
+    learned where a span ends, but nothing about its content.
     """
     base = tiny_t5()
     objective, budget = SalientSpans(unit="sentences"), TrainingBudget(steps=600)
@@ -239,8 +245,8 @@ def tiny_salient_spans() -> Pretraining:
 
 
 def tiny_multitask() -> Pretraining:
-    """The model of `tiny_t5`, which learns tasks while it is pretrained: pairs of texts are answered, and other documents
-    corrupted. The shards need the column `target`.
+    """The model of `tiny_t5`, which learns tasks while it is pretrained: it writes the targets of pairs of
+    texts, and restores other documents, which are corrupted. The shards need the column `target`.
     """
     base = tiny_t5()
     data = replace(base.data, packing="best_fit")

@@ -18,12 +18,13 @@ def bert_base() -> Pretraining:
     and pairs.
 
     1,000,000 steps of 256 pairs from 10 copies of the data; pairs have 128 tokens up to step 900,000, then
-    512; Adam at 1e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.999, weight decay 0.01, dropout
-    0.1. Epsilon 1e-6, clipping at 1 and weight decay of embeddings are from its code. Computed in bf16.
+    512. Adam at 1e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.999, weight decay 0.01, dropout
+    0.1. Epsilon 1e-6, clipping at 1 and weight decay of embeddings are from the authors' code. Computed in
+    bf16.
 
     Left out: the 10 % of rows that are short on purpose (`short_seq_prob`); Adam without bias correction,
-    which matters in the first warm-up steps; and initial weights truncated at two deviations, normally
-    distributed here.
+    which matters in the first warm-up steps; and the truncation of initial weights at two deviations (here
+    they are normally distributed).
     """
     return Pretraining(
         name="bert_base",
@@ -46,7 +47,7 @@ def bert_base() -> Pretraining:
 
 
 def bert_large() -> Pretraining:
-    """BERT-large (Devlin et al., 2019): `bert_base` with 24 layers of width 1,024."""
+    """BERT-large (Devlin et al., 2019): `bert_base` with 24 layers of width 1,024 and 16 heads."""
     base = bert_base()
     return replace(
         base,
@@ -57,7 +58,8 @@ def bert_large() -> Pretraining:
 
 def roberta_base() -> Pretraining:
     """RoBERTa-base, 124,697,433 parameters (Liu et al., 2019, section 5 and table 9): `bert_base` without
-    sentence pairs, with dynamic masks and full sentences across documents, which attend to one another.
+    sentence pairs, with dynamic masks. Rows are full sentences across documents, and documents of a row
+    attend to one another.
 
     500,000 steps of 8,192 sequences of 512 at 6e-4 after 24,000 warm-up steps, betas 0.9 and 0.98, no
     clipping.
@@ -77,8 +79,8 @@ def roberta_base() -> Pretraining:
 
 
 def roberta_large() -> Pretraining:
-    """RoBERTa-large, 355,412,057 parameters (Liu et al., 2019, table 9): `roberta_base` at 4e-4 after 30,000
-    warm-up steps.
+    """RoBERTa-large, 355,412,057 parameters (Liu et al., 2019, table 9): `roberta_base` with 24 layers of
+    width 1,024, at 4e-4 after 30,000 warm-up steps.
     """
     base = roberta_base()
     return replace(
@@ -91,11 +93,11 @@ def roberta_large() -> Pretraining:
 
 
 def spanbert_large() -> Pretraining:
-    """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), 336,970,980 parameters with its heads: `bert_large` with a cased
-    vocabulary, on single texts, with masked spans and the span boundary objective.
+    """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), 336,970,980 parameters with its heads: `bert_large`
+    with a cased vocabulary, on single texts, with masked spans and the span boundary objective.
 
-    2,400,000 steps of 256 texts of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999, epsilon 1e-8,
-    weight decay 0.1, dropout 0.1. Masks are fresh at each visit.
+    2,400,000 steps of 256 texts of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999,
+    epsilon 1e-8, weight decay 0.1, dropout 0.1. A text gets a new mask each time it is read.
     """
     bert = bert_large()
     return replace(
@@ -110,11 +112,13 @@ def spanbert_large() -> Pretraining:
 
 
 def deberta_v2_xlarge() -> Pretraining:
-    """DeBERTa-v2-xlarge (He et al., 2021, section 5.2.1 and table 8; microsoft/deberta-v2-xlarge): 887,871,588 parameters with
-    the table and the layers of its enhanced mask decoder; 884,593,152 without, as published.
+    """DeBERTa-v2-xlarge (He et al., 2021, section 5.2.1 and table 8; microsoft/deberta-v2-xlarge):
+    887,871,588 parameters with the table and the layers of its enhanced mask decoder; 884,593,152 without
+    these, as published.
 
-    1,000,000 steps of 2,048 texts of 512 at 1.5e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999, epsilon 1e-6,
-    weight decay 0.01, dropout 0.1, clipping at 1; spans of up to three words are masked. Computed in bf16.
+    1,000,000 steps of 2,048 texts of 512 at 1.5e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
+    0.999, epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1; spans of up to three words are masked.
+    Computed in bf16.
     """
     bert = bert_base()
     return replace(
@@ -132,10 +136,11 @@ def deberta_v2_xlarge() -> Pretraining:
 
 
 def deberta_base() -> Pretraining:
-    """DeBERTa-base (He et al., 2021, appendix A.2; microsoft/deberta-base): 139,637,337 parameters with the table and the layers
-    of its enhanced mask decoder; 138,601,728 without, as published. Its vocabulary is GPT-2's with BERT's special tokens.
+    """DeBERTa-base (He et al., 2021, appendix A.2; microsoft/deberta-base): 139,637,337 parameters with the
+    table and the layers of its enhanced mask decoder; 138,601,728 without these, as published. Its vocabulary
+    is GPT-2's with BERT's special tokens.
 
-    Otherwise as `deberta_v2_xlarge`, at 2e-4.
+    All other settings are those of `deberta_v2_xlarge`, except a learning rate of 2e-4.
     """
     xlarge = deberta_v2_xlarge()
     return replace(
@@ -149,21 +154,24 @@ def deberta_base() -> Pretraining:
 
 
 def deberta_large() -> Pretraining:
-    """DeBERTa-large, 406,789,209 parameters (405,163,008 without the mask decoder's, as published): `deberta_base` with 24
-    layers of width 1,024.
+    """DeBERTa-large, 406,789,209 parameters (405,163,008 without its mask decoder, as published):
+    `deberta_base` with 24 layers of width 1,024.
     """
     base = deberta_base()
     return replace(base, name="deberta_large", model=replace(base.model, layers=24, width=1024, heads=16))
 
 
 def deberta_v3_base() -> Pretraining:
-    """DeBERTaV3-base (He et al., 2023, section 5.1 and appendix): a discriminator of 184,424,449 parameters with its head
-    (183,831,552 without, as published) and a generator of half its depth, with gradient-disentangled embedding sharing.
+    """DeBERTaV3-base (He et al., 2023, section 5.1 and appendix): a discriminator of 184,424,449 parameters
+    with its head (183,831,552 without the head, as published) and a generator of half its depth, with
+    gradient-disentangled embedding sharing.
 
-    500,000 steps of 8,192 texts of 512 at 6e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.98, epsilon 1e-6,
-    weight decay 0.01, dropout 0.1, clipping at 1. All chosen tokens are masked. Computed in bf16.
+    500,000 steps of 8,192 texts of 512 at 6e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.98,
+    epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1. All chosen tokens are masked. Computed in
+    bf16.
 
-    Left out: the authors update the generator before its tokens reach the discriminator; here one step updates both.
+    Left out: the authors update the generator before its tokens reach the discriminator; here one step
+    updates both.
     """
     xlarge = deberta_v2_xlarge()
     sizes = {
@@ -186,13 +194,14 @@ def deberta_v3_base() -> Pretraining:
 
 
 def xlnet_large() -> Pretraining:
-    """XLNet-Large (Yang et al., 2019, section 3.1 and appendix A.4.1): 360,300,800 parameters with its output layer.
+    """XLNet-Large (Yang et al., 2019, section 3.1 and appendix A.4.1): 360,300,800 parameters with its output
+    layer.
 
-    500,000 steps of 8,192 texts of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6, weight decay 0.01,
-    dropout 0.1; one in six tokens is predicted, in spans of up to five. Computed in bf16.
+    500,000 steps of 8,192 texts of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6, weight
+    decay 0.01, dropout 0.1. One in six tokens is predicted, in spans of up to five. Computed in bf16.
 
-    Left out: the recurrence over segments, which longer rows have here with `data.bptt=512`; the second of two segments,
-    without a loss of its own; and orders of each half of a row by itself.
+    Left out: recurrence over segments, which longer rows with `data.bptt=512` provide here; the second of two
+    segments, which has no separate loss; and separate orders for each half of a row.
     """
     bert = bert_large()
     return replace(
@@ -209,10 +218,10 @@ def xlnet_large() -> Pretraining:
 
 
 def xlnet_base() -> Pretraining:
-    """XLNet-base (Yang et al., 2019, section 3.4; zihangdai/xlnet): `xlnet_large` with the layers, width and heads of BERT-base,
-    116,750,336 parameters with its output layer.
+    """XLNet-base (Yang et al., 2019, section 3.4; zihangdai/xlnet): `xlnet_large` with the layers, width and
+    heads of BERT-base, 116,750,336 parameters with its output layer.
 
-    The paper gives no steps, batches or rate for it: they are those of `bert_base`.
+    The paper gives no steps, batch size or learning rate for this size: they are those of `bert_base`.
     """
     large, bert = xlnet_large(), bert_base()
     return replace(
@@ -227,14 +236,14 @@ def xlnet_base() -> Pretraining:
 
 
 def albert_base() -> Pretraining:
-    """ALBERT-base (Lan et al., 2020, tables 1 and 4): 11,813,810 parameters with its heads for masked tokens and sentence
-    order; 12 layers that are one, and embeddings of width 128.
+    """ALBERT-base (Lan et al., 2020, tables 1 and 4): 11,813,810 parameters with its heads for masked tokens
+    and sentence order. All 12 layers share their parameters, and embeddings have width 128.
 
-    125,000 steps of 4,096 pairs of 512 (section 4.1), linear to 0 after 3,125 steps of warm-up; weight decay 0.01, epsilon
-    1e-6 and clipping at 1 are from its code. Computed in bf16.
+    125,000 steps of 4,096 pairs of 512 (section 4.1), linear to 0 after 3,125 steps of warm-up; weight decay
+    0.01, epsilon 1e-6 and clipping at 1 are from the authors' code. Computed in bf16.
 
-    Left out: LAMB at 1.76e-3, in whose place AdamW runs at RoBERTa's rate for its base; n-grams of up to three words, in
-    whose place single words are masked; and the 10 % of rows that are short on purpose.
+    Left out: LAMB at 1.76e-3 (here AdamW at RoBERTa's rate for its base model); masked n-grams of up to three
+    words (here single words); and the 10 % of rows that are short on purpose.
     """
     bert = bert_base()
     model = Model(
@@ -255,7 +264,7 @@ def albert_base() -> Pretraining:
 
 
 def _albert(name: str, base: Pretraining, **sizes: float) -> Pretraining:
-    """Return a larger ALBERT, at RoBERTa's rate for its large model."""
+    """Return the recipe of a larger ALBERT, at RoBERTa's learning rate for its large model."""
     optimizer = replace(base.optimizer, learning_rate=4e-4)
     return replace(base, name=name, model=replace(base.model, **sizes), optimizer=optimizer)  # type: ignore[arg-type]
 
@@ -266,7 +275,7 @@ def albert_large() -> Pretraining:
 
 
 def albert_xlarge() -> Pretraining:
-    """ALBERT-xlarge, 59,021,490 parameters: `albert_large` with layers of width 2,048."""
+    """ALBERT-xlarge, 59,021,490 parameters: `albert_large` with layers of width 2,048 and 32 heads."""
     return _albert("albert_xlarge", albert_large(), width=2048, heads=32)
 
 
@@ -279,14 +288,14 @@ def albert_xxlarge() -> Pretraining:
 
 def modernbert_base() -> Pretraining:
     """ModernBERT-base, 149,655,232 parameters (Warner et al., 2024, section 2.2 and appendix A): its first
-    phase, 1.719 T tokens at length 1,024.
+    phase, 1.719 T tokens in sequences of 1,024.
 
     30 % of the tokens are masked, in batches of 4,608 sequences. The learning rate reaches 8e-4 after 3 B
     tokens, stays constant, and then decays; betas 0.9 and 0.98, weight decay 1e-5.
 
-    Left out: StableAdamW, which scales the step of each tensor, while clipping here is global; the growth of
-    the batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of the decay, which is
-    linear here.
+    Left out: StableAdamW, which scales the step of each tensor (here clipping is global); the growth of the
+    batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of the decay (here it is
+    linear).
     """
     return Pretraining(
         name="modernbert_base",
@@ -305,11 +314,12 @@ def modernbert_base() -> Pretraining:
 
 
 def electra_small() -> Pretraining:
-    """ELECTRA-small (Clark et al., 2020, table 6): a discriminator of 13,549,057 parameters and a generator of a quarter of
-    its width, which share embeddings of width 128.
+    """ELECTRA-small (Clark et al., 2020, table 6): a discriminator of 13,549,057 parameters and a generator
+    of a quarter of its width, which share embeddings of width 128.
 
-    1,000,000 steps of 128 sequences of 128 at 5e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.999, epsilon
-    1e-6, weight decay 0.01, dropout 0.1, clipping at 1 (its code). 15 % of the tokens are drawn anew. Computed in bf16.
+    1,000,000 steps of 128 sequences of 128 at 5e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and
+    0.999, epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1 (from the authors' code). The generator
+    replaces 15 % of the tokens. Computed in bf16.
 
     Left out: Adam without bias correction, and the two segments into which the authors' code divides a row.
     """
@@ -351,10 +361,11 @@ def electra_base() -> Pretraining:
 
 
 def electra_large() -> Pretraining:
-    """ELECTRA-large (Clark et al., 2020, section 3.4 and table 6): `electra_base` with a discriminator of the size of BERT-large,
-    335,142,913 parameters, a generator of a quarter of its width, and embeddings of width 1,024.
+    """ELECTRA-large (Clark et al., 2020, section 3.4 and table 6): `electra_base` with a discriminator of the
+    size of BERT-large, 335,142,913 parameters, a generator of a quarter of its width, and embeddings of width
+    1,024.
 
-    1,750,000 steps of 2,048 sequences; 25 % of the tokens are drawn anew.
+    1,750,000 steps of 2,048 sequences; the generator replaces 25 % of the tokens.
     """
     base = electra_base()
     return replace(

@@ -1,4 +1,4 @@
-"""The default configuration of a fine-tuning run, before `a.b=value` assignments."""
+"""The default configuration of a fine-tuning run, to which `a.b=value` assignments are then applied."""
 
 from dataclasses import replace
 
@@ -23,10 +23,12 @@ DEFAULT_RATE = 1e-3
 
 
 def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None, method: Method) -> Finetuning:
-    """Return the fine-tuning job of a base: batches of 32, warm-up over 6 % of the steps, linear decay to 0,
-    betas 0.9 and 0.98, weight decay 0.1 (RoBERTa; Liu et al., 2019, table 10), 3 epochs (Devlin et al., 2019,
-    appendix A.3: 2 to 4), and the method's rate in `RATES`. The generator of a model, the head of span
-    boundaries and the enhanced mask decoder are left out.
+    """Return the job that fine-tunes a base model: batches of 32, warm-up over 6 % of the steps, linear decay
+    to 0, betas 0.9 and 0.98, weight decay 0.1 (RoBERTa; Liu et al., 2019, table 10), 3 epochs (Devlin et al.,
+    2019, appendix A.3: 2 to 4), and the method's learning rate in `RATES`.
+
+    The parts of a model that only pretraining uses are left out: generator, boundary head and enhanced mask
+    decoder.
     """
     return Finetuning(
         name=name,

@@ -1,7 +1,7 @@
-"""Recipes of one language, of many, and of one domain, in published sizes: mBERT, XLM-R, mT5, CamemBERT, AlephBERT,
-SciBERT, BERTweet.
+"""Recipes of models for one language, for many languages or for one domain, in published sizes: mBERT, XLM-R,
+mT5, CamemBERT, AlephBERT, SciBERT, BERTweet.
 
-Each is a model of another file with its own vocabulary, data and hyper-parameters.
+Each is a model of another file with a different vocabulary, data and hyper-parameters.
 """
 
 from dataclasses import replace
@@ -14,11 +14,11 @@ from trainers.recipes.encoders import bert_base, roberta_base
 
 
 def mbert_base() -> Pretraining:
-    """Multilingual BERT, cased, of 104 languages (google-research/bert, multilingual.md): `bert_base` with a vocabulary of
-    119,547, 178,566,653 parameters with its heads.
+    """Multilingual BERT, cased, for 104 languages (google-research/bert, multilingual.md): `bert_base` with a
+    vocabulary of 119,547, 178,566,653 parameters with its heads.
 
-    No paper says how it was trained; steps, batches and rates are those of `bert_base`. Languages are sampled with the
-    exponent 0.7.
+    No paper says how it was trained; steps, batches and learning rate are those of `bert_base`. Languages are
+    sampled with the exponent 0.7.
     """
     bert = bert_base()
     return replace(
@@ -30,11 +30,11 @@ def mbert_base() -> Pretraining:
 
 
 def xlmr_base() -> Pretraining:
-    """XLM-R base, of 100 languages (Conneau et al., 2020, section 3.1): `roberta_base` with a vocabulary of 250,002, 278,295,186
-    parameters; the paper gives 270 M.
+    """XLM-R base, for 100 languages (Conneau et al., 2020, section 3.1): `roberta_base` with a vocabulary of
+    250,002, 278,295,186 parameters; the paper gives 270 M.
 
-    1,500,000 steps of 8,192 sequences; languages are sampled with the exponent 0.3. The paper gives neither rate nor warm-up:
-    they are those of `roberta_base`.
+    1,500,000 steps of 8,192 sequences. Languages are sampled with the exponent 0.3. The paper gives neither
+    learning rate nor warm-up: they are those of `roberta_base`.
     """
     roberta = roberta_base()
     return replace(
@@ -47,11 +47,11 @@ def xlmr_base() -> Pretraining:
 
 
 def camembert_base() -> Pretraining:
-    """CamemBERT-base, of French (Martin et al., 2020, section 4): `roberta_base` with a vocabulary of 32,005 and whole words
-    masked, 110,655,493 parameters.
+    """CamemBERT-base, for French (Martin et al., 2020, section 4): `roberta_base` with a vocabulary of 32,005
+    and whole words masked, 110,655,493 parameters.
 
-    100,000 steps of 8,192 sequences of 512 at 7e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.98.
-    Weight decay, epsilon and clipping are those of `roberta_base`.
+    100,000 steps of 8,192 sequences of 512 at 7e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and
+    0.98. Weight decay, epsilon and clipping are those of `roberta_base`.
     """
     roberta = roberta_base()
     return replace(
@@ -66,13 +66,14 @@ def camembert_base() -> Pretraining:
 
 
 def alephbert_base() -> Pretraining:
-    """AlephBERT-base, of Hebrew (Seker et al., 2021): `bert_base` with a WordPiece vocabulary of 52,000 and masked tokens as its
-    only objective, 126,030,880 parameters; the published model has one token type, and so 768 fewer.
+    """AlephBERT-base, for Hebrew (Seker et al., 2021): `bert_base` with a WordPiece vocabulary of 52,000 and
+    masked tokens as its only objective, 126,030,880 parameters. The published model has one token type, and
+    so 768 parameters fewer.
 
-    The authors trained on sections of the data by the length of sentences. The lengths here, up to 64, 128 and 512 tokens, and
-    the rate of 1e-4 are those of their code (OnlpLab/AlephBERT, bert_train.py). Here the rows of a phase have that length, and
-    hold whole sentences of any length that fits; how the steps are divided is ours. Steps, batches and warm-up are those of
-    `bert_base`.
+    The authors divided the data into sections by the length of sentences, up to 64, 128 and 512 tokens. These
+    lengths and the learning rate of 1e-4 are those of their code (OnlpLab/AlephBERT, bert_train.py). Here the
+    rows of each phase have one of these lengths, and contain sentences of any length; how the steps are
+    divided among the phases is our choice. Steps, batches and warm-up are those of `bert_base`.
     """
     bert = bert_base()
     phases = (LengthPhase(700_000, 64), LengthPhase(900_000, 128))
@@ -86,22 +87,24 @@ def alephbert_base() -> Pretraining:
 
 
 def scibert_base() -> Pretraining:
-    """SciBERT, uncased, of scientific papers (Beltagy et al., 2019, section 3.2): `bert_base` with a vocabulary of its domain of
-    31,090, 110,543,220 parameters with its heads.
+    """SciBERT, uncased, for scientific papers (Beltagy et al., 2019, section 3.2): `bert_base` with a
+    vocabulary of 31,090 from its domain, 110,543,220 parameters with its heads.
 
-    Pairs have 128 tokens first and 512 then, as in `bert_base`. The paper trained each part until the loss no longer fell and
-    gives no number of steps: steps, batches and rates are those of `bert_base`.
+    Pairs have 128 tokens first and 512 later, as in `bert_base`. The paper trained with each length until the
+    loss no longer fell, and gives no number of steps: steps, batches and learning rate are those of
+    `bert_base`.
     """
     bert = bert_base()
     return replace(bert, name="scibert_base", model=replace(bert.model, vocab_size=31_090))
 
 
 def bertweet_base() -> Pretraining:
-    """BERTweet-base, of English tweets (Nguyen et al., 2020, section 2): `roberta_base` with a vocabulary of 64,001 and 128
-    positions, 134,965,505 parameters.
+    """BERTweet-base, for English tweets (Nguyen et al., 2020, section 2): `roberta_base` with a vocabulary of
+    64,001 and 128 positions, 134,965,505 parameters.
 
-    950,000 steps of 7,000 sequences of 128 at 4e-4, which are 40 epochs; the rate rises for the first two. `normalisation:
-    tweets` of a source replaces user names and URLs as the paper does (docs/sources.md).
+    950,000 steps of 7,000 sequences of 128 at 4e-4, which are 40 epochs; the learning rate rises for the
+    first two. `normalisation: tweets` of a source replaces user names and URLs as the paper does
+    (docs/sources.md).
     """
     roberta = roberta_base()
     return replace(
@@ -117,11 +120,11 @@ def bertweet_base() -> Pretraining:
 
 
 def mt5_base() -> Pretraining:
-    """mT5-base, of 101 languages (Xue et al., 2021, sections 3.1 and 3.2): `t5_v1_1_base` with a vocabulary of 250,112,
-    582,401,280 parameters.
+    """mT5-base, for 101 languages (Xue et al., 2021, sections 3.1 and 3.2): `t5_v1_1_base` with a vocabulary
+    of 250,112, 582,401,280 parameters.
 
-    1,000,000 steps of 1,024 sequences of 1,024; languages are sampled with the exponent 0.3. Optimizer and schedule as in
-    `t5_base`, which says what is left out.
+    1,000,000 steps of 1,024 sequences of 1,024. Languages are sampled with the exponent 0.3. Optimizer and
+    schedule are those of `t5_base`, which says what they leave out.
     """
     t5 = t5_v1_1_base()
     return replace(
@@ -135,7 +138,9 @@ def mt5_base() -> Pretraining:
 
 
 def mt5_small() -> Pretraining:
-    """mT5-small, 300,176,768 parameters: `mt5_base` with 8 layers of width 512, 6 heads of width 64, an inner size of 1,024."""
+    """mT5-small, 300,176,768 parameters: `mt5_base` with 8 layers of width 512, 6 heads of width 64 and an
+    inner size of 1,024.
+    """
     base = mt5_base()
     sizes = {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "feed_forward": 1024}
     return replace(base, name="mt5_small", model=replace(base.model, **sizes))  # type: ignore[arg-type]

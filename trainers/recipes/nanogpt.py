@@ -2,9 +2,9 @@
 (docs/reproduced.md).
 
 Settings are those of `config/train_shakespeare_char.py` and of the commands in the README (karpathy/nanoGPT
-at 3adf61e). Three differences remain. nanoGPT's layers have no biases, and its GELU is exact; GPT-2's layers
-here have biases, and GELU's tanh approximation. nanoGPT draws windows at random with replacement; here each
-epoch reads every window once.
+at 3adf61e). Three differences remain. nanoGPT's layers have no biases; GPT-2's layers here have biases.
+nanoGPT's GELU is exact; here it is the tanh approximation. nanoGPT draws windows at random with replacement;
+here each epoch reads every window once.
 """
 
 from dataclasses import replace
@@ -15,8 +15,8 @@ from trainers.config.pretraining import Data, Pretraining, Validation
 
 
 def nanogpt_cpu() -> Pretraining:
-    """nanoGPT's example for a CPU: 4 layers of width 128, 64 characters, 2,000 steps of 12 rows. Published validation
-    loss: 1.88.
+    """nanoGPT's example for a CPU: 4 layers of width 128, rows of 64 characters, 2,000 steps of 12 rows.
+    Published validation loss: 1.88.
     """
     return Pretraining(
         name="nanogpt_cpu",
@@ -35,8 +35,8 @@ def nanogpt_cpu() -> Pretraining:
 
 
 def nanogpt_gpu() -> Pretraining:
-    """nanoGPT's example for a GPU: 6 layers of width 384, 256 characters, dropout 0.2, 5,000 steps of 64 rows, in bf16.
-    Published best validation loss: 1.4697.
+    """nanoGPT's example for a GPU: 6 layers of width 384, rows of 256 characters, dropout 0.2, 5,000 steps of
+    64 rows, in bf16. Published best validation loss: 1.4697.
     """
     small = nanogpt_cpu()
     return replace(

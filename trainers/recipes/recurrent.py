@@ -1,4 +1,4 @@
-"""Recipes of recurrent models: AWD-LSTM as in ULMFiT, ELMo, skip-thoughts, and all of toy size."""
+"""Recipes of recurrent models: AWD-LSTM as in ULMFiT, ELMo and skip-thoughts, each also in toy size."""
 
 from dataclasses import replace
 
@@ -11,13 +11,15 @@ from trainers.recipes.decoders import llama_tiny
 
 
 def awd_lstm() -> Pretraining:
-    """ULMFiT's AWD-LSTM (Howard and Ruder, 2018, section 4.1): embeddings of 400, three layers of 1,150; 33,556,078 parameters
-    with the 33,278 words of WikiText-2 (Merity et al., 2017, table 2: 33 M). The corpus's tokenizer is used, and bf16.
+    """ULMFiT's AWD-LSTM (Howard and Ruder, 2018, section 4.1): embeddings of 400 and three layers of 1,150,
+    1,150 and 400 units; 33,556,078 parameters with the 33,278 words of WikiText-2 (Merity et al., 2017, table
+    2: 33 M). Here the vocabulary is that of the corpus's tokenizer. Computed in bf16.
 
-    Dropout 0.4 after the embeddings and after the last layer, 0.3 between layers, 0.05 of words, 0.5 of recurrent weights; Adam
-    with betas 0.7 and 0.99, rows of 70 tokens in batches of 64. Neither the rate (theirs for fine-tuning, 4e-3) nor the length
-    of pretraining is given for WikiText-103; ten epochs here. Rows begin with a state of zeros, theirs with the last row's, as
-    windows of longer rows do here with `data.bptt=70`.
+    Dropout is 0.4 after the embeddings and after the last layer, 0.3 between layers, 0.05 for words and 0.5
+    for recurrent weights. Adam with betas 0.7 and 0.99, rows of 70 tokens in batches of 64. For pretraining
+    on WikiText-103, the paper gives neither the learning rate (here 4e-3, its rate for fine-tuning) nor the
+    length (here ten epochs). Rows begin with a state of zeros. In the paper they begin with the state of the
+    previous row, as windows of longer rows do here with `data.bptt=70`.
     """
     return Pretraining(
         name="awd_lstm",
@@ -38,8 +40,8 @@ def awd_lstm() -> Pretraining:
 
 
 def tiny_awd_lstm() -> Pretraining:
-    """An AWD-LSTM of toy size for tests and first tries: the layers of `awd_lstm` with little dropout, in rows of 64, because a
-    step of a recurrent model takes as long as its rows are.
+    """An AWD-LSTM of toy size for tests and first experiments: two layers with little dropout. Rows have only
+    64 tokens, because the time of a step of a recurrent model grows with the length of rows.
     """
     llama = llama_tiny()
     return replace(
@@ -56,17 +58,19 @@ def tiny_awd_lstm() -> Pretraining:
 
 
 def elmo() -> Pretraining:
-    """ELMo (Peters et al., 2018, section 3.4) over the corpus's tokens: two layers of 4,096 cells in each direction, projected to
-    512; 75,563,008 parameters in them, and those of the embeddings, which are the output layer as well.
+    """ELMo (Peters et al., 2018, section 3.4) over the corpus's tokens: two layers of 4,096 cells in each
+    direction, projected to 512; 75,563,008 parameters in the layers, and the embeddings, which are tied to
+    the output layer.
 
-    Ten epochs of the 768,648,884 words of the 1B Word Benchmark, in batches of 384 times 20 tokens (allenai/bilm-tf,
-    bin/train_elmo.py), here 60 rows of 128; dropout 0.1 before every layer and before the output; clipping at 10.
+    Ten epochs of the 768,648,884 words of the 1B Word Benchmark. The authors' batches of 384 times 20 tokens
+    (allenai/bilm-tf, bin/train_elmo.py) are 60 rows of 128 here. Dropout is 0.1 before every layer and before
+    the output; clipping is at 10.
 
-    The published model reads words as characters: `model.character_filters=2048`, at the cost of an output layer that is no
-    longer tied.
+    The published model reads words as characters. To do so, set `model.character_filters=2048`; the output
+    layer is then no longer tied.
 
-    Left out: Adagrad at 0.2, in whose place AdamW runs at a rate that is not the paper's; the softmax over 8,192 samples of
-    the vocabulary, here over all of it; and state that is carried from row to row.
+    Left out: Adagrad at 0.2 (here AdamW, at a rate that is not the paper's); the softmax over 8,192 samples
+    of the vocabulary (here over the whole vocabulary); and state that is carried from row to row.
     """
     return Pretraining(
         name="elmo",
@@ -85,8 +89,8 @@ def elmo() -> Pretraining:
 
 
 def tiny_elmo() -> Pretraining:
-    """An ELMo of toy size: `llama_tiny` with the layers and the objective of `elmo`, in rows of 64, because a step of a recurrent
-    model takes as long as its rows are.
+    """An ELMo of toy size: `llama_tiny` with the architecture and the objective of `elmo`. Rows have only 64
+    tokens, because the time of a step of a recurrent model grows with the length of rows.
     """
     llama = llama_tiny()
     return replace(
@@ -109,13 +113,15 @@ def tiny_character_elmo() -> Pretraining:
 
 
 def skip_thought() -> Pretraining:
-    """Uni-skip (Kiros et al., 2015, section 3) over the corpus's tokens: a GRU of 2,400 on embeddings of 620, and two decoders.
+    """Uni-skip (Kiros et al., 2015, section 3) over the corpus's tokens: a GRU of width 2,400 on embeddings
+    of 620, and two decoders.
 
-    Adam, batches of 128 sentences, clipping at 10. The sentences of BookCorpus have 13 words (table 1), so 12 rows, with 170
-    tokens of text each, hold as many. The paper trains for two weeks and gives no steps; here one pass over as many words.
+    Adam, clipping at 10, batches of 128 sentences. The sentences of BookCorpus have 13 words (table 1), so 12
+    rows with 170 tokens of text each contain about 128 of them. The paper trains for two weeks and gives no
+    number of steps; here training is one pass over as many tokens as BookCorpus has words.
 
-    Left out: the learning rate, which the paper does not give either, here Adam's default; the vocabulary of 20,000 words and
-    its expansion from word2vec.
+    Left out: the learning rate, which the paper does not give (here Adam's default); the vocabulary of 20,000
+    words and its expansion from word2vec.
     """
     return Pretraining(
         name="skip_thought",
@@ -134,7 +140,9 @@ def skip_thought() -> Pretraining:
 
 
 def tiny_skip_thought() -> Pretraining:
-    """Skip-thoughts of toy size: `llama_tiny` with the layers and the objective of `skip_thought`, in rows of 256."""
+    """Skip-thoughts of toy size: `llama_tiny` with the architecture and the objective of `skip_thought`, in
+    rows of 256.
+    """
     llama = llama_tiny()
     return replace(
         llama,

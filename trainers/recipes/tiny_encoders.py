@@ -22,8 +22,8 @@ def tiny_roberta() -> Pretraining:
     """A RoBERTa of toy size that learns within a minute on a CPU; documents do not attend to one another.
 
     The settings were chosen by measurement on the demo corpus, because masked models have few targets to
-    learn from. With initial weights of 0.06, 600 steps at 4e-3 reach a lower loss than a unigram model of the
-    targets; with 0.02, the gain is less than half.
+    learn from. If initial weights have a standard deviation of 0.06, 600 steps at 4e-3 reach a lower loss
+    than a unigram model of the targets; with 0.02, the gain is less than half as large.
     """
     return Pretraining(
         name="tiny_roberta",
@@ -64,7 +64,9 @@ def tiny_spanbert() -> Pretraining:
 
 
 def tiny_deberta() -> Pretraining:
-    """A DeBERTa of toy size: half the steps of `tiny_roberta`, with version 2's architecture, convolution and mask decoder."""
+    """A DeBERTa of toy size: `tiny_roberta` with half the steps and with version 2's architecture,
+    convolution and mask decoder.
+    """
     roberta = tiny_roberta()
     sizes = {"position_buckets": 32, "convolution": True, "mask_decoder": True}
     return replace(
@@ -76,8 +78,8 @@ def tiny_deberta() -> Pretraining:
 
 
 def tiny_deberta_v1() -> Pretraining:
-    """A DeBERTa of toy size, version 1: `tiny_deberta` with its architecture, which tells all distances apart and has no
-    convolution.
+    """A DeBERTa of toy size, version 1: `tiny_deberta` with the architecture of version 1, which tells all
+    distances apart and has no convolution.
     """
     tiny = tiny_deberta()
     first = replace(tiny.model, architecture="deberta", position_buckets=None, convolution=False)
@@ -85,10 +87,12 @@ def tiny_deberta_v1() -> Pretraining:
 
 
 def tiny_deberta_v3() -> Pretraining:
-    """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and its objective.
+    """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and
+    version 3's objective.
 
-    0.3 of the tokens are chosen, twice as many as in the paper, in rows of 64, at half the rate of `tiny_roberta`: with 0.15 of
-    them in rows of 128 at the whole rate, the discriminator calls every token original after as much time.
+    30 % of the tokens are chosen, twice as many as in the paper, in rows of 64, at half the learning rate of
+    `tiny_roberta`. With 15 % of the tokens in rows of 128 at the full rate, the discriminator calls every
+    token original after the same training time.
     """
     tiny = tiny_deberta()
     return replace(
@@ -105,8 +109,8 @@ def tiny_deberta_v3() -> Pretraining:
 
 
 def tiny_canine() -> Pretraining:
-    """A CANINE of toy size: half the steps of `tiny_roberta`, with its architecture and objective, whose steps take longer. Rows
-    of 64 tokens are some 300 characters.
+    """A CANINE of toy size: `tiny_roberta` with CANINE's architecture and objective, and half the steps,
+    because they take longer. Rows of 64 tokens are some 300 characters.
     """
     roberta = tiny_roberta()
     return replace(
@@ -120,7 +124,7 @@ def tiny_canine() -> Pretraining:
 
 
 def tiny_canine_c() -> Pretraining:
-    """A CANINE-C of toy size: `tiny_canine` with the decoder and the objective of characters."""
+    """A CANINE-C of toy size: `tiny_canine` with the character decoder and its objective."""
     tiny = tiny_canine()
     return replace(
         tiny,
@@ -131,7 +135,9 @@ def tiny_canine_c() -> Pretraining:
 
 
 def tiny_xlnet() -> Pretraining:
-    """An XLNet of toy size: half the steps of `tiny_roberta`, with its architecture and objective, whose steps take longer."""
+    """An XLNet of toy size: `tiny_roberta` with XLNet's architecture and objective, and half the steps,
+    because they take longer.
+    """
     roberta = tiny_roberta()
     return replace(
         roberta,
@@ -143,7 +149,9 @@ def tiny_xlnet() -> Pretraining:
 
 
 def tiny_albert() -> Pretraining:
-    """An ALBERT of toy size: `tiny_bert` with its architecture, embeddings of half the width, and sentence order."""
+    """An ALBERT of toy size: `tiny_bert` with ALBERT's architecture, embeddings of half the model's width,
+    and sentence order.
+    """
     bert = tiny_bert()
     return replace(
         bert,
@@ -154,10 +162,12 @@ def tiny_albert() -> Pretraining:
 
 
 def tiny_electra() -> Pretraining:
-    """An ELECTRA of toy size: `tiny_roberta` with its architecture and objective, a generator of a quarter of the width.
+    """An ELECTRA of toy size: `tiny_roberta` with ELECTRA's architecture and objective, and a generator of a
+    quarter of the width.
 
-    0.3 of the tokens are chosen, twice as many as in the paper, in rows of 64, at half the rate of `tiny_roberta`: with 0.15 of
-    them, or in rows of 128 at a higher rate, the discriminator calls nearly every token original after as much time.
+    30 % of the tokens are chosen, twice as many as in the paper, in rows of 64, at half the learning rate of
+    `tiny_roberta`. With 15 % of the tokens, or in rows of 128 at a higher rate, the discriminator calls
+    nearly every token original after the same training time.
     """
     roberta = tiny_roberta()
     return replace(
@@ -174,9 +184,10 @@ def tiny_electra() -> Pretraining:
 
 
 def tiny_simcse() -> Pretraining:
-    """SimCSE for a `tiny_roberta` with 512 positions: start it with `init.path=RUN` from a run of that (docs/families.md).
+    """SimCSE for a `tiny_roberta` with 512 positions. Start it from a run of that model with `init.path=RUN`
+    (docs/families.md).
 
-    In rows of 128 most rows would have one sentence, and so no negative.
+    Rows have 512 tokens, because most rows of 128 would contain a single sentence and so no negatives.
     """
     roberta = tiny_roberta()
     return replace(
@@ -192,9 +203,11 @@ def tiny_simcse() -> Pretraining:
 
 
 def tiny_quick_thought() -> Pretraining:
-    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with rows of 1,024 tokens, which hold 17 sentences on average.
+    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with rows of 1,024 tokens, which contain 17
+    sentences on average.
 
-    At a temperature of 1 and a rate of 4e-3, all vectors of rows of 512 were equal after 75 steps, and stayed so.
+    At a temperature of 1 and a learning rate of 4e-3, in rows of 512, all vectors became equal within 75
+    steps and stayed equal.
     """
     roberta = tiny_roberta()
     return replace(
@@ -211,14 +224,17 @@ def tiny_quick_thought() -> Pretraining:
 
 
 def tiny_modernbert() -> Pretraining:
-    """A ModernBERT of toy size: `tiny_roberta` with its architecture, one global layer and one local."""
+    """A ModernBERT of toy size: `tiny_roberta` with ModernBERT's architecture, one layer with global
+    attention and one with local attention.
+    """
     roberta = tiny_roberta()
     return replace(roberta, name="tiny_modernbert", model=replace(roberta.model, architecture="modernbert"))
 
 
 def tiny_translation_lm() -> Pretraining:
-    """An XLM of toy size, with translation language modelling: `tiny_roberta` with BERT's architecture, whose token types tell
-    the sides of a pair apart, and whole pairs in a row. The shards need the column `target`.
+    """An XLM of toy size, with translation language modelling: `tiny_roberta` with BERT's architecture, whose
+    token types tell the sides of a pair apart. Pairs are not cut unless they are longer than a row. The
+    shards need the column `target`.
     """
     roberta = tiny_roberta()
     return replace(

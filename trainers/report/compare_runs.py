@@ -9,8 +9,9 @@ from trainers.report.read_runs import Run
 
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
-    """Return the settings that the losses of a run depend on. Losses of two runs are comparable only if all
-    these settings are equal. With `mixed`, for losses over all sources, they include the mixture.
+    """Return the settings that the losses of a run depend on. The losses of two runs are comparable only if
+    all these settings are equal. With `mixed`, they include the mixture, which losses over all sources depend
+    on.
     """
     data = run.config.get("data", {})
     whole = {
@@ -26,8 +27,8 @@ def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
 
 
 def measured_documents(run: Run) -> dict[str, Any] | None:
-    """Return the settings that a run's bits per byte of whole documents depend on; None if it did not measure
-    them.
+    """Return the settings that a run's bits per byte of whole documents depend on, or None if the run did not
+    measure them.
     """
     validation = run.validations[-1] if run.validations else {}
     if FIELD not in validation:
@@ -36,8 +37,8 @@ def measured_documents(run: Run) -> dict[str, Any] | None:
 
 
 def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None]) -> list[list[int]]:
-    """Group the indices of the runs for which `what` returns the same value. Runs for which it returns None
-    are left out.
+    """Return the indices of the runs, grouped by the value that `what` returns for them. Runs for which it
+    returns None are left out.
     """
     by_measure: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
@@ -48,7 +49,9 @@ def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None])
 
 
 def reason(runs: Sequence[Run]) -> str:
-    """Return a text that says why the losses of these runs do not share a chart; empty if they do."""
+    """Return a text that explains why the losses of these runs do not share a chart, or an empty text if they
+    do.
+    """
     settings = [measured(run) for run in runs]
     differing = [name for name in settings[0] if any(one[name] != settings[0][name] for one in settings)]
     if not differing:
@@ -61,12 +64,12 @@ def reason(runs: Sequence[Run]) -> str:
 
 
 def without_likelihood(runs: Sequence[Run]) -> list[str]:
-    """Return the names of the runs that were validated and have no bits per byte of whole documents."""
+    """Return the names of the runs that were validated but have no bits per byte of whole documents."""
     return [run.name for run in runs if run.validations and FIELD not in run.validations[-1]]
 
 
 def _values(values: Sequence[Any]) -> str:
-    """Return short values as text in brackets; empty if they are long."""
+    """Return the distinct short values, joined in brackets, or an empty text if there are fewer than two."""
     shown = [value.get("kind") if isinstance(value, Mapping) else value for value in values]
     different = list(
         dict.fromkeys(str(value) for value in shown if isinstance(value, str | int) and len(str(value)) < 20)

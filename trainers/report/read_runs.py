@@ -18,9 +18,9 @@ from trainers.runs.sinks import redacted
 class Run:
     """A run's directory, read into memory.
 
-    `events` holds all logged events. `steps`, `validations` and `skipped` are without those that a resumed run
-    repeated. `evaluations` holds the last event of every evaluation and step. `ledger` and `finished` are None if
-    they do not exist yet; `checkpoints` are (step, path, bytes).
+    `events` holds all logged events. `steps`, `validations` and `skipped` exclude events of steps that the
+    run repeated after it was resumed. `evaluations` holds, for every evaluation, the last event of each step.
+    `ledger` and `finished` are None if their files do not exist yet. `checkpoints` are (step, path, bytes).
     """
 
     path: LocalPath
@@ -58,16 +58,16 @@ class Run:
 
     @property
     def export(self) -> LocalPath | None:
-        """The exported model, if there is one."""
+        """The directory of the exported model, or None if there is no export."""
         return self.path / "export" if (self.path / "export").is_dir() else None
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """The events that begin a part of the run."""
+        """The `start` events, one for each part of the run."""
         return [event for event in self.events if event["event"] == "start"]
 
     def seconds(self) -> float:
-        """Return the wall-clock seconds of all parts of the run, each from its start to its last logged
+        """Return the total wall-clock seconds of all parts of the run, each from its start to its last logged
         event. Work that was lost and repeated counts twice.
         """
         total, began, last = 0.0, None, 0.0
@@ -79,7 +79,7 @@ class Run:
         return total + (last - began if began is not None else 0.0)
 
     def sources(self) -> list[str]:
-        """Return the sources with measurements, those with the most tokens first."""
+        """Return the sources with measurements, in descending order of tokens."""
         seen: dict[str, int] = {}
         for event in (*self.validations[-1:], *self.steps):
             for name, entry in event["sources"].items():
@@ -88,8 +88,8 @@ class Run:
 
 
 def read_runs(paths: Sequence[LocalPath]) -> list[Run]:
-    """Read the runs in these directories, named by the ends of their paths. Raises UserError if one is not a
-    run.
+    """Read the runs in these directories. Each run is named after the last components of its path, as many as
+    make all names distinct. Raises UserError if a directory is not a run.
     """
     return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
@@ -110,7 +110,7 @@ def _read(path: LocalPath, name: str) -> Run:
 
 
 def _checkpoints(directory: LocalPath) -> Iterator[tuple[int, LocalPath, int]]:
-    """Yield the steps, directories and bytes of checkpoints, but for those that training removes meanwhile."""
+    """Yield (step, directory, bytes) of each checkpoint, except those that training removes in the meantime."""
     for place in directory.glob("step-*"):
         if place.name[5:].isdecimal():
             with suppress(FileNotFoundError):
@@ -119,8 +119,8 @@ def _checkpoints(directory: LocalPath) -> Iterator[tuple[int, LocalPath, int]]:
 
 
 def _evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the last event of every evaluation and step, ordered by step. Earlier events of the same step
-    are of weights that have been replaced.
+    """Return the last event of every evaluation and step, ordered by step. Earlier events of the same
+    evaluation and step measured weights that have since been replaced.
     """
     found = {(event["step"], event["name"]): event for event in events if event["event"] == "evaluation"}
     return [event for _, event in sorted(found.items())]
@@ -155,7 +155,7 @@ def _names(paths: Sequence[LocalPath]) -> list[str]:
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value) of every field of a configuration."""
+    """Yield (dotted name, value) for every field of a configuration."""
     if isinstance(value, Mapping) and value:
         for key, entry in value.items():
             yield from flat(entry, f"{prefix}.{key}" if prefix else str(key))

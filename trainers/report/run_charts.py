@@ -25,8 +25,8 @@ _KNOWN = (
 
 
 class Curves:
-    """The charts of some runs. The x axis shows steps, or positions trained on if the runs' steps differ in
-    size.
+    """The charts of some runs. The x axis shows steps or, if the runs' steps differ in size, the positions
+    trained on.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -40,7 +40,9 @@ class Curves:
         self.other_losses = [name for name in names if name != "loss"]
 
     def overall(self) -> list[LineChart]:
-        """Draw the losses over all sources, with events; only comparable runs share a chart."""
+        """Draw the losses over all sources, with marks where the run was resumed or skipped a step. Only
+        comparable runs share a chart.
+        """
         return [
             drawn
             for title, field in self._fields()
@@ -83,7 +85,9 @@ class Curves:
         return [each for each in drawn if each]
 
     def _version_note(self, name: str, score: str) -> str:
-        """Return a note if runs were evaluated with different versions of a task or, for a mean, of its tasks."""
+        """Return a note if runs were evaluated with different versions of a task or, for a mean, of one of
+        its tasks; otherwise an empty text.
+        """
         events = [event for run in self._runs for event in run.evaluations if event["name"] == name]
         versions = [versions_of(event["scores"]) for event in events if score in event["scores"]]
         compared = [score] if not score.endswith(".mean") else sorted({each for its in versions for each in its})
@@ -96,7 +100,7 @@ class Curves:
         return f": not comparable, {', '.join(words)}" if words else ""
 
     def by_source(self) -> list[tuple[str, list[LineChart]]]:
-        """Draw the losses of each source, beginning with the sources that have the most tokens."""
+        """Draw the losses of each source, in the order of `sources`; at most `_SOURCES` sources."""
         sections = []
         for name in self.sources()[:_SOURCES]:
             charts = (self._losses(title, field, name, CARD) for title, field in self._fields())
@@ -104,12 +108,14 @@ class Curves:
         return [(name, drawn) for name, drawn in sections if drawn]
 
     def sources(self) -> list[str]:
-        """Return the sources of all runs, without repetition."""
+        """Return the sources of all runs, each once: those of the first run in descending order of tokens,
+        then those that only later runs have.
+        """
         return list(dict.fromkeys(name for run in self._runs for name in run.sources()))
 
     def optimization(self) -> list[LineChart]:
-        """Draw the learning rate, the gradient norm, and all other numbers of a step that no other chart
-        shows.
+        """Draw the learning rate, the gradient norm, and all other numbers in a step's event that no other
+        chart shows.
         """
         drawn = [
             self._of_steps("Learning rate", _field("learning_rate"), lambda value: f"{value:.3g}"),
@@ -130,13 +136,13 @@ class Curves:
         return [each for each in drawn if each]
 
     def padding(self) -> list[LineChart]:
-        """Draw the share of positions that hold padding, up to each step."""
+        """Draw, at each step, the share of padding among all positions up to that step."""
         drawn = self._of_steps("Padding, share of all positions up to here", _padding, lambda value: f"{value:.3g} %")
         return [drawn] if drawn else []
 
     def _fields(self) -> list[tuple[str, str]]:
-        """Return the titles and fields of the charts overall and by source: losses, and bits per byte of
-        documents.
+        """Return (title, field) for the loss charts, overall and by source: the losses, and the bits per byte
+        of whole documents.
         """
         others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
@@ -180,7 +186,9 @@ class Curves:
 
 
 def happened(run: Run) -> Iterator[Event]:
-    """Yield the events that interrupt or change a run, in order."""
+    """Yield the events of a run that the report lists, in order: interruptions, resumptions, changes,
+    warnings and errors.
+    """
     counted = {id(event) for event in run.skipped}
     for event in run.events:
         kind = event["event"]

@@ -26,7 +26,7 @@ class RunComparison:
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
     """Yield comparisons of every group with the first group of its task and split. Runs with the same seed
-    are compared or, if each group has a single run, these two runs.
+    are compared. If each of the two groups has a single run, these runs are compared whatever their seeds.
     """
     first: dict[tuple[str, str], Group] = {}
     for group in groups:
@@ -52,7 +52,9 @@ def _compare(a: Result, b: Result) -> RunComparison:
 
 
 def comparison_lines(comparisons: Sequence[RunComparison]) -> list[str]:
-    """Return a line for each comparison: the difference, its 95 % interval and its p-value."""
+    """Return a line for each comparison: the difference, its 95 % interval and its p-value, or why there is
+    none.
+    """
     lines = []
     for compared in comparisons:
         names = f"{compared.b.task} {compared.b.split}: {compared.b.run} against {compared.a.run}"

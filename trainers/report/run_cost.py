@@ -1,5 +1,5 @@
-"""Compute the cost of a run from its log: everything that was computed, including steps that a resumed run
-repeated.
+"""Compute the cost of a run from its log. The cost covers everything that was computed, including steps that
+were repeated after the run was resumed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ TERMS = ("read", "decoded", "predicted")
 
 
 def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
-    """Return the cost of training; None for a run that has not begun.
+    """Return the cost of training, or None for a run that has not begun.
 
-    Operations are those of training (`engine.hardware.mfu`), without validation. Device hours are the sum
-    over the parts of the run of their wall-clock time, from start to last event, times their workers. Energy
-    is included if every part has measured it.
+    Operations are those of training (`engine.hardware.mfu`), without validation. The device hours are summed
+    over the parts of the run; a part counts its wall-clock time, from its start to its last event, times its
+    number of workers. Energy is included if it was measured in every part.
     """
     parts = _parts(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None
@@ -30,7 +30,7 @@ def evaluation_cost(run: LocalPath) -> Footprint | None:
 
 
 def _parts(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the events of each part of a run; each begins with its start."""
+    """Return the events of each part of a run. Each part begins with its `start` event."""
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:
         if event["event"] == "start":

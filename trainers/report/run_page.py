@@ -20,7 +20,7 @@ _EVENTS = 200  # events listed per run, half of them the first and half the last
 
 
 def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
-    """Write the page of these runs. Raises UserError if one is not a run."""
+    """Write the page of these runs to `output`. Raises UserError if a path is not a run."""
     output.write_atomic(render(read_runs(paths)).encode())
 
 
@@ -56,7 +56,7 @@ def _configuration(config: Mapping[str, Any]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return the key numbers of a run by name; None for those that it lacks."""
+    """Return the key numbers of a run by name; None for numbers that the run lacks."""
     validated = [event for event in run.validations if _is_finite(event.get("loss"))]
     best = min(validated, key=lambda event: event["loss"], default=None)
     speeds = [event["tokens_per_second"] for event in run.steps]
@@ -85,8 +85,8 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def _best_score(run: Run) -> tuple[str, float, int] | None:
-    """Return (first metric of the task, its best value at a validation, the step); None for runs without
-    scores.
+    """Return (first metric of the task, its best value at a validation, the step of that validation), or None
+    for runs without scores.
     """
     scored = [event for event in run.validations if event.get("scores")]
     if not scored:
@@ -97,8 +97,8 @@ def _best_score(run: Run) -> tuple[str, float, int] | None:
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Return (field, its value in each run) for the configuration fields that differ; `–` if a run has no
-    value.
+    """Return (field, its value in each run) for the configuration fields in which the runs differ. The value
+    is `–` if a run does not have the field.
     """
     configs = [dict(flat(run.config)) for run in runs]
     sections = list(dict.fromkeys(name.partition(".")[0] for config in configs for name in config))
@@ -114,8 +114,8 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return a row for each source with the tokens read and requested. Sources with the most tokens come
-    first.
+    """Return a row for each source with the tokens read and the tokens requested, in descending order of
+    tokens read.
     """
     sources = ledger["sources"] if ledger else {}
     total = sum(entry["tokens"] for entry in sources.values())
@@ -128,7 +128,7 @@ def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
-    """Return the rows of the table of scores, and the paired comparisons, of the runs that have scores."""
+    """Return, for the runs that have scores, the rows of the score table and the paired comparisons."""
     groups = group_results([result for run in runs for result in results_of(run.path) or ()])
     return list(score_rows(groups)), list(compare_groups(groups))
 
@@ -148,15 +148,17 @@ def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[
 
 
 def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
-    """Return the sources that runs with validations have read, but that have no held-out documents."""
+    """Return the sources that validated runs trained on but have no validation measurements for, because they
+    have no held-out documents.
+    """
     validated = [run for run in runs if run.validations]
     trained = [(name, [row for row in rows if row["run"] in validated and row["trained"]]) for name, rows in sources]
     return [name for name, rows in trained if rows and not any(row["validated"] for row in rows)]
 
 
 def _listed(rows: list[Any]) -> tuple[list[Any], int]:
-    """Return the rows to list, which are the first and the last if there are many, and the number of rows
-    left out.
+    """Return the rows to list and the number of rows left out. If there are too many rows, only the first and
+    the last are listed.
     """
     if len(rows) <= _EVENTS:
         return rows, 0

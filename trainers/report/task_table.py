@@ -1,4 +1,6 @@
-"""Tables of the scores of fine-tuned runs: a row per task, split, metric and configuration, over its seeds."""
+"""Tables of the scores of fine-tuned runs, with one row per task, split, metric and configuration, summarised
+over seeds.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ _MOST_SHOWN = 3  # maximum number of fields in the label of a configuration
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one run on one split of its task. `scores` holds a score of `trainers.tasks.scores` as
-    JSON for each metric. `floors` are the scores of majority predictions from the training split.
+    """The scores of one run on one split of its task. `scores` maps each metric to its score, a `Score` of
+    `trainers.tasks.scores.resampling` as JSON. `floors` are the scores of majority predictions from the
+    training split.
     """
 
     run: LocalPath
@@ -38,8 +41,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Group:
-    """Results on one task and split of runs that differ only in their seed. `label` says how their
-    configuration differs from those of the task's other groups, and is empty if there are no others.
+    """The results, on one task and split, of runs that differ only in their seed. `label` names the settings
+    in which the group differs from the other groups of its task and split; it is empty if there are no other
+    groups.
     """
 
     task: str
@@ -54,9 +58,9 @@ class Group:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A metric of a group. `deviation` is the sample standard deviation over runs, None for one run. `low`
-    and `high` bound the 95 % bootstrap interval over the `n` examples of a single run, None for several runs.
-    `floor` is the score of majority predictions.
+    """One metric of a group. `deviation` is the sample standard deviation over runs, None for a single run.
+    `low` and `high` bound the 95 % bootstrap interval of a single run over its `n` examples; they are None
+    for several runs. `floor` is the score of majority predictions.
     """
 
     group: Group
@@ -73,8 +77,8 @@ class ScoreRow:
 
 
 def read_results(runs: Sequence[LocalPath]) -> list[Result]:
-    """Read the results of finished runs, one per split that was scored. Raises UserError for a run without
-    scores.
+    """Read the results of finished runs, one for each split that was scored. Raises UserError for a run
+    without scores.
     """
     results = []
     for run in runs:
@@ -86,7 +90,7 @@ def read_results(runs: Sequence[LocalPath]) -> list[Result]:
 
 
 def results_of(run: LocalPath) -> list[Result] | None:
-    """Read the results of a run, or return None if it has none, because it is pretraining or not finished."""
+    """Return the results of a run, or None if it has none, because it is a pretraining run or not finished."""
     try:
         record = read_json(run / SCORES)
     except FileNotFoundError:
@@ -100,7 +104,7 @@ def results_of(run: LocalPath) -> list[Result] | None:
 
 
 def group_results(results: Sequence[Result]) -> list[Group]:
-    """Group the results that have the same task, split and configuration apart from the seed."""
+    """Group the results that have the same task, split and configuration except for the seed."""
     by_configuration: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
         key = (result.task, result.split, tuple(sorted(_compared(result).items())))
@@ -114,7 +118,7 @@ def _compared(result: Result) -> dict[str, str]:
 
 
 def _label(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
-    """Return the fields in which a group differs from the others of its task and split, such as
+    """Return the settings in which a group differs from the other groups of its task and split, such as
     `method.kind=lora`.
     """
     first = group[0]
@@ -148,8 +152,8 @@ def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
 
 def table(results: Sequence[Result]) -> list[str]:
     """Return the lines of a table: task, split and metric, then the mean, standard deviation, median and all
-    values over runs that differ only in their seed. A single run has its 95 % interval instead. The floor is
-    the score of majority predictions.
+    values over runs that differ only in their seed. For a single run, its 95 % interval takes the place of
+    the standard deviation. The floor is the score of majority predictions.
     """
     rows = list(score_rows(group_results(results)))
     lines = [
@@ -172,8 +176,8 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
-    """Return a line per configuration: the suite's score, from the means over seeds, and the number of
-    columns it covers.
+    """Return a line per configuration with the suite's score, computed from the means over seeds, and the
+    number of columns that it covers.
     """
     means: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
     for group in group_results(results):

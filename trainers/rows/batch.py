@@ -1,4 +1,4 @@
-"""The rows of one pass through a model: packed documents, before and after an objective is applied."""
+"""The rows that a model processes in one pass: packed documents, before and after an objective is applied."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,18 @@ import numpy as np
 IGNORED = -100
 PADDING = -1  # the segment number of padding
 ORDER_COLUMNS = 8
-"""`Batch.factorization` of permutation has a multiple of so many columns: compiled code and allocators then see few shapes."""
+"""The number of columns of permutation's `Batch.factorization` is a multiple of this, so that compiled code and allocators see
+few shapes.
+"""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that readers put around every document of a stream: their names, or None.
+    """The special tokens that readers put before and after every document of a stream: their names, or None
+    for no token.
 
-    With only `before`, the packer writes the next tokens as targets; the target of a document's last token is
-    `<eos>`. Otherwise it writes no targets, and the objective makes them.
+    If only `before` is set, the packer writes the next tokens as targets, and the target of a document's last
+    token is `<eos>`. Otherwise the packer writes no targets, and the objective makes them.
     """
 
     before: str | None = None
@@ -32,8 +35,8 @@ class Room:
     """The capacity of a row when an objective adds marks to each of its documents.
 
     `needed[n]`, int64 and ascending, is the maximum number of positions that n tokens of a document take in
-    the encoder's or the decoder's row, whichever is longer. All documents of a row together take up to
-    `positions`. The last n is the longest document that fits.
+    the encoder's or the decoder's row, whichever is longer. The documents of a row may take up to `positions`
+    in all. The last n is the length of the longest document that fits.
     """
 
     needed: np.ndarray
@@ -41,13 +44,13 @@ class Room:
 
     @property
     def length(self) -> int:
-        """The maximum number of stream positions in a row, which is reached if one document fills it."""
+        """The maximum number of stream positions in a row, reached when one document fills the row."""
         return len(self.needed) - 1
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """The decoder's rows of an encoder-decoder batch. Arrays are int64 [rows, target length]; segments are
+    """The decoder's rows of an encoder-decoder batch. Arrays are int64 [rows, target length]. Segments are
     numbered as in Batch.
     """
 
@@ -58,20 +61,21 @@ class Decoder:
 
 @dataclass(frozen=True)
 class TaskTargets:
-    """The positions that the head of a task reads, and its targets. The rows of a batch hold n inputs with s
-    segments in all. An input is one segment, or in multiple choice one segment per candidate.
+    """The positions that the head of a task reads, and the targets of the head. The rows of a batch contain n
+    inputs with s segments in all. An input is one segment, or in multiple choice one segment per candidate.
 
     `number`, int64 [n], is the number of the input in its split. `at`, int64 [s], is the flattened position
     whose state represents a segment: its first or last token. `owner`, int64 [rows, length], is the segment
     (0 to s - 1) whose text a position belongs to, -1 for specials and padding. In an encoder-decoder,
     positions are the decoder's.
 
-    Other fields are set only for the kinds of tasks that need them. `labels`, int64 [n], are classes, and for
-    multiple choice the right candidate; -100 if hidden. `values`, float32 [n], are numbers to predict; nan if
-    hidden. `choice`, int64 [s], is the input that a candidate belongs to; candidates are in order. `tags`,
-    int64 [rows, length], are the classes of first pieces of words, -100 elsewhere. `starts` and `ends`, int64
-    [n], are the flattened positions of the first and last token of an answer, both `at` if there is none;
-    `answerable`, bool [rows, length], marks positions that an answer may cover, `at` included.
+    The other fields are set only for the kinds of tasks that need them. `labels`, int64 [n], are classes, and
+    for multiple choice the right candidate; -100 if hidden. `values`, float32 [n], are numbers to predict;
+    nan if hidden. `choice`, int64 [s], is the input that a candidate belongs to; candidates are in order.
+    `tags`, int64 [rows, length], are the classes of the first pieces of words, -100 elsewhere. `starts` and
+    `ends`, int64 [n], are the flattened positions of the first and last token of an answer; both equal `at`
+    if there is no answer. `answerable`, bool [rows, length], marks the positions that an answer may cover,
+    including `at`.
     """
 
     number: np.ndarray
@@ -94,31 +98,39 @@ class Batch:
     [rows, target length]. -100 means that there is no target. Segments number the documents of a row from 0;
     padding has segment -1.
 
-    `source`, `sequence`, `sample` and `epoch` are int64 [rows]: index of the source, number of the sequence
-    in it, global number of the sample (-1 for a row of padding), and how often the source was read before.
+    `source`, `sequence`, `sample` and `epoch` are int64 [rows]: the index of the source, the number of the
+    sequence in the source, the global number of the sample (-1 for a row of padding), and the number of times
+    that the source was read before.
 
     `prefix`, bool [rows, length], marks positions that attend to one another in both directions (prefix LM).
     `token_types`, int64 [rows, length], tell segment A from B, and `labels`, int64 [rows], are the classes of
-    sentence pairs (-100 for none). `sentence_starts`, bool [rows, length], marks positions where sentences
-    begin; it is set only for objectives that need it, until they are applied. `task` is set in the batches of tasks.
-    `spans`, int64 [rows, length, 2], are the number, in its document, of the span that a token belongs to, and the number of its
-    type in `pipelines.contracts.shard_set.SPAN_TYPES`, -1 outside spans; it is set only for objectives that need it, until they
-    are applied.
-    `in_target`, bool [rows, length], marks the tokens of the targets of pairs, such as translations; it is set only for
-    objectives that need it, until they are applied.
-    `draws`, float64 [rows, length, 2], are uniform numbers with which a generator draws the tokens that replace the
-    targets; it is set only for objectives with a generator.
-    `outside`, int64 [rows, length, 2], are the columns before and after the span of a target (-1 for none); it is set only
-    for objectives that predict tokens from there.
-    `factorization`, int64 [rows, targets], are the columns of the targets of a row in the order in which they are predicted,
-    -1 to fill; it is set only for objectives that permute, and for those that predict characters. `targets`, `read` and the
-    arrays of `decoder`, whose inputs are the characters that are predicted, then have its shape and order.
-    `documents`, int64 [rows, length], are the documents of a row, numbered from 0, -1 for padding; it is set only where segments
-    are parts of documents.
-    `covered`, int64 [rows, length], are the numbers of characters that a mask covers, 0 for other tokens, and `read` those of the
-    characters of a token before the one whose state predicts it; they are set only for objectives of models that read characters.
-    `trunks`, int64 [rows, length], are the segments that continuations of one context also see (-1 for none); the context is
-    then read once for all of them. Only scoring sets it.
+    sentence pairs (-100 for none). `task` is set in the batches of tasks.
+
+    Three fields are set only for objectives that need them, and only until the objective is applied.
+    `sentence_starts`, bool [rows, length], marks the positions where sentences begin. `spans`, int64 [rows,
+    length, 2], describes the span that a token belongs to: the number of the span in its document, and the
+    number of its type in `pipelines.contracts.shard_set.SPAN_TYPES`; -1 outside spans. `in_target`, bool
+    [rows, length], marks the tokens of the targets of pairs, such as translations.
+
+    `draws`, float64 [rows, length, 2], are uniform numbers. A generator uses them to draw the tokens that
+    replace the targets; they are set only for objectives with a generator. `outside`, int64 [rows, length,
+    2], are the columns before and after the span of a target (-1 for none); they are set only for objectives
+    that predict a token from these two positions.
+
+    `factorization`, int64 [rows, targets], are the columns of a row's targets in the order in which they are
+    predicted, padded with -1. It is set only for objectives that permute and for objectives that predict
+    characters. For the objectives that predict characters, `targets`, `read` and the arrays of `decoder` have
+    the same shape and order, and the inputs of `decoder` are the predicted characters.
+
+    `documents`, int64 [rows, length], are the documents of a row, numbered from 0, -1 for padding; they are
+    set only where segments are parts of documents. `covered`, int64 [rows, length], is the number of
+    characters that a mask covers, 0 for other tokens. `read` is the number of characters of a token before
+    the character whose state predicts the target. Both are set only for objectives of models that read
+    characters.
+
+    `trunks`, int64 [rows, length], are additional segments that positions may attend to (-1 for none). In
+    this way, several continuations of one context share it, and it is read only once. Only scoring sets this
+    field.
     """
 
     inputs: np.ndarray
@@ -147,10 +159,10 @@ class Batch:
 
     @property
     def target_segments(self) -> np.ndarray:
-        """The segment of each target, int64, of the shape of `targets`."""
+        """The segment of each target, int64, in the shape of `targets`."""
         return self.segments if self.decoder is None else self.decoder.segments
 
     @property
     def target_documents(self) -> np.ndarray:
-        """The document of each target, int64, of the shape of `targets`."""
+        """The document of each target, int64, in the shape of `targets`."""
         return self.target_segments if self.documents is None else self.documents

@@ -1,9 +1,9 @@
 """Best-fit packing without cropping (Ding et al., "Fewer Truncations Improve Language Modeling", 2024).
 
 A document longer than a sequence is cut into whole sequences and a remainder. Remainders and shorter
-documents, longest first, go into the sequence with the least room in which they still fit. Nothing is
-dropped, and no document that fits in a sequence is cut. Every shard is packed separately. The seed determines
-the order of pieces that have the same size.
+documents are placed from the longest to the shortest, each in the sequence with the least room in which it
+still fits. Nothing is dropped, and no document that fits in a sequence is cut. Every shard is packed
+separately. The seed determines the order of pieces of the same size.
 """
 
 import numpy as np
@@ -14,8 +14,10 @@ from trainers.rows.random import mix
 
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the start in the shard's stream and the number of positions of each piece, both int64 [pieces].
-    The pieces of a document are its whole sequences, then its remainder. `offsets` are a shard's; each
+    """Return (starts, counts) of all pieces of a shard's documents: where a piece begins in the shard's
+    stream, and how many positions it has, both int64 [pieces].
+
+    The pieces of a document are its whole sequences, then its remainder. `offsets` are the shard's. Each
     document has `marks` marks.
     """
     sizes = np.diff(offsets) + marks
@@ -26,11 +28,11 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
-    """Return the positions of a `Room` that each piece of `cut_documents` takes, int64 [pieces]. A document
+    """Return how many positions of `room` each piece of `cut_documents` takes, int64 [pieces]. A document
     begins with `lead` marks.
 
-    A piece counts as at least its share of the longest piece, so that no row holds more of the stream than
-    the longest piece.
+    A piece takes at least `counts / room.length` of a row, so that no row contains more than `room.length`
+    positions of the stream.
     """
     begins = offsets[:-1] - offsets[0] + lead * np.arange(len(offsets) - 1)
     tokens = counts - lead * np.isin(starts, begins)
@@ -39,11 +41,11 @@ def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: n
 
 
 def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pack pieces of `counts` positions into sequences of `length` by best-fit decreasing; `key` shuffles
-    ties.
+    """Pack pieces of `counts` positions into sequences of `length` by best-fit decreasing. `key` determines
+    the random order of pieces of equal size.
 
-    Returns the order of the pieces, and for each sequence the index in that order of its first piece,
-    followed by the number of pieces.
+    Returns (order, first): the indices of the pieces, sequence by sequence, and the place in `order` where
+    each sequence begins, followed by the number of pieces.
     """
     ties = _random_ranks(len(counts), np.uint64(key))
     row, rows = _fit(counts, np.lexsort((ties, -counts)), length)
@@ -53,7 +55,7 @@ def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.
 
 @kernel(nogil=True)
 def _random_ranks(count: int, key: np.uint64) -> np.ndarray:
-    """Return a pseudo-random number for each of range(count): the finaliser of SplitMix64 (Steele et al.,
+    """Return `count` pseudo-random numbers, uint64, made with the finaliser of SplitMix64 (Steele et al.,
     2014).
     """
     result = np.empty(count, np.uint64)
@@ -64,8 +66,8 @@ def _random_ranks(count: int, key: np.uint64) -> np.ndarray:
 
 @kernel(nogil=True)
 def _fit(counts: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray, int]:
-    """Return (row of each piece, number of rows). Pieces, in `order`, go into the row with the least room
-    that holds them.
+    """Put each piece, in the given `order`, into the row with the least room in which it fits, or into a new
+    row. Return (row of each piece, number of rows).
 
     Rows with equal room form a stack. A binary tree over amounts of room shows which stacks are not empty.
     """

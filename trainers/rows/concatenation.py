@@ -12,9 +12,9 @@ def cut_where_full(offsets: np.ndarray, lead: int, needed: np.ndarray, positions
     """Return the stream positions at which the sequences of a shard begin, followed by the end of its stream:
     int64 [sequences + 1].
 
-    `offsets` are a shard's, `lead` is the number of marks before a document, `needed` and `positions` are
-    those of a `Room`. A sequence ends where one more token would not fit, or at the end of the last document
-    that fits.
+    `offsets` are the shard's, `lead` is the number of marks before a document, and `needed` and `positions`
+    are those of a `Room`. A sequence ends where one more token would not fit, or at the end of the last
+    document that fits.
     """
     length = len(needed) - 1
     total = offsets[-1] - offsets[0] + lead * (len(offsets) - 1)

@@ -1,4 +1,6 @@
-"""Arrays that are expensive to compute, in the local cache under a digest of everything they depend on."""
+"""Keep arrays that are expensive to compute in the local cache, under a digest of everything that they depend
+on.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,10 +17,10 @@ _HEADER = 16  # bytes of checksum
 
 def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     """Load one-dimensional int64 arrays from the cache if they are there and intact; otherwise compute them
-    with `make`.
+    with `make` and store them in the cache.
 
-    Cached arrays are memory-mapped, shared by the workers of a machine, and read-only. Errors of the cache
-    are ignored: the arrays are computed again, with the same content.
+    Arrays from the cache are memory-mapped, shared by the workers of a machine, and read-only. If the cache
+    cannot be read or written, the arrays are computed, with the same content.
     """
     path = path_for("packing", name)
     with suppress(OSError, ValueError):

@@ -1,10 +1,11 @@
 """Write the stream of a source to rows: documents follow one another, are cut into sequences, and get segment
 numbers that keep them apart.
 
-The stream of a source is its documents with the marks that the objective's frame puts around each: for a
-decoder `<bos> document <bos> document ...`. There, the target of a document's last token is `<eos>`, so
-models learn where documents end, and no target crosses a document. Positions restart at every document and at
-the start of every sequence. `segments` number the documents of a sequence from 0, for the attention mask.
+The stream of a source consists of its documents, each with the marks that the objective's frame puts around
+it. For a decoder it is `<bos> document <bos> document ...`, and the target of a document's last token is
+`<eos>`. So models learn where documents end, and no target belongs to another document. Positions restart at
+every document and at the start of every sequence. `segments` number the documents of a sequence from 0, for
+the attention mask.
 """
 
 from typing import Any
@@ -34,11 +35,12 @@ def pack(
     """Copy `counts[i]` stream positions of a shard, from `starts[i]` on, into row `rows[i]`; fewer if the row
     is full or the shard ends.
 
-    `filled` [all rows] counts the columns of each row written so far; writing continues there and advances
-    it. The four arrays are [all rows, length]. `before` and `after` are the ids put around a document, -1 for
-    none. With m of them, document d begins at stream position offsets[d] - offsets[0] + m * d, after its
-    predecessors' tokens and marks. Targets are the next tokens, and `following` after a document's last one;
-    if `following` is -1, all targets are -100.
+    `filled` [all rows] is the number of columns of each row that are already written; it is increased by the
+    columns written here. The four arrays to write are [all rows, length]. `before` and `after` are the ids
+    put around a document, -1 for none. With m such marks per document, document d begins at stream position
+    offsets[d] - offsets[0] + m * d, after the tokens and marks of the documents before it. The target of a
+    token is the next token, or `following` after the last token of a document. If `following` is -1, all
+    targets are -100.
     """
     length = inputs.shape[1]
     marks, lead = (before >= 0) + (after >= 0), int(before >= 0)
@@ -80,8 +82,8 @@ def pack(
 
 @kernel(nogil=True)
 def document_at(offsets: np.ndarray, position: int, marks: int) -> int:
-    """Return the document that holds a position of a shard's stream, in which each document has `marks`
-    marks.
+    """Return the index of the document that contains a position of a shard's stream, in which each document
+    has `marks` marks.
     """
     low, high = 0, len(offsets) - 1
     while high - low > 1:

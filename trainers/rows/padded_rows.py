@@ -1,4 +1,4 @@
-"""Texts as rows of equal length, one text a row."""
+"""Write texts as rows of equal length, one text per row."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,9 @@ from trainers.rows.batch import PADDING
 
 
 def pad_rows(rows: Sequence[np.ndarray], fill: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids, with `fill` after the end of a row, positions and segments of texts, int64 [rows, longest]."""
+    """Return the ids, positions and segments of the texts in `rows`, each int64 [rows, longest]. After the
+    end of a text, ids are `fill`, positions 0 and segments -1.
+    """
     shape = (len(rows), max(map(len, rows)))
     ids, positions = np.full(shape, fill, np.int64), np.zeros(shape, np.int64)
     segments = np.full(shape, PADDING, np.int64)

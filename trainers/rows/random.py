@@ -1,7 +1,7 @@
-"""Uniform random numbers for objectives, a pure function of a seed, a key and a column.
+"""Uniform random numbers for objectives: a pure function of a seed, a key, a column and the name of a stream.
 
-A mask depends only on the run's seed and the sample's number. Neither resuming nor splitting a step into
-other micro-batches or workers changes it.
+A mask depends only on the run's seed and the sample's number. It is the same after a resume, and for any
+division of a step into micro-batches and workers.
 """
 
 import numpy as np
@@ -14,10 +14,10 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
-    """Return float64 [len(keys), count] in [0, 1), independent for every seed, key (int64 [rows]), column and
-    name `stream`.
+    """Return float64 [len(keys), count] in [0, 1), independent for every combination of seed, key (int64
+    [rows]), column and `stream`.
 
-    A larger `count` only adds columns and leaves the others unchanged.
+    A larger `count` only adds columns; the other columns stay the same.
     """
     start = np.uint64(xxhash.xxh3_64_intdigest(stream.encode(), seed=seed % (1 << 64)))
     values = np.empty((len(keys), count), dtype=np.float64)
@@ -27,7 +27,7 @@ def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray
 
 @kernel(nogil=True)
 def mix(x: np.uint64) -> np.uint64:
-    """Return the finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
+    """Return `x` after the finaliser of SplitMix64 (Steele et al., 2014), a bijection of 64-bit integers."""
     x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
     return x ^ (x >> _U(31))

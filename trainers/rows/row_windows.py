@@ -1,4 +1,4 @@
-"""Rows cut into windows of columns, for truncated back-propagation through time."""
+"""Cut rows into windows of columns, for truncated back-propagation through time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,14 +9,18 @@ from trainers.rows.batch import IGNORED, ORDER_COLUMNS, PADDING, Batch
 
 
 def columns_read(batches: Sequence[Batch]) -> int:
-    """Return the number of columns up to the last one, of all rows, that is not padding; at least 1."""
+    """Return the number of columns up to the last column that is not padding in any row of the batches; at
+    least 1.
+    """
     return max(int((batch.segments != PADDING).any(axis=0).nonzero()[0].max(initial=0)) for batch in batches) + 1
 
 
 def window(batch: Batch, first: int, length: int) -> Batch:
-    """Return `length` columns of rows from column `first` on, fewer where the rows end before, and a column of padding where
-    none are left. Rows have inputs, targets, positions and segments only, as those of objective causal, and the order of a
-    factorization, as those of permutation, whose targets in the window keep their order.
+    """Return a batch with `length` columns of the rows, from column `first` on: fewer if the rows end
+    earlier, or a single column of padding if they end before `first`.
+
+    Rows may have only inputs, targets, positions and segments, as for objective causal, and a factorization,
+    as for permutation. The targets of a factorization that lie in the window keep their order.
     """
     here, shape = slice(first, first + length), (len(batch.inputs), 1)
     rows = (batch.inputs, batch.targets, batch.positions, batch.segments)
@@ -29,8 +33,10 @@ def window(batch: Batch, first: int, length: int) -> Batch:
 
 
 def _within(order: np.ndarray, first: int, length: int) -> np.ndarray:
-    """Return those of the columns in `order`, int64 [rows, targets], -1 to fill, that lie in a window, counted from its first
-    column. What is left of a uniform order is uniform.
+    """Return the columns of `order` that lie in a window, counted from the window's first column. `order` and
+    the result are int64 [rows, targets], padded with -1.
+
+    The columns keep their order, so a uniformly random order remains uniformly random.
     """
     inside = (order >= first) & (order < first + length)
     counts = inside.sum(1, keepdims=True)

@@ -1,18 +1,18 @@
 """Sentence pairs for BERT's next-sentence prediction (Devlin et al., 2019, section 3.1 and appendix A.2) and
-ALBERT's sentence order (Lan et al., 2020): the two pieces of text in every row of a shard.
+ALBERT's sentence order (Lan et al., 2020): the two pieces of text, A and B, in every row of a shard.
 
 A row is filled with as many sentences of one document as fit, and divided at random between two of them, as
-in BERT: A before, B after. Then rows of different documents with second parts of nearly the same length are
-matched in pairs, and half of the matches swap these parts. As in BERT, the text after A is then from another
-document. The longer B of a match is cut to the length of the shorter one, whether they are swapped or not, so
+in BERT: A is before the division, B after it. Then rows of different documents whose B's have nearly the same
+length are matched in pairs, and half of the matches swap their B's. As in BERT, the text after A is then from
+another document. In every match, swapped or not, the longer B is cut to the length of the shorter one, so
 that neither lengths nor cuts reveal the label. Each epoch has its own matches; epochs cycle through a fixed
-number of them. A row without a match, such as one in a shard of a single document, keeps its B and has no
-label.
+number of sets of matches. A row without a match, such as a row in a shard of a single document, keeps its B
+and has no label.
 
-If the next sentence does not fit next to the first, its beginning is B and its remainder begins the next row;
-such parts are matched among themselves. B is never shorter than an eighth of a row: a sentence that leaves
-less room is a row by itself. A sentence longer than a row fills rows by itself, and the last sentence of a
-document may have no next one. Such rows have no B and no label.
+If the next sentence does not fit after the first, its beginning is B and its remainder begins the next row.
+B's that are cut in this way are matched only with each other. Such a B is never shorter than an eighth of a
+row: a sentence that leaves less room is a row by itself. A sentence longer than a row fills rows by itself,
+and the last sentence of a document may have no next one. Such rows have no B and no label.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,13 +41,13 @@ _MAX_DIFFERENCE = 8  # the B's of a match differ by at most 1/8 of a row
 
 @dataclass(frozen=True)
 class SentencePairs:
-    """The rows of a shard, int64 arrays.
+    """The sentence pairs in the rows of a shard, as int64 arrays.
 
-    In row r, which belongs to document `document[r]`, A is `sizes[2 r]` tokens from `starts[2 r]` on, and B
+    Row r belongs to document `document[r]`. Its A is `sizes[2 r]` tokens from `starts[2 r]` on, and its own B
     is `sizes[2 r + 1]` tokens from `starts[2 r + 1]` on, counted from the shard's first token. In exchange e,
-    its B is the first abs(`second[e, r]`) tokens of the B of row `other[e, r]`; it has no label if `second[e,
-    r]` is not positive. `marks[r]` are the marks of the documents that begin with the row, empty documents
-    before it included.
+    its B is the first abs(`second[e, r]`) tokens of the B of row `other[e, r]`; the row has a label only if
+    `second[e, r]` is positive. `marks[r]` is the number of marks of the documents that begin with row r,
+    including empty documents before it and, in the last row, after it.
     """
 
     starts: np.ndarray
@@ -60,8 +60,8 @@ class SentencePairs:
 
 @dataclass(frozen=True)
 class PairPacking:
-    """The sequences of a source: the rows of its shards one after another. The stream of a shard includes the
-    marks of `frame`, which comes from the objective.
+    """The sequences of a source made of sentence pairs: the rows of all its shards, one shard after another.
+    The stream of a shard includes the marks of `frame`, which comes from the objective.
     """
 
     shards: tuple[SentencePairs, ...]
@@ -70,20 +70,20 @@ class PairPacking:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The number of the first sequence of each shard, followed by the number of sequences."""
+        """The index of each shard's first sequence, followed by the number of sequences."""
         return np.array(list(accumulate((len(pairs.document) for pairs in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The number of stream positions that each sequence accounts for, tokens that a match cuts off
-        included. As in other packings, they add up to the stream.
+        """The number of stream positions that each sequence accounts for, including tokens that a match cuts
+        off. As in other packings, these numbers add up to the length of the stream.
         """
         rows = (pairs.sizes[::2] + pairs.sizes[1::2] + pairs.marks for pairs in self.shards)
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     def balance(self) -> dict[str, float]:
-        """Return statistics over all exchanges: the number of sequences, the share without B, the share with
-        a B but no label, and the share of "not next" among the labels.
+        """Return the number of sequences and three shares over all exchanges: rows without a B, rows with a B
+        but no label, and "not next" among the labels.
         """
         count, without_second, labelled, moved = 0, 0, 0, 0
         for pairs in self.shards:
@@ -98,8 +98,8 @@ class PairPacking:
         return {"sequences": len(self.sizes), **shares, "not_next": moved / max(1, labelled)}
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return the shard of a sequence in an epoch, the starts of its parts in the shard's stream, and
-        their numbers of tokens.
+        """Return where a sequence of an epoch comes from: the index of its shard, the starts of its parts in
+        the shard's stream, and their lengths in tokens. Empty parts are left out.
         """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         pairs, row = self.shards[number], sequence - int(self.starts[number])
@@ -120,10 +120,10 @@ class PairPacking:
         batch: Batch,
         specials: Mapping[str, int],
     ) -> None:
-        """Write `sequences` of shard `number` into `rows` of a batch with token types and labels.
+        """Write `sequences` of shard `number` into `rows` of a batch, with token types and labels.
 
-        Labels are 0 if B follows A, 1 if it comes from elsewhere (`transformers.BertForPreTraining`), -100
-        for none. A is segment 0, B segment 1.
+        Labels are 0 if B follows A, 1 if B comes from elsewhere (as in `transformers.BertForPreTraining`),
+        and -100 for no label. A is segment 0, B segment 1.
         """
         assert batch.token_types is not None
         assert batch.labels is not None
@@ -142,7 +142,7 @@ def pair_shard(
     packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
 ) -> SentencePairs:
     """Load the pairs of a shard from the cache if they are there and intact; otherwise open the shard with
-    `shard`.
+    `shard` and compute them.
     """
     single, marks = packing == "sentence_pairs", frame.marks
     depends = {
@@ -177,9 +177,11 @@ def pair_sentences(
     exchanges: int,
     seed: int,
 ) -> SentencePairs:
-    """Compute the rows of a shard, whose arrays are those of `pipelines.contracts.shard_set.Shard` and whose
-    documents have `marks` marks in the stream. With `single`, each part is one sentence, otherwise as many as
-    fit. With 0 `exchanges`, every row keeps its own B.
+    """Compute the rows of a shard. The arrays are those of `pipelines.contracts.shard_set.Shard`. Each
+    document has `marks` marks in the stream.
+
+    With `single`, each part is one sentence; otherwise a row takes as many sentences as fit. With 0
+    `exchanges`, every row keeps its own B.
     """
     room = length - MARKS
     # An upper bound on the number of rows: every row takes a sentence or is full.
@@ -221,12 +223,12 @@ def _match(
     other: np.ndarray,
     second: np.ndarray,
 ) -> None:
-    """Match the rows of `order`, which ascends by `cut` and by the `sizes` [rows] of their B.
+    """Match the rows of `order`, which is sorted by `cut`, then by the length of B (`sizes` [rows]).
 
-    A row is matched with the next one of another document, with the same `cut`, and at most `apart` tokens
-    longer. Of every two consecutive matches, one swaps its B's; `coins` [rows] are uniform numbers that
-    choose which. `second` becomes the length of the shorter B, or minus the row's own for a row without a
-    match.
+    A row is matched with the next unmatched row of another document that has the same `cut` and a B at most
+    `apart` tokens longer. Of every two consecutive matches, one swaps its B's; `coins` [rows] are uniform
+    numbers that choose which. `second` becomes the length of the shorter B. In a row without a match, it
+    becomes minus the length of the row's own B.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0
@@ -265,8 +267,8 @@ def _cut(
     sizes: np.ndarray,
     document: np.ndarray,
 ) -> int:
-    """Write the rows of a shard and return their number. `divisions` [rows] are uniform numbers that choose
-    where a row is divided.
+    """Write the rows of a shard and return the number of rows. `divisions` [rows] are uniform numbers that
+    choose where a row is divided.
     """
     most = np.int64(0)
     for d in range(len(offsets) - 1):
@@ -297,8 +299,8 @@ def _cut(
 
 @kernel(nogil=True)
 def _sentence_ends(sentences: np.ndarray, size: int, ends: np.ndarray) -> int:
-    """Write the ends of the sentences of a document of `size` tokens and return their number. Empty sentences
-    do not count.
+    """Write the ends of the sentences of a document of `size` tokens and return the number of sentences.
+    Empty sentences do not count.
     """
     count = 0
     for start in sentences:
@@ -329,8 +331,8 @@ def write_pairs(
     """Write `<cls> A <sep> B <sep>` (`<cls> A <sep>` if B is empty) into each of `rows`, and its length into
     `filled`.
 
-    A and B are `sizes` [rows, 2] of `tokens` from `starts` [rows, 2] on. The five arrays are [all rows,
-    length].
+    `starts` and `sizes`, both [rows, 2], give the first index and the number of the `tokens` of A and of B.
+    The last five arrays are [all rows, length].
     """
     for i in range(len(rows)):
         row, column = rows[i], 1

@@ -1,5 +1,5 @@
-"""Sequences that end at sentence ends (RoBERTa: Liu et al., 2019, section 4.2), and the sentence starts in
-rows.
+"""Cut sequences at the ends of sentences (RoBERTa: Liu et al., 2019, section 4.2), and mark where sentences
+begin in rows.
 
 A sentence is cut only if it is longer than a sequence. `full_sentences` continue from one document into the
 next; `doc_sentences` end with their document. The mark before a document belongs to its first sentence, the
@@ -27,10 +27,11 @@ def cut_at_sentences(
     """Return the stream positions at which the sequences of a shard begin, followed by the end of its stream:
     int64 [sequences + 1].
 
-    Arrays are those of `pipelines.contracts.shard_set.Shard`. A document has `marks` marks, `lead` of them
-    before it. A sequence takes as many whole sentences as fit in `length` tokens; with `across`, they may
-    come from several documents. `needed` and `positions` are those of a `trainers.rows.batch.Room`; `needed`
-    is empty if documents take only as many positions as they have tokens.
+    The first three arrays are those of `pipelines.contracts.shard_set.Shard`. A document has `marks` marks,
+    `lead` of them before it. A sequence takes as many whole sentences as fit in `length` tokens; with
+    `across`, they may come from several documents. `needed` and `positions` are those of a
+    `trainers.rows.batch.Room`; `needed` is empty if documents take only as many positions as they have
+    tokens.
     """
     total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
     # An upper bound: two neighbouring sequences together have more than `length` tokens. The end of a
@@ -69,8 +70,8 @@ def cut_at_sentences(
 
 @kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Return the number of positions that a document needs from `start` to `end`. Its tokens begin at stream
-    position `text`.
+    """Return the number of positions that the part of a document from `start` to `end` needs. The document's
+    tokens begin at stream position `text`.
     """
     return needed[max(0, end - max(start, text))] if end > start else 0
 
@@ -88,8 +89,8 @@ def mark_sentences(
     marks: int,
     begins: np.ndarray,
 ) -> None:
-    """Set `begins` [all rows, length] at the sentence starts among the positions that `packing.pack` is about
-    to write for the same arguments, and at the first position of every document or part of one.
+    """Set `begins` [all rows, length] where sentences start among the positions that `packing.pack` is about
+    to write for the same arguments, and at the first position of every document or part of a document.
 
     The mark before a document counts as the start of its first sentence. The first token of that sentence is
     then not marked.

@@ -1,14 +1,15 @@
 """Packings: ways to cut the stream of a shard into sequences other than equal slices.
 
-concatenate     documents end to end, cut where a sequence is full (`trainers.rows.concatenation`)
-best_fit        documents where they fit best, with padding (`trainers.rows.best_fit`)
-documents       one document per sequence; longer ones are cut into whole sequences and a remainder
-full_sentences  whole sentences until the sequence is full, across documents (`trainers.rows.sentences`)
-doc_sentences   the same, but ending with the document
+    concatenate     documents end to end, cut where a sequence is full (`trainers.rows.concatenation`)
+    best_fit        documents where they fit best, with padding (`trainers.rows.best_fit`)
+    documents       one document per sequence; longer ones are cut into whole sequences and a remainder
+    full_sentences  whole sentences until the sequence is full, across documents (`trainers.rows.sentences`)
+    doc_sentences   the same, but a sequence also ends where its document ends
 
-Every position of the stream is in one sequence. If an objective adds marks to each document, a sequence holds
-the documents that fit in a row with their marks (`trainers.rows.batch.Room`). The result is kept in the local
-cache under the checksum of the shard and everything else it depends on.
+Every position of the stream is in exactly one sequence. If an objective adds marks to each document, a
+sequence contains as many documents as fit in a row together with their marks (`trainers.rows.batch.Room`).
+The result is kept in the local cache, under a digest of the checksum of the shard and everything else that it
+depends on.
 """
 
 from collections.abc import Callable
@@ -34,8 +35,9 @@ SENTENCE_PACKINGS = ("full_sentences", "doc_sentences")
 
 @dataclass(frozen=True)
 class SequenceRows:
-    """The sequences of a shard. Piece p covers `counts[p]` positions of the shard's stream from `starts[p]`
-    on; sequence r consists of the pieces from `first[r]` to `first[r + 1]`.
+    """The sequences of a shard, made of pieces of its stream. Piece p is `counts[p]` positions of the stream
+    from `starts[p]` on. Sequence r consists of the pieces from `first[r]` up to, but not including, `first[r
+    + 1]`.
     """
 
     first: np.ndarray
@@ -44,7 +46,7 @@ class SequenceRows:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The number of tokens of each sequence."""
+        """The number of stream positions in each sequence."""
         if not len(self.counts):
             return np.empty(0, np.int64)
         sizes: np.ndarray = np.add.reduceat(self.counts, self.first[:-1])
@@ -53,24 +55,24 @@ class SequenceRows:
 
 @dataclass(frozen=True)
 class Packing:
-    """The sequences of a source: those of its first shard, then those of the next, and so on."""
+    """The sequences of a source: those of its first shard, then those of its second, and so on."""
 
     shards: tuple[SequenceRows, ...]
     added_marks: ClassVar[int] = 0  # marks added to a row beyond those of the stream
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The number of the first sequence of each shard, followed by the number of sequences."""
+        """The index of each shard's first sequence, followed by the number of sequences."""
         return np.array(list(accumulate((len(rows.first) - 1 for rows in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The number of tokens of each sequence of the source."""
+        """The number of stream positions in each sequence of the source."""
         return np.concatenate([np.empty(0, np.int64), *(rows.sizes for rows in self.shards)])
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return (shard, starts of its pieces in the shard's stream, their positions) of a sequence. They are
-        the same in every epoch.
+        """Return where a sequence comes from: the index of its shard, the starts of its pieces in the shard's
+        stream, and the number of positions in each piece. These are the same in every epoch.
         """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         rows, inside = self.shards[number], sequence - int(self.starts[number])
@@ -78,8 +80,9 @@ class Packing:
         return number, rows.starts[pieces], rows.counts[pieces]
 
     def pieces(self, number: int, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (index into `sequences`, start, count) of all pieces of sequences of shard `number`, in
-        order.
+        """Return three arrays over all pieces of `sequences`, in order: the index into `sequences` of the
+        piece's sequence, the start of the piece, and its number of positions. All sequences are of shard
+        `number`.
         """
         rows, inside = self.shards[number], sequences - self.starts[number]
         begins, many = rows.first[inside], rows.first[inside + 1] - rows.first[inside]
@@ -97,7 +100,9 @@ def pack_shard(
     room: Room | None = None,
 ) -> SequenceRows:
     """Load the sequences of a shard from the cache if they are there and intact; otherwise open the shard
-    with `shard`. With a `room` of length `length`, an objective adds marks to each document.
+    with `shard` and compute them.
+
+    `room` is given if an objective adds marks to each document; its length must be `length`.
     """
     assert room is None or (room.length == length and frame.after is None)
     marks, lead = frame.marks, int(frame.before is not None)

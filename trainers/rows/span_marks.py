@@ -1,4 +1,4 @@
-"""The spans of documents in rows."""
+"""Mark the spans of documents in rows."""
 
 import numpy as np
 
@@ -19,10 +19,11 @@ def mark_spans(
     marks: int,
     marked: np.ndarray,
 ) -> None:
-    """Write (number of the span in its document, type) to `marked` [all rows, length, 2] at the tokens of spans among the
-    positions that `packing.pack` is about to write for the same arguments. A span that is cut off there is left out.
+    """Write (number of the span in its document, type) to `marked` [all rows, length, 2] for the tokens of
+    spans among the positions that `packing.pack` is about to write for the same arguments. A span of which a
+    part lies outside these positions is left out.
 
-    Arrays are those of `pipelines.contracts.shard_set.Shard`.
+    The first three arrays are those of `pipelines.contracts.shard_set.Shard`.
     """
     length, columns = marked.shape[1], filled.copy()
     for i in range(len(rows)):

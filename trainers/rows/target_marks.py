@@ -1,4 +1,4 @@
-"""The targets of pairs in rows."""
+"""Mark the targets of pairs in rows."""
 
 import numpy as np
 
@@ -18,10 +18,11 @@ def mark_targets(
     marks: int,
     marked: np.ndarray,
 ) -> None:
-    """Set `marked`, bool [all rows, length], at the tokens of targets among the positions that `packing.pack` is about to write
-    for the same arguments. The part of a target that continues from an earlier row is marked too.
+    """Set `marked`, bool [all rows, length], for the tokens of targets among the positions that
+    `packing.pack` is about to write for the same arguments. If a target continues from an earlier row, its
+    tokens in this row are marked too.
 
-    Arrays are those of `pipelines.contracts.shard_set.Shard`.
+    `offsets` and `targets` are those of `pipelines.contracts.shard_set.Shard`.
     """
     length, columns = marked.shape[1], filled.copy()
     for i in range(len(rows)):

@@ -1,4 +1,4 @@
-"""The predictions of a task's head as arrays: collect them from batches on many workers in the order of the
+"""Collect the predictions of a task's head, from batches on many workers, into arrays in the order of the
 inputs.
 """
 
@@ -14,11 +14,12 @@ from trainers.rows.batch import Batch
 class TaskOutputs:
     """The outputs of a task's head for n inputs, before any softmax.
 
-    `numbers`, int64 [n] and ascending, are the inputs' `TaskTargets.number`. `scores`, fp32, are [n, classes]
-    for classify and [n] for regress. Other kinds have several scores for each input i, in rows `offsets[i]`
-    to `offsets[i + 1]` (int64 [n + 1]): [m] for its candidates (choose), [m, tags] for the positions that
-    belong to it (tag), and [m, 2], start and end, for the positions that an answer may cover and that of no
-    answer (span), in the order of the row.
+    `numbers`, int64 [n] and ascending, are the `TaskTargets.number` of the inputs. `scores`, fp32, are [n,
+    classes] for classify and [n] for regress. The other kinds have several scores for each input i: rows
+    `offsets[i]` up to `offsets[i + 1]` (int64 [n + 1]) of `scores`, in the order in which they appear in the
+    batch. For choose, `scores` are [m], one per candidate. For tag, they are [m, tags], one row per position
+    that belongs to an input. For span, they are [m, 2], the scores as start and as end, one row per position
+    that an answer may cover, including the position that means no answer.
     """
 
     numbers: np.ndarray
@@ -27,7 +28,7 @@ class TaskOutputs:
 
 
 def outputs_of(kind: str, predicted: np.ndarray, batch: Batch) -> TaskOutputs:
-    """Return the outputs of one batch, given what its head `predicted`
+    """Return the outputs of one batch, given the predictions of its head
     (`models.heads.task_head.TaskHead.forward`).
     """
     task = batch.task
@@ -59,8 +60,8 @@ def join_outputs(parts: Sequence[TaskOutputs]) -> TaskOutputs:
 
 
 def _grouped(numbers: np.ndarray, scores: np.ndarray, group: np.ndarray) -> TaskOutputs:
-    """Return the outputs of inputs with several scores. `group` [m] is the index, 0 to n - 1, of the input of
-    each score.
+    """Return the outputs of inputs that have several scores each. `group` [m] is the index, 0 to n - 1, of
+    the input that each score belongs to.
     """
     offsets = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(numbers)))])
     return TaskOutputs(numbers, scores[np.argsort(group, kind="stable")], offsets)

@@ -1,15 +1,18 @@
 """Checkpoints: fp32 weights and optimizer moments as safetensors, published atomically, verified on read.
 
-`checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors`, `ledger.json` (the run's
-ledger after the step, see `trainers.runs.ledger`) and, written last, `checkpoint.json` with the checksums of
-the others, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it depends
-on the ZeRO stage or the world size, so a run can resume with others. The state of the data is the step,
-because the order of samples is a function of their number; `order` only saves replaying it from the start.
-Random generators need no state: the dropout masks are a function of the step, the worker, the micro-batch and the
-window of its rows. A recurrent model has none either: what it carries from window to window ends with the step.
+`checkpoints/step-00000100/` contains `model.safetensors`, `optimizer.safetensors`, `ledger.json` (the run's
+ledger after the step, see `trainers.runs.ledger`) and `checkpoint.json`. The record `checkpoint.json` is
+written last; it has the checksums of the other files, the step, and the fingerprints of code, configuration,
+corpus and tokenizer.
 
-One rename publishes a checkpoint. The one that it replaces is removed only afterwards, so a good checkpoint
-exists at every moment. A second checkpoint of the same step is `step-00000100.2/`.
+No tensor in a checkpoint depends on the ZeRO stage or the world size, so a run can resume with different
+ones. The state of the data is the step, because every sample is a function of its number; `order` only saves
+replaying the order from the start. Random generators need no state: the dropout masks are a function of the
+seed, the step, the worker, the micro-batch and the window of its rows. Nor is the state of recurrent models
+stored: what they carry from window to window ends with the step.
+
+One rename publishes a checkpoint. The checkpoint that it replaces is removed only afterwards, so a good
+checkpoint exists at every moment. A second checkpoint of the same step is `step-00000100.2/`.
 """
 
 import errno
@@ -47,8 +50,8 @@ ALONE = ParallelLayout(workers=1, micro_batch=1)
 
 @dataclass(frozen=True)
 class Best:
-    """The step with the best `value` of a fine-tuning run's first metric, and the number of validations since
-    then.
+    """The best validation of a fine-tuning run: its `step`, the `value` of the task's first metric (minus the
+    loss if the model answers in text), and the number of validations since then.
     """
 
     step: int
@@ -58,8 +61,8 @@ class Best:
 
 @dataclass(frozen=True)
 class Averaging:
-    """The validation losses of a run with `asgd` up to the one that began averaging, and the number of updates averaged
-    since; None before.
+    """The state of averaging in a run with `asgd`: the validation losses up to the one that began averaging,
+    and the number of updates averaged since then (None before).
     """
 
     losses: tuple[float, ...] = ()
@@ -70,11 +73,12 @@ class Averaging:
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
-    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite. The optimizer has
-    made `updates`, those of a parent whose state was kept included (None in checkpoints of before 2026-11-28).
-    `split` is the layout of the workers in the last step, `order` the state of `trainers.data.order`. `best`
-    is set in fine-tuning runs, `online_weights` in runs whose weights of domains change (`training.online_weights`),
-    `averaging` with averaged SGD, where the weights are the averages.
+    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite. The
+    optimizer has made `updates` updates, including the updates of a parent whose optimizer state was kept
+    (None in checkpoints written before 2026-11-28). `split` is the layout of the workers in the last step,
+    `order` the state of `trainers.data.order`. `best` is set in fine-tuning runs, `online_weights` in runs
+    with online weights of domains (`training.weighting`), and `averaging` with averaged SGD, whose
+    checkpoints have the averages as weights.
     """
 
     path: LocalPath
@@ -109,8 +113,8 @@ def save(
     averaging: Averaging | None = None,
     updates: int | None = None,
 ) -> LocalPath:
-    """Publish a checkpoint after `step` steps. Keep the newest `keep`, those at multiples of `keep_every`,
-    and `best`.
+    """Publish a checkpoint after `step` steps. Keep the newest `keep` checkpoints, those at multiples of
+    `keep_every`, and `best`.
 
     Checkpoints of later steps are removed too: they were corrupt when the run resumed from an earlier one,
     and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
@@ -118,8 +122,8 @@ def save(
 
     `check` raises an error if other workers have taken over the run. Only files that existed before `check`
     passed are removed, so the files of those workers are safe. `state` yields (parameter name, {"weight":
-    tensor, moment: tensor, ...}). Raises UserError if the disk is full; earlier checkpoints are then
-    untouched.
+    tensor, moment: tensor, ...}). Raises UserError if the checkpoint cannot be written, for example because
+    the disk is full; earlier checkpoints are then untouched.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -191,7 +195,9 @@ def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
 
 
 def _publish(attempt: LocalPath, step: int) -> LocalPath:
-    """Rename an attempt to a free name. Retry if a worker that was believed to be dead takes the name first."""
+    """Rename an attempt to a free name and return the new path. Try again if another worker, which was
+    believed to be dead, takes the name first.
+    """
     while True:
         final = _name(attempt.parent, step)
         try:
@@ -203,13 +209,15 @@ def _publish(attempt: LocalPath, step: int) -> LocalPath:
 
 
 def _name(parent: LocalPath, step: int) -> LocalPath:
-    """Return the free name for a checkpoint of `step`."""
+    """Return a free path for a checkpoint of `step`."""
     before = [attempt for its, attempt, _ in _steps(parent) if its == step]
     return parent / (f"step-{step:08d}" + (f".{max(before) + 1}" if before else ""))
 
 
 def load(path: LocalPath) -> Checkpoint:
-    """Load a checkpoint after verifying every file. Raises CorruptFileError, which names the defect."""
+    """Return the checkpoint at `path` after verifying every file. Raises CorruptFileError, which names the
+    defect.
+    """
     try:
         record = read_json(path / RECORD, f"remove {path}")
     except FileNotFoundError:
@@ -229,10 +237,10 @@ def load(path: LocalPath) -> Checkpoint:
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run, up to step `last` if given; None if the run has no
-    checkpoint. `warn` is called with a message for each corrupt one.
+    """Return the newest intact checkpoint of a run, up to step `last` if given; None if there is no
+    checkpoint. `warn` is called with a message for each corrupt checkpoint.
 
-    Raises UserError if all checkpoints are corrupt, because starting again silently would hide the loss.
+    Raises UserError if all checkpoints are corrupt, because silently starting again would hide the loss.
     """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:
@@ -244,7 +252,7 @@ def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None)
 
 def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
     """Return the checkpoint that export and prediction use: the best of a fine-tuning run, otherwise the
-    newest. None if there is none. Raises CorruptFileError if the best is missing or damaged.
+    newest. None if there is no checkpoint. Raises CorruptFileError if the best is missing or damaged.
     """
     latest = newest(run, warn)
     if latest is None or latest.best is None or latest.best.step == latest.step:
@@ -256,8 +264,8 @@ def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Any]] | None:
-    """Read the newest intact checkpoint and its weights, as `newest` and `read_weights` do, even while the
-    run trains.
+    """Read the newest intact checkpoint and its weights, as `newest` and `read_weights` do. This works even
+    while the run trains. None if there is no checkpoint.
     """
     while (intact := newest(run, warn)) is not None:
         try:
@@ -268,8 +276,8 @@ def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint
 
 
 def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run up to `step`, or if there is none, the first one after
-    `step`. `warn` and the errors are those of `newest`.
+    """Return the newest intact checkpoint of a run up to `step` or, if there is none, the first one after
+    `step`. `warn` and the errors are as for `newest`.
     """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:
@@ -375,8 +383,9 @@ def _remove_old(
     keep_every: int,
     best: Best | None,
 ) -> None:
-    """Remove those of `published`, sorted from the newest, that `save` does not keep. Each gets a temporary name first, so
-    that a kill leaves no part of a checkpoint, only what the next `save` removes.
+    """Remove those of the checkpoints `published`, sorted from the newest, that `save` does not keep. Each is
+    first renamed to a temporary name. A process that is killed therefore leaves no partial checkpoint, only
+    files that the next `save` removes.
     """
     replaced = [path for its, _, path in published if its > step or (its == step and path != last)]
     pinned = best.step if best else None

@@ -1,7 +1,7 @@
-"""Exclude documents from the loss of a run. They stay where they are in the rows, but no other document
-attends to them and their loss weight is 0.
+"""Exclude documents from the loss of a run. They keep their places in the rows, but no other document attends
+to them and their loss weight is 0.
 
-`excluded.json` in the run's directory holds their ids, so that the run also excludes them after a resume.
+`excluded.json` in the run's directory contains their ids, so that the run also excludes them after a resume.
 """
 
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Read a run's log: the measurements without those that a resume repeated, and new events as they are
+"""Read a run's log: past events without the measurements that a resume repeated, and new events as they are
 written.
 """
 
@@ -14,11 +14,11 @@ _INTERVAL = 0.3  # seconds between two reads of a growing log
 
 
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `events` without the measurements that a later part of the run repeated: those of steps after
-    the one from which that part resumed.
+    """Return `events` without the measurements that a later part of the run repeated: when a part resumes
+    from a step, the earlier measurements of all later steps are dropped.
 
-    A worker that was suspended between its look for another attempt and its line in the log may write that line after
-    others have continued the run: the start of an earlier attempt, or a step that is there already. It is left out.
+    A suspended worker may write a line to the log after other workers have continued the run: the start of an
+    earlier attempt, or a measurement of a step that is already there. Such lines are left out.
     """
     kept: list[dict[str, Any]] = []
     measured: set[tuple[str, int]] = set()
@@ -40,7 +40,7 @@ def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def follow(path: Path, start: int, stop: threading.Event) -> Iterator[dict[str, Any]]:
     """Yield the events after byte `start` of `path` as they are written. Once `stop` is set, yield the
-    remaining ones and end.
+    remaining events and end.
     """
     rest = b""
     while True:

@@ -18,8 +18,8 @@ class DataReader:
     """The functions that read the data of one kind of job. They take a resolved job of that kind.
 
     `corpus` opens the job's data. `training` returns the training samples in order, with the loss of excluded
-    documents masked; `validation` the held-out rows; `documents` the documents on which bits per byte are
-    measured, or None.
+    documents masked. `validation` returns the held-out rows. `documents` returns the documents on which bits
+    per byte are measured, or None.
     """
 
     corpus: Callable[[Any], JobCorpus]

@@ -1,9 +1,9 @@
-"""A run's ledger, `ledger.json`: the tokens that its steps have read of each source, and those that the
-mixture requested.
+"""A run's ledger, `ledger.json`: the tokens that its steps have read from each source, and the tokens that
+the mixture requested.
 
 Each checkpoint contains the ledger of its step; `RUN/ledger.json` is a copy of the newest one. If a run
 continues its parent's data, its ledger counts the parent's sequences too. The corpus, `resolved.yaml` and the
-ledger determine every sequence read, because the order of samples is a function of their number.
+ledger determine every sequence read, because every sample is a function of its number.
 """
 
 from typing import Any
@@ -68,7 +68,7 @@ def read_ledger(run: LocalPath) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """Return the ledger's entries by source, `seen`, as a line: for each source, the tokens read and
+    """Format the ledger's entries by source, `seen`, as a line: for each source, the tokens read and
     requested, the epochs, and the share of padding.
     """
     return "; ".join(

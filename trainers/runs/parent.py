@@ -2,10 +2,10 @@
 export, or a Hugging Face directory.
 
 Nothing is downloaded, no code of the directory runs, and only safetensors are read. The new run records its
-parent in `run.json` and in its ledger. Until it has a checkpoint of its own, it needs the parent's files
-unchanged and in the same location. A fine-tuning run needs its base until it ends. If its method freezes the
-base, it needs the base for as long as it is used, because its checkpoints hold only the trained parameters. A
-parent that is still training knows nothing of this: it deletes checkpoints according to its
+parent in `run.json` and in its ledger. Until its first checkpoint, it needs the parent's files unchanged and
+in the same location. A fine-tuning run needs its base until it ends. If its method freezes the base, the base
+is needed for as long as the run is used, because the run's checkpoints contain only the trained parameters. A
+parent that is still training does not take this into account: it deletes checkpoints according to its
 `checkpoints.keep`.
 """
 
@@ -28,8 +28,8 @@ from trainers.runs.job_data import reader_of
 
 
 def kind_of(path: LocalPath) -> str:
-    """Return whether `path` is a `run`, an `export` or `hugging_face`. Raises UserError if it is none of
-    them.
+    """Return the kind of the parent at `path`: `run`, `export` or `hugging_face`. Raises UserError if it is
+    none of these.
     """
     for kind, file in (("run", "run.json"), ("export", "gristmill.json"), ("hugging_face", "config.json")):
         if (path / file).is_file():
@@ -41,8 +41,8 @@ def kind_of(path: LocalPath) -> str:
 
 
 def settle(init: Init) -> Init:
-    """Return `init` with an absolute path and, if that is a run, the step of the checkpoint to begin from.
-    Raises ConfigError if a field does not apply to this kind of parent.
+    """Return `init` with an absolute path and, if the path is a run, the step of the checkpoint to begin
+    from. Raises ConfigError if a field does not apply to this kind of parent.
     """
     path = parse_local(init.path, "init.path").resolve()
     kind = kind_of(path)
@@ -55,8 +55,9 @@ def settle(init: Init) -> Init:
 
 
 def settle_reference(weighting: GroupDRO, corpus: JobCorpus) -> GroupDRO:
-    """Return the settings of group DRO with the absolute path of the reference and the digest of its checkpoint. Raises
-    UserError if it is no export, has another tokenizer, or has changed since the digest was computed.
+    """Return the settings of group DRO with the absolute path of the reference and the digest of its
+    checkpoint. Raises UserError if the reference is not an export, has another tokenizer, or has changed
+    since the digest was computed.
     """
     path = parse_local(weighting.reference, "online_weights.reference").resolve()
     if not (path / "gristmill.json").is_file():
@@ -80,8 +81,8 @@ def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str)
 
 
 def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
-    """Return the checkpoint of a run at `step`; None means the one that `checkpoint.pick` returns. Raises
-    UserError if the run does not have it.
+    """Return the checkpoint of a run at `step`; None means the checkpoint that `checkpoint.pick` returns.
+    Raises UserError if the run does not have it.
     """
     nearest = (
         checkpoint.pick(run, lambda _: None) if step is None else checkpoint.newest(run, lambda _: None, last=step)
@@ -96,8 +97,8 @@ def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
 
 
 def require_parent(record: Mapping[str, Any]) -> None:
-    """Raise UserError if the parent in a run's record (`run.json`) is gone, or the checkpoint that the run
-    began from.
+    """Raise UserError if the parent in a run's record (`run.json`), or the checkpoint that the run began
+    from, is missing.
     """
     path = LocalPath(record["path"])
     try:
@@ -150,10 +151,11 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
 
 
 def updates(run: Mapping[str, Any], found: checkpoint.Checkpoint) -> int:
-    """Return the number of optimizer updates in the moments of a checkpoint of a run, whose `run.json` is `run`.
+    """Return the number of optimizer updates behind a checkpoint of a run. `run` is the content of the run's
+    `run.json`.
 
-    The parent's updates are included if the run kept its optimizer state. A checkpoint that does not tell them has one for each
-    step that was not skipped.
+    The parent's updates are included if the run kept its optimizer state. If the checkpoint does not record
+    the number, every step that was not skipped counts as one update.
     """
     if found.updates is not None:
         return found.updates
@@ -179,7 +181,9 @@ def _check_order(config: Job, corpus: JobCorpus, parent: checkpoint.Checkpoint) 
 
 
 def parent_digest(init: Init) -> str:
-    """Return a digest of the weights from which a run with this `init` begins. Raises UserError if they are missing."""
+    """Return a digest of the weights that a run with this `init` begins with. Raises UserError if they are
+    missing.
+    """
     path = parse_local(init.path, "init.path").resolve()
     kind = kind_of(path)
     if kind == "run":
@@ -190,8 +194,9 @@ def parent_digest(init: Init) -> str:
 
 
 def read_vocabularies(path: LocalPath, corpus: JobCorpus) -> tuple[Definition, Definition]:
-    """Return the vocabularies of the parent in `path` and of the corpus, between which weights are transferred. Raises
-    UserError if the parent has no tokenizer.json, or if one of the two is not byte-level BPE that keeps every byte.
+    """Return the vocabularies of the parent in `path` and of the corpus, for a transfer of weights between
+    them. Raises UserError if the parent has no tokenizer.json, or if one of the two is not byte-level BPE
+    that keeps every byte.
     """
     if not (path / "tokenizer.json").is_file():
         raise UserError(f"init.vocabulary: {path} has no tokenizer.json; put the one that it was trained with there")
@@ -214,8 +219,8 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless the tokenizer of the corpus has the same token for every id of the tokenizer in
-    the export or Hugging Face directory `path`.
+    """Raise UserError unless the tokenizer of the corpus has the same merges as the tokenizer in the export
+    or Hugging Face directory `path`, and the same token for each of its ids.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
@@ -244,6 +249,6 @@ def weights_digest(path: Path) -> str:
 
 
 def require_unchanged(path: Path, current: str, recorded: str) -> None:
-    """Raise UserError if the checksum of a parent's weights is not what its run recorded."""
+    """Raise UserError if the checksum of a parent's weights differs from the one that its run recorded."""
     if current != recorded:
         raise UserError(f"init.path: {path} has changed since this run began; restore it, or begin another run")

@@ -15,7 +15,7 @@ from trainers.runs.training_metrics import RunMetrics
 
 class Progress:
     """Writes events to the log and shows their lines; `sinks` follow the log. Only the first worker writes.
-    On the others `path` is None and nothing is shown.
+    On the other workers `path` is None and nothing is shown.
     """
 
     def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Follower] = ()) -> None:
@@ -64,7 +64,9 @@ class Progress:
             raise UserError(f"{self._path}: could not be written ({error.strerror or error})") from error
 
     def close(self) -> None:
-        """Flush the log to the disk, and wait until the sinks have delivered everything."""
+        """Wait until the sinks have delivered everything, for at most a minute each, then flush the log to
+        the disk and close it.
+        """
         if self._log is not None:
             for sink in self._sinks:
                 sink.close(self._outcome)
@@ -108,12 +110,12 @@ def is_loss(field: str) -> bool:
 
 
 def _is_measure(field: str) -> bool:
-    """Whether a field of a step or validation event is a measure (`trainers.engine.losses`)."""
+    """Return whether a field of a step or validation event is a measure (`trainers.engine.losses`)."""
     return field.endswith(("_share", "_accuracy"))
 
 
 def _label(loss: str) -> str:
-    """Return the name of a loss for a line of text."""
+    """Return the name of a loss or measure for a line of text."""
     return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 

@@ -151,7 +151,7 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
 
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
-    """Return the layers of a head of this form that a directory has: {name in `task_head`: fp32 tensor}.
+    """Return the layers of a head of this form that a directory contains: {name in `task_head`: fp32 tensor}.
     Missing layers are left out.
     """
     from safetensors import safe_open
@@ -171,7 +171,7 @@ def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the report of `transformers` on new and unused tensors, because callers report these
+    """Suppress the report of `transformers` on new and unused tensors, because callers report missing tensors
     themselves.
     """
     from transformers.utils import logging

@@ -116,8 +116,9 @@ def check_micro_batch(config: Job) -> None:
 
 
 def _check_specials(packed: PackedCorpus) -> None:
-    """Raise ConfigError if the tokenizer lacks a special that the objective, or a part of a mixture, needs.
-    Objectives look up their specials whenever they make rows, even rows that hold only padding.
+    """Raise ConfigError if the tokenizer lacks a special token that the objective, or a member of a mixture
+    of objectives, needs. Objectives look up their special tokens whenever they make rows, even rows that hold
+    only padding.
     """
     objective, none = packed.objective, np.empty(0, np.int64)
     for _, token in objective.members():
@@ -128,8 +129,8 @@ def _check_specials(packed: PackedCorpus) -> None:
 
 
 def _mean_tokens(packed: PackedCorpus, data: Data) -> Fraction:
-    """Return the average tokens of a sequence over the sources, at their final weights. Sequences of a source
-    that is not packed count as full.
+    """Return the average number of tokens in a sequence over the sources, at their final weights. Sequences
+    of a source that is not packed count as full.
     """
     assert isinstance(data.weights, dict)
     sequences = Fraction(0)
@@ -157,8 +158,9 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
 def _budget(
     budget: TrainingBudget, data: Data, batch: BatchSize, packed_phases: Sequence[PackedCorpus], order: Order
 ) -> TrainingBudget:
-    """Return the number of steps and of the tokens that they read. For `budget.tokens`, this is the largest
-    number of steps that reads no more tokens than that.
+    """Return the budget with its number of steps and the number of tokens that these steps read, which is
+    estimated if they draw more than EXACT samples. If `budget.tokens` is given, the steps are as many as read
+    at most that many tokens.
     """
     size, nominal = (
         batch.sequences or 0,
@@ -193,8 +195,8 @@ def _budget(
 
 
 def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCorpus]) -> int:
-    """Estimate the number of tokens that `steps` steps of `size` sequences read, from the mean sequence of
-    each phase.
+    """Estimate the number of tokens that `steps` steps of `size` sequences read, from the mean tokens per
+    sequence in each phase.
     """
     total, begin = Fraction(0), 0
     for packed, until in zip(packed_phases, [*(phase.until_step for phase in data.phases), steps], strict=True):
@@ -256,7 +258,7 @@ def _weights(
     wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
     """Return the weights by domain, sorted by name. `field` is the setting that they come from, `span` the
-    number of tokens that they apply to.
+    number of tokens that they apply to. `epochs` is the limit on epochs for UniMax.
     """
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
     if not sizes:
@@ -286,7 +288,9 @@ def _weights(
 
 
 def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
-    """Raise ConfigError unless a source, or a domain at any level, has training documents."""
+    """Raise ConfigError unless `name` is a source, or a domain at any level, that has training documents.
+    `field` is the setting that names it.
+    """
     levels = sorted({level for leaf in corpus.train for level in names_above(leaf)})
     if name in levels:
         return
@@ -329,8 +333,8 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Return lines that describe what a budget reads: its phases, its sources, with a warning where documents
-    are repeated, the cost of packing, and where the mixture changes.
+    """Return lines that describe what a budget reads: the phases, the sources (with a warning where documents
+    are repeated), the cost of packing, and the points where the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
@@ -374,9 +378,9 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
 
 
 def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
-    """Return one line per source with its share of the tokens and its epochs. It warns if the source is read
-    more than once; this includes the new epoch that each of the `phases` begins. Sources that their cap stops
-    within an epoch get a second line at the end.
+    """Return one line per source with its share of the tokens and its epochs, and a warning if the source is
+    read more than once. A new phase counts as another epoch; the budget reaches `phases` phases. Each source
+    that its cap stops gets a second line at the end.
     """
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])
@@ -402,9 +406,9 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
 
 
 def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
-    """Return lines that describe what packing costs each source. Concatenation gets no line: it costs nothing
-    except at the end of a source. Marks that an objective adds to each document are not padding; their number
-    is not known here.
+    """Return lines that describe what packing costs each source. A source that is cut into sequences one
+    after another gets no line, because this costs nothing except at its end. If the objective adds marks to
+    each document, the share of padding is not given, because the number of marks is not known here.
     """
     lines = []
     packing = "documents (one in each sequence)" if config.data.packing == "documents" else config.data.packing

@@ -1,9 +1,9 @@
 """A run's directory: its identity, configuration and state.
 
-It holds `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`,
-`export/` and, when the run is finished, `report.html` and `finished.json`. `excluded.json` holds the ids of
-documents with loss weight 0, `sinks.json` the ids that W&B or MLflow gave the run. A file named `stop` makes
-the run save a checkpoint and end.
+It contains `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`,
+`checkpoints/`, `export/` and, when the run is finished, `report.html` and `finished.json`. `excluded.json`
+contains the ids of documents with loss weight 0, `sinks.json` the ids of the run in W&B and MLflow. A file
+named `stop` makes the run save a checkpoint and end.
 """
 
 import json
@@ -51,8 +51,8 @@ _OF_CORPUS = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A checked run directory: whether it is new, whether it is finished, and which free fields have changed
-    since the run began.
+    """A checked run directory: whether it is new, the record of its end if it is finished, and a line for
+    each field of the configuration that differs from the one recorded (`changed`).
     """
 
     path: LocalPath
@@ -62,12 +62,13 @@ class Opened:
 
 
 def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bool = False) -> Opened:
-    """Create a run's directory, or check that an existing one began with the same configuration, corpus and
-    tokenizer.
+    """Create a run's directory, or check that an existing run began with the same corpus, tokenizer and
+    configuration, except for fields that may change within a run.
 
     Raises ConflictError that names the difference. With `another_corpus`, the run may read another corpus
     with the same tokenizer from its newest checkpoint on, with the weights given for that corpus; `run.json`
-    records the step of the change. `resolved.yaml` is written unless the run is finished.
+    records the step of the change. If the configuration has changed, `resolved.yaml` is written again, unless
+    the run is finished.
     """
     if not (path / "run.json").exists():
         # A run that was killed at its start may have left these files. They are written again.
@@ -120,8 +121,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return `init` with the parent's step that the run at `path` recorded when it began; the parent may have
-    trained further since. Unchanged if the run has not begun.
+    """Return `init` with the parent's step that the run at `path` recorded when it began, because the parent
+    may have trained further since. Return `init` unchanged if it names a step, or if the run has not begun or
+    began with other settings.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
@@ -221,7 +223,7 @@ def locked(path: LocalPath) -> Iterator[None]:
     """Lock a run's directory while the block runs. Raises ConflictError if another process trains in it, on
     this machine or another.
 
-    If this process is suspended for so long that another takes over the directory, it exits as soon as it
+    If this process is suspended so long that another process takes over the directory, it exits as soon as it
     continues, so that two processes never write the same log. Temporary files of killed processes are removed
     from the directory.
     """
@@ -242,14 +244,15 @@ def locked(path: LocalPath) -> Iterator[None]:
 
 
 class SupersededError(UserError):
-    """Other workers have taken over the run, because these were believed to be dead."""
+    """Raised when other workers have taken over the run, because these workers were believed to be dead."""
 
 
 def begin_attempt(path: LocalPath) -> str:
-    """Return a new name for the attempt that is about to start, and record it. It begins with the attempt's number.
+    """Return a new name for the attempt that is about to start, and record it. The name begins with the
+    attempt's number.
 
-    Workers of an earlier attempt may still run, on a node that was cut off or after a command was killed.
-    From now on `check_attempt` ends them.
+    Workers of an earlier attempt may still be running, on a node that was cut off or after a command was
+    killed. From now on `check_attempt` ends them.
     """
     recorded = path / _ATTEMPT
     try:
@@ -262,15 +265,13 @@ def begin_attempt(path: LocalPath) -> str:
 
 
 def attempt_number(name: str) -> int:
-    """Return the number of an attempt, from 1; 0 if its name has none, as those of earlier versions."""
+    """Return the number of an attempt, counted from 1; 0 if its name has no number, as in earlier versions."""
     number, _, rest = name.partition(".")
     return int(number) if rest else 0
 
 
 def check_attempt(path: LocalPath, name: str | None) -> None:
-    """Raise SupersededError if an attempt other than `name` has been started since. Does nothing if `name` is
-    None.
-    """
+    """Raise SupersededError if the newest attempt of the run is not `name`. Does nothing if `name` is None."""
     attempt = path / _ATTEMPT
     if name is not None and retry(attempt, attempt.read_text) != name:
         raise SupersededError(f"{path}: other workers have continued this run since these were cut off from it")

@@ -1,10 +1,10 @@
 """Sinks: copies of the measurements in `log.jsonl` in TensorBoard, Weights & Biases or MLflow.
 
-A sink follows the log in a thread of its own, so a sink that is slow, hangs or fails neither delays nor
-changes training. It first receives the part of the run's history that it lacks. After a resume, a sink that
-failed before or was just added is therefore complete. The libraries' own environment variables
-(WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others) determine where they
-write, so no configuration contains an API key.
+A sink follows the log in a separate thread, so a sink that is slow, hangs or fails neither delays nor changes
+training. It first receives the part of the run's history that it lacks. After a resume, a sink that failed
+before or was just added is therefore complete. The libraries' own environment variables (WANDB_PROJECT,
+WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others) determine where they write, so no
+configuration contains an API key.
 
 To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and to the
 extras in pyproject.toml.
@@ -94,10 +94,11 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, whose steps must increase. If a step is logged twice, the first is kept.
+    """A run of Weights & Biases, whose steps must increase. A step that an earlier part of the run has logged
+    is not logged again.
 
-    Offline, each part of a run is a directory. Directories that are not synced yet are replaced with one that
-    holds the whole history.
+    Offline, each part of a run is a directory. If none of the earlier directories has been synced or removed,
+    they are replaced by one with the whole history.
     """
 
     def __init__(self, described: Description) -> None:
@@ -117,8 +118,9 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """Return the first step for which an offline run needs a row: 0, unless earlier parts were synced or
-        removed.
+        """Return the first step for which an offline run needs a row. If earlier parts were synced or
+        removed, this is the step after the last one logged. Otherwise, it is 0, and the directories of the
+        earlier parts are removed.
         """
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
@@ -139,7 +141,9 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow at MLFLOW_TRACKING_URI. If a step is logged twice, the first is kept."""
+    """A run of MLflow at MLFLOW_TRACKING_URI. A step that an earlier part of the run has logged is not logged
+    again.
+    """
 
     def __init__(self, described: Description) -> None:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -209,8 +213,9 @@ def open_sinks(
 ) -> "list[Follower]":
     """Open the sinks of a run with its resolved configuration; `show` prints a line for each.
 
-    Raises UserError if a sink cannot be opened before the run's first step. After that, it is treated like
-    any other failure of a sink.
+    Raises UserError if a sink lacks a setting, such as the address of its server. If a sink cannot be opened
+    for another reason, UserError is raised only before the run's first step. Later the run continues without
+    that sink and reports the failure.
     """
     require_libraries(names)
     path = run / FILE
@@ -242,7 +247,7 @@ def open_sinks(
 
 
 class Follower:
-    """Passes the measurements in a run's log to one sink, in a thread of its own.
+    """Passes the measurements in a run's log to one sink, in a separate thread.
 
     If the sink is slow, training is not delayed and nothing is lost, because the log keeps what the sink
     still lacks. After a failure, which `failure` reports once, the sink receives nothing more until the run
@@ -258,8 +263,8 @@ class Follower:
         self._failure, self._told = failure, False
 
     def begin(self, log: Path) -> None:
-        """Send the measurements in the log so far, without those that a later part repeated, then new ones as
-        they are written. The event `start` is sent too.
+        """Send the sink the measurements in the log so far, except those that a later part of the run
+        repeated, and then new measurements as they are written.
         """
         self._start(log, log.stat().st_size)
 
@@ -270,7 +275,7 @@ class Follower:
             self._thread.start()
 
     def failure(self) -> str | None:
-        """Return the message of a failure, in the first call after it; otherwise None."""
+        """Return the message of a failure in the first call after it; otherwise return None."""
         if self._failure is None or self._told:
             return None
         self._told = True
@@ -302,7 +307,7 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step or validation event by metric. The names are such as `train/loss`,
+    """Return the finite numbers of a step or validation event by metric. Examples of names are `train/loss`,
     `train_loss/NAME` for a source or a level above it, and `data_FIELD/NAME` for the data read from a source.
     """
     group = _GROUPS[event["event"]]
@@ -333,8 +338,8 @@ def _is_number(value: Any) -> bool:
 def safe(name: str) -> str:
     """Return a name that every sink accepts: up to 80 letters, digits, `_`, `.` and `-`.
 
-    In any other name, other characters become `_` and a digest is appended, so that different names stay
-    different.
+    A name that is not of this form is cut to 60 characters, all of them but letters, digits, `_` and `-`
+    become `_`, and a digest is appended, so that different names stay different.
     """
     if _PLAIN.fullmatch(name):
         return name

@@ -1,10 +1,10 @@
 """The stored evaluations of a run's checkpoints: `evaluations/NAME/step-00000500.json` with the scores, and a
 Parquet file of the same name with a row per item.
 
-`trainers evaluate RUN --checkpoints` writes them. The user starts it, or training does as a process of its
-own; training and reports read the results. NAME is the suite or the tasks, followed by the settings that
-differ from the defaults. A result belongs to one checkpoint: if the checkpoint of that step has another
-checksum now, the result is ignored.
+`trainers evaluate RUN --checkpoints` writes them. The user starts this command, or training starts it in a
+separate process; training and reports read the results. NAME is the suite or the tasks, followed by the
+settings that differ from the defaults. A result belongs to one checkpoint: if the checkpoint of that step has
+another checksum now, the result is ignored.
 """
 
 import os
@@ -58,8 +58,8 @@ class StoredEvaluation:
 
 
 def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
-    """Return the settings with the directory of the tasks' files filled in. If `limit` is not set, it becomes
-    that of the suite.
+    """Return the settings with the directory of the tasks' files filled in. If `limit` is not set, the
+    suite's limit is used.
 
     Raises ConfigError for an unknown suite, and for a suite with several numbers of shots if none is chosen.
     Raises UserError if files of the suite are missing.
@@ -87,8 +87,8 @@ def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
 
 
 def versions_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the version of each score, given the scores of a `StoredEvaluation`. Those that were stored before tasks had
-    versions are of version 1.
+    """Return the version of each score, given the scores of a `StoredEvaluation`. Scores that were stored
+    before tasks had versions have version 1.
     """
     return {name: score.get("version", "1") for name, score in scores.items()}
 
@@ -99,7 +99,9 @@ def result_path(run: LocalPath, name: str, step: int) -> LocalPath:
 
 
 def read_evaluation(path: LocalPath) -> StoredEvaluation | None:
-    """Return the result in a file; None if there is none, or if it is damaged and must be repeated."""
+    """Return the result in a file; None if the file is missing, or if it is damaged or of another format and
+    the evaluation must be repeated.
+    """
     try:
         record = read_json(path)
     except (FileNotFoundError, CorruptFileError):
@@ -111,8 +113,8 @@ def read_evaluation(path: LocalPath) -> StoredEvaluation | None:
 
 
 def read_evaluations(run: LocalPath, name: str | None = None) -> list[StoredEvaluation]:
-    """Return the results of the evaluation `name` of a run, or by default of all, ordered by name and
-    step.
+    """Return the results of the evaluation `name` of a run, or by default of all its evaluations, ordered by
+    name and step.
     """
     found = []
     with suppress(FileNotFoundError):

@@ -29,8 +29,8 @@ _LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
 
 @dataclass(frozen=True)
 class MetricFit:
-    """The law of one metric with its scores. `held_out` is its agreement with test runs, None if there are
-    none.
+    """The law chosen for one metric, with its scores. `censored` is the number of censored runs. `held_out`
+    is the law's agreement with test runs, None without test runs.
     """
 
     metric: str
@@ -42,8 +42,8 @@ class MetricFit:
 
 
 def laws_of(names: Sequence[str]) -> list[Law]:
-    """Return the laws `names`. Raises ConfigError for an unknown name, UserError if a law needs a missing
-    library.
+    """Return the laws with the given names. Raises ConfigError for an unknown name, and UserError if a law
+    needs a library that is not installed.
     """
     for name in names:
         if name not in LAWS:
@@ -52,14 +52,16 @@ def laws_of(names: Sequence[str]) -> list[Law]:
     return [LAWS[name] for name in names]
 
 
-@single_threaded()
 def sized(laws: Sequence[Law], table: RunTable) -> list[Law]:
-    """Return the laws, extended by the sizes of the runs (`SizedLaw`) if `table` has any."""
+    """Return the laws, each extended by the sizes of the runs (`SizedLaw`) if `table` has sizes."""
     return [SizedLaw(law, len(table.size_names)) if table.size_names else law for law in laws]
 
 
+@single_threaded()
 def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law]:
-    """Return the best of `laws` for each metric of `table`. Raises ConfigError if a law needs more runs."""
+    """Return the best of `laws` for each metric of `table`. Raises ConfigError if the table has too few runs
+    for a law.
+    """
     for law in laws:
         table.require_runs(law.name, max(_LEAST_SCORED, law.minimum_runs(table.features.shape[1]) + 1))
     columns = zip(table.values.T, table.censored.T, strict=True)

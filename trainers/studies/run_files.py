@@ -22,8 +22,8 @@ ITEM = "item"
 
 @dataclass(frozen=True)
 class RunColumns:
-    """The content of a file: `keys` has the names of its runs in each key column, and `values` [runs,
-    columns] the numbers of the other columns, NaN for an empty or infinite cell.
+    """The content of a file. `keys` has the names of its runs in each key column. `values` [runs, columns]
+    has the numbers of the other columns, NaN for an empty or infinite cell.
     """
 
     keys: dict[str, tuple[str, ...]]
@@ -33,11 +33,11 @@ class RunColumns:
 
 def read_run_columns(path: Path, key: str | None = None, columns: Collection[str] = ()) -> RunColumns:
     """Read a file. Its runs are named by the column `key` or, by default, by the leading columns that are in
-    KEYS. Of the other columns, `columns` are read, or all if it is empty.
+    KEYS. Of the other columns, only `columns` are read, or all of them if `columns` is empty.
 
     In a file with a row per item, the value of a run is the mean over the items that have a value in at least
-    one run; if the run lacks a value for one of these items, it is NaN. Raises ConfigError if the file is not
-    of this form.
+    one run. If the run itself lacks a value for one of these items, its mean is NaN. Raises ConfigError if
+    the file is not of this form.
     """
     header, rows = _cells(path)
     places = _key_places(path, header, key)

@@ -56,7 +56,7 @@ class RunTable:
         return digest([*names, sha256(self.features.tobytes() + self.values.tobytes()).hexdigest()])
 
     def select(self, metrics: Sequence[str]) -> "RunTable":
-        """Return the table with only `metrics`. Raises ConfigError for a metric that it lacks."""
+        """Return the table with only `metrics`. Raises ConfigError for a metric that the table lacks."""
         for name in metrics:
             if name not in self.metrics:
                 raise ConfigError(f"--metric: got {name!r}, the table has {listed(self.metrics)}")
@@ -86,11 +86,12 @@ def read_run_table(
 ) -> RunTable:
     """Read the mixtures and the metrics of runs. `normalise` divides each mixture by its sum. `key` is the
     column that names runs (default: the first of KEYS that both files begin with), and `chosen` are the
-    metrics to read (default: all). `target` maps the columns of `ratios` that are sizes of the runs, not
-    domains, to the size of the target.
+    metrics to read (default: all). `target` maps each column of `ratios` that is a size of the runs, and not
+    a domain, to the size of the target.
 
-    A metric that is empty, `nan` or infinite is censored. Raises ConfigError for a file that is not such a
-    table, for a run that only one file has, and for a mixture that does not sum to 1.
+    A metric that is empty, `nan` or infinite is censored. Raises ConfigError for a file that is not of the
+    expected form, for a run that only one file has, and for a mixture that does not sum to 1 unless
+    `normalise` is set.
     """
     shares, scores = read_run_columns(ratios, key), read_run_columns(metrics, key, chosen)
     if key is None:
@@ -114,8 +115,8 @@ def read_run_table(
 
 
 def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) -> tuple[RunColumns, np.ndarray | None]:
-    """Return the columns that are domains, and log(size / size of the target) of the others, [runs, sizes];
-    None without sizes.
+    """Return the columns that are domains and, from the other columns, log(size / size of the target), [runs,
+    sizes], or None without sizes.
     """
     if not target:
         return shares, None
@@ -136,7 +137,7 @@ def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) ->
 
 def _common_key(ratios: Path, shares: RunColumns, metrics: Path, scores: RunColumns) -> str:
     """Return the name of the key that joins two files. Raises ConfigError if there is none, if its values are
-    not unique in both files, or if a key of one file is a column of numbers in the other.
+    not unique in both files, or if a key column of one file is a column of numbers in the other.
     """
     for file, keys, other, columns in ((ratios, shares, metrics, scores), (metrics, scores, ratios, shares)):
         if both := [name for name in keys.keys if name in columns.columns]:

@@ -1,9 +1,9 @@
-"""Choose settings of fine-tuning by their scores on the dev split.
+"""Choose fine-tuning settings by their scores on the dev split.
 
     grid -> a run per setting and seed, predicts dev only -> sweep.json -> the chosen setting predicts the rest
 
-A score on the test split is unbiased only if nothing was chosen by it. Only runs of the chosen setting
-therefore predict that split.
+A score on the test split is unbiased only if the test split played no part in the choice. Only runs of the
+chosen setting therefore predict that split.
 """
 
 import itertools
@@ -34,7 +34,7 @@ _WORD = re.compile(r"[\w.+-]+")
 
 @dataclass(frozen=True)
 class Setting:
-    """A point of a grid, as pairs of a field and its value in YAML."""
+    """A point of a grid, as pairs (field, value); values are YAML text."""
 
     values: tuple[tuple[str, str], ...] = ()
 
@@ -79,7 +79,7 @@ def _values(field: str, values: Any) -> list[str]:
 
 
 def require_dev(corpus: TaskCorpus) -> None:
-    """Raise ConfigError unless every task has a labelled dev split, by which a setting can be chosen."""
+    """Raise ConfigError unless every task has a labelled dev split, which is needed to choose a setting."""
     for task in corpus.tasks:
         if len(corpus.splits(task)) == 1:
             raise ConfigError(
@@ -91,12 +91,13 @@ def require_dev(corpus: TaskCorpus) -> None:
 def finish_sweep(
     directory: LocalPath, runs: Mapping[Setting, Sequence[LocalPath]], show: Callable[[str], None]
 ) -> Sequence[LocalPath]:
-    """Choose a setting by the finished runs of each, one per seed. Write the choice to `sweep.json` in
-    `directory`, and predict all splits with the runs of the chosen setting. Returns these runs.
+    """Choose a setting by its finished runs, one per seed. Write the choice to `sweep.json` in `directory`,
+    and predict all splits with the runs of the chosen setting. Returns these runs.
 
     The score of a setting is the mean, over its seeds and tasks, of the task's first metric on the split that
-    its runs validate on. Of equally good settings the first is chosen. Raises ConflictError if `directory`
-    holds a choice from another grid, because that setting may have predicted the other splits already.
+    its runs validate on. Among equally good settings, the first is chosen. Raises ConflictError if
+    `directory` holds a choice from another grid, because the setting chosen there may have predicted the
+    other splits already.
     """
     if (directory / SWEEP).exists():
         record = read_json(directory / SWEEP)
@@ -159,7 +160,7 @@ def _predict_all(run: LocalPath) -> None:
 
 
 def _table(record: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a table of all settings with their scores on dev, and which was chosen."""
+    """Return the lines of a table of all settings with their scores on dev; the chosen setting is marked."""
     rows = [("", "setting", f"dev {', '.join(record['metrics'])}", "runs", "values")]
     for name, values in record["values"].items():
         mark = "*" if name == record["chosen"] else ""

@@ -19,18 +19,23 @@ class Examples:
     `texts` holds one or two arrays of n texts: (text, text_b); (question, passage) for `span`; (text,
     passage) for `choose`; for `tag`, the words joined by single spaces. `word_starts` and `word_ends` are
     flat arrays of UTF-8 byte offsets in the example's text; example i has the words from `word_offsets[i]` up
-    to `word_offsets[i + 1]`. `candidates` is flat too and is divided in the same way by `candidate_offsets`.
+    to `word_offsets[i + 1]`. `candidates` is also flat; `candidate_offsets` divides it in the same way.
 
-    Which fields hold the gold depends on the task's kind: `labels`, int64 [n], for `classify` (index into the
-    task's labels) and `choose` (number of the candidate), -100 if hidden; `values`, float64 [n], for
-    `regress`, NaN if hidden; `tags`, int64, one per word, for `tag` (index into the task's labels), -100 if
-    hidden; `spans`, for `span`, the distinct accepted (start, end) of each example in UTF-8 bytes of the
-    passage, none if the question has no answer; `targets`, the accepted texts, for `generate`, `span` and
-    `choose`. `groups`, int64 [n], is the number of each example's group; `question_accuracy` counts a group
-    as one. In `minimal_pairs` the acceptable text is candidate 0 of two; `subtasks` and `fields` name the parts of the set
-    that an example belongs to.
+    The fields that hold the gold depend on the task's kind:
 
-    `labelled` says whether gold is known. `files` are the files that were read, with sizes and checksums.
+    - `labels`, int64 [n]: index into the task's labels for `classify`, number of the candidate for `choose`; -100 if
+      hidden
+    - `values`, float64 [n]: the numbers for `regress`; NaN if hidden
+    - `tags`, int64, one per word: index into the task's labels for `tag`; -100 if hidden
+    - `spans`: for `span`, the distinct accepted (start, end) of each example in UTF-8 bytes of the passage; empty if
+      the question has no answer
+    - `targets`: the accepted texts for `generate`, `span` and `choose`
+
+    `groups`, int64 [n], is the number of each example's group; `question_accuracy` counts a group as one. In
+    `minimal_pairs`, each example has two candidates, and candidate 0 is the acceptable text; `subtasks` and
+    `fields` name the subtask and the field that each example belongs to.
+
+    `labelled` says whether the gold is known. `files` are the files that were read, with sizes and checksums.
     `own_ids` says whether the ids come from the files. `skipped` is the number of incomplete rows that were
     skipped because the task file allows it.
     """

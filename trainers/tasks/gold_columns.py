@@ -1,7 +1,7 @@
 """Read and validate the gold of examples: labels, numbers, tags and answer spans.
 
-Each function reads a column of one file. It raises UserError, with the file, the row, the value and what to
-do.
+Each function reads a column of one file. For an invalid value it raises UserError, which names the file, the
+row and the value and says what to do.
 """
 
 import math
@@ -97,8 +97,8 @@ def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np
 
 
 def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
-    """Convert the tags of a sentence to BIO. Raises UserError for a tag that cannot follow the one before
-    it.
+    """Convert the tags of a sentence to BIO. Raises UserError for a tag that does not belong to the scheme or
+    cannot follow the previous tag.
     """
     bio: list[str] = []
     previous = "O"
@@ -143,7 +143,7 @@ def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) 
 
 
 def _answer_list(answers: Any, rows: RowSet, row: int) -> list[tuple[str, int]]:
-    """Return answers as (text, start). They are given as a list of objects, or as an object of lists."""
+    """Return answers as (text, start). In the data they are either a list of objects or an object of lists."""
     try:
         if isinstance(answers, dict):
             pairs = list(zip(answers["text"], answers["answer_start"], strict=True))
@@ -162,8 +162,8 @@ def _in_bytes(passage: str, start: int, length: int) -> tuple[int, int]:
 
 
 def read_targets(rows: RowSet, layout: Layout, task: Task, role: str) -> list[list[str]]:
-    """Read the accepted texts of each example, from a column with a text or a list of texts, or from several
-    columns.
+    """Read the accepted texts of each example. They come from one column, with a text or a list of texts, or
+    from several columns.
     """
     targets = []
     for row, value in enumerate(rows.column(layout.roles[role], role)):

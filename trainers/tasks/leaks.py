@@ -15,8 +15,8 @@ from trainers.tasks.schema.task import Task
 
 @dataclass(frozen=True)
 class Leak:
-    """A leak: `count` examples of `other` have the same texts or the same id (`kind`) as an example of
-    `split`. `pair` holds the numbers of one such example in `split` and its copy in `other`.
+    """A leak: `count` examples of `other` have the same texts or the same id as an example of `split`; `kind`
+    says which. `pair` holds two indices: an example of `split`, and its copy in `other`.
     """
 
     kind: str
@@ -35,8 +35,8 @@ class Leak:
 
 
 def check_leaks(task: Task, examples: Mapping[str, Examples], data: Location | None) -> list[Leak]:
-    """Return the leaks between the splits of a task. If there are any, raises UserError with file and row of
-    one, unless the task has `leak: report`.
+    """Return the leaks between the splits of a task. If there are any and the task does not have `leak:
+    report`, raises UserError, which names the file and row of two examples that are the same.
     """
     leaks = find_leaks(examples)
     if leaks and task.leak == "refuse":
@@ -66,7 +66,9 @@ def find_leaks(examples: Mapping[str, Examples]) -> list[Leak]:
 
 
 def _keys(examples: Examples, kind: str) -> list[str] | list[bytes]:
-    """Return the key of each example that no other split may have: its id, or a hash of all its texts."""
+    """Return, for each example, the key that must not occur in another split: its id, or a hash of all its
+    texts. For ids that do not come from the files, the list is empty.
+    """
     if kind == "id":
         return examples.ids if examples.own_ids else []
     columns = [texts.to_pylist() for texts in examples.texts]

@@ -15,7 +15,7 @@ _SUITES = _SHIPPED / "suites"
 
 @dataclass(frozen=True)
 class SuiteColumn:
-    """A column of a suite: a split of a task."""
+    """A column of a suite: one split of a task."""
 
     task: str
     split: str = "dev"
@@ -23,11 +23,12 @@ class SuiteColumn:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite of tasks, with its columns in the usual order of its tables. Its score is the mean of the
-    columns' scores; a column's score is the mean of its task's metrics. In a suite for `evaluate`, a column's
-    score is the first score of its task or, with `centred`, (score - chance) / (1 - chance). Tasks are
-    evaluated with each number of `shots`, and `limit` is the number of items of each split or subtask. Both
-    can be overridden on the command line. `version` is raised with every change that changes the mean.
+    """A suite of tasks, with its columns in the usual order of its published tables. A suite's score is the
+    mean of its columns' scores, and a column's score is the mean of its task's metrics. In a suite for
+    `evaluate`, a column's score is the first score of its task or, with `centred`, (score - chance) / (1 -
+    chance). Tasks are evaluated with each number of `shots`, and `limit` is the maximum number of items of
+    each split or subtask; both can be overridden on the command line. `version` is raised with every change
+    that affects the mean.
     """
 
     columns: tuple[SuiteColumn, ...]
@@ -61,7 +62,8 @@ def is_suite(name: str) -> bool:
 
 
 def load_task(name: str, assignments: Sequence[str] = ()) -> Task:
-    """Load a shipped task by its name, or a task from a YAML file, with `a.b=value` assignments.
+    """Load a shipped task by its name, or a task from a YAML file. `assignments`, of the form `a.b=value`,
+    override its fields.
 
     Raises ConfigError for an unknown name and for an invalid file.
     """

@@ -1,4 +1,4 @@
-"""The floor of a task: the score of majority predictions, which do not depend on the example."""
+"""The floor of a task: the score of majority predictions, which are the same for every example."""
 
 from collections import Counter
 
@@ -11,9 +11,9 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
     """Return the same prediction for every example: the most common gold in `train`.
 
-    It is a label for `classify`, a tag for `tag`, the number of a candidate for `choose`, and a first
-    accepted text for `generate`. Ties are resolved in favour of the first. For `regress` it is the mean of
-    the values, and for `span` the prediction that there is no answer.
+    It is a label for `classify`, a tag for `tag`, a candidate number for `choose`, and the most common first
+    accepted text for `generate`. The first of equally common values wins. For `regress` the prediction is the
+    mean of the values, and for `span` it is that there is no answer.
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")
@@ -29,7 +29,9 @@ def majority_predictions(train: Examples, examples: Examples) -> Predictions:
 
 
 def majority_scores(train: Examples, examples: Examples) -> dict[str, float]:
-    """Score the majority predictions from `train` on `examples` in the task's metrics, except perplexity."""
+    """Return the scores of the majority predictions from `train` on `examples`, in all of the task's metrics
+    except perplexity.
+    """
     metrics = [metric for metric in examples.task.metrics if metric != "perplexity"]
     scores = score_predictions(majority_predictions(train, examples), metrics, repetitions=0)
     return {metric: score.value for metric, score in scores.items()}

@@ -1,4 +1,4 @@
-"""Write the training examples of a task as pairs of texts: a source of a corpus, whose documents they become."""
+"""Write the training examples of a task as pairs of texts, which a corpus can read as documents."""
 
 import json
 
@@ -9,10 +9,11 @@ from trainers.tasks.text_to_text import render_inputs, render_targets
 
 
 def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
-    """Write the split `train` of a task as JSON lines with the fields id, input and target, and return their number.
+    """Write the split `train` of a task as JSON lines with the fields id, input and target. Returns the
+    number of lines.
 
-    Input and target are those of fine-tuning with `encoding.text_to_text`: the task's templates, and the first accepted answer.
-    Raises UserError as `read_examples` does.
+    Input and target are the same as in fine-tuning with `encoding.text_to_text`: they are rendered from the
+    task's templates, with the first accepted answer. Raises the errors of `read_examples`.
     """
     examples = read_examples(task, "train", data)
     rows = zip(examples.ids, render_inputs(examples), render_targets(examples), strict=True)

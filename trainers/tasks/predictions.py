@@ -1,11 +1,11 @@
-"""The predictions of a split, one per example: store, score and compare them without the model.
+"""The predictions for a split, one per example: store, score and compare them without the model.
 
 The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and `score`; its schema metadata
-holds the task, the split and the model. Gold and predictions are labels for classify, numbers of candidates
-for choose, lists of labels for tag, and texts for span and generate. `score` holds one number per label or
-candidate for classify and choose; for span, the score of the answer and that of no answer. Some tasks have
-further columns: `group`, `accepted` and `text` (texts of choose), `nats` and `tokens` (the cost of the gold
-text).
+holds the task, the split and the model. Gold and predictions are labels for classify, numbers for regress,
+candidate numbers for choose, lists of labels for tag, and texts for span and generate. `score` holds one
+number per label or candidate for classify and choose; for span, it holds the score of the answer and the
+score of no answer. Some tasks have further columns: `group`, `accepted` and `text` (texts of choose), `nats`
+and `tokens` (the loss of the gold text and its number of tokens).
 """
 
 import json
@@ -39,8 +39,8 @@ class Predictions:
 
     `outcomes` holds gold and predictions in the form that metrics read, before `threshold` is applied.
     `scores` is float32 and flat; example i has the scores from `score_offsets[i]` up to `score_offsets[i +
-    1]`. With `threshold`, the empty text is predicted if the score of no answer exceeds that of the answer by
-    more than the threshold.
+    1]`. With `threshold`, the predicted text is empty if the score of no answer exceeds the score of the
+    answer by more than the threshold.
     """
 
     task: Task
@@ -58,7 +58,7 @@ class Predictions:
 
     @property
     def no_answer_scores(self) -> np.ndarray:
-        """The score of no answer minus that of the answer, float64 [n]."""
+        """The score of no answer minus the score of the answer, float64 [n]."""
         assert self.scores is not None
         pairs = self.scores.reshape(-1, 2).astype(np.float64)
         return pairs[:, 1] - pairs[:, 0]
@@ -85,10 +85,10 @@ def predictions_of(
 ) -> Predictions:
     """Return the predictions for the examples of a split. All arguments are in the order of `examples`.
 
-    `predicted` holds labels, numbers of candidates, numbers, the tags of all words, or texts, as in
-    `Examples`. `scores` holds an array per example: one number per label or candidate, or for span the scores
-    of the answer and of no answer. `nats` and `tokens` are the loss and length of the gold texts; `predicted`
-    is None if only these were measured.
+    `predicted` holds labels, candidate numbers, numbers, the tags of all words, or texts, as in `Examples`.
+    `scores` holds an array per example: one number per label or candidate, or for span the scores of the
+    answer and of no answer. `nats` and `tokens` are the loss of each gold text and its number of tokens; if
+    nothing else was measured, `predicted` is None.
     """
     task, kind = examples.task, examples.task.kind
     expected = len(examples.tags) if examples.tags is not None else len(examples)
@@ -195,7 +195,7 @@ def compare_predictions(
 
 
 def write_predictions(predictions: Predictions, path: Location) -> None:
-    """Write predictions as Parquet; the file is complete or absent."""
+    """Write predictions as Parquet. The write is atomic: the file is complete or absent."""
     described = {
         "version": 1,
         "task": plain(predictions.task),
@@ -213,7 +213,9 @@ def write_predictions(predictions: Predictions, path: Location) -> None:
 
 
 def write_rows(predictions: Predictions, path: Location) -> None:
-    """Write predictions as JSON lines, {id, prediction, score}; the file is complete or absent."""
+    """Write predictions as JSON lines, {id, prediction, score}. The write is atomic: the file is complete or
+    absent.
+    """
     decided = replace(predictions, outcomes=predictions.decided)
     columns = {name: column for name, column in _columns(decided).items() if name in ("id", "prediction", "score")}
     rows = pa.table(columns).to_pylist()

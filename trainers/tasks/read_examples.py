@@ -31,8 +31,8 @@ _Fields = dict[str, Any]
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
     """Read the examples of a split from `data`, or from the folder of the task file.
 
-    Raises UserError for missing files and invalid rows; the message gives the file, the row, the value and
-    what to do.
+    Raises UserError for missing files and invalid rows. For an invalid row, the message gives the file, the
+    row and the value, and says what to do.
     """
     files = find_split(task, split, data)
     layout, labelled = files.layout, split not in files.layout.unlabelled
@@ -60,7 +60,9 @@ def locate_example(task: Task, split: str, data: Location | None, number: int) -
 
 
 def _row_sets(files: SplitFiles, labelled: bool) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
-    """Return the rows of a split that are examples, one RowSet per file that has any, and the files' records."""
+    """Return the rows of a split, one RowSet per file that has any, and the files' records. If the layout
+    skips incomplete rows, these are left out.
+    """
     sets, records = read_rows(files)
     if files.layout.incomplete_rows == "skip":
         roles = ("text", "text_b", "label") if labelled else ("text", "text_b")
@@ -71,8 +73,8 @@ def _row_sets(files: SplitFiles, labelled: bool) -> tuple[list[RowSet], tuple[Fi
 
 
 def _texts(rows: RowSet, layout: Layout, *roles: str, strip: bool = True) -> tuple[pa.Array, ...]:
-    """Return the texts of some roles. With `strip`, leading and trailing white space is removed; offsets into
-    a text forbid this.
+    """Return the texts of the given roles. With `strip`, leading and trailing white space is removed; texts
+    that offsets refer to must not be stripped.
     """
     return tuple(_text(rows, layout.roles[role], role, strip) for role in roles if role in layout.roles)
 
@@ -93,7 +95,7 @@ def _text(rows: RowSet, column: Role, role: str, strip: bool) -> pa.Array:
 
 
 def _without_empty(rows: RowSet, layout: Layout, roles: tuple[str, ...]) -> RowSet:
-    """Return only the rows that have a text in each of these columns."""
+    """Return only the rows that have a text for each of these roles."""
     columns = [rows.column(layout.roles[role], role) for role in roles if role in layout.roles]
     whole = [
         row
@@ -212,7 +214,7 @@ _READERS: dict[str, Callable[[RowSet, Layout, Task, bool], _Fields]] = {
 
 
 def _join(name: str, parts: list[Any]) -> Any:
-    """Concatenate one column of several files."""
+    """Concatenate one field of several files."""
     if len(parts) == 1:
         return parts[0]
     if name == "texts":
@@ -226,7 +228,7 @@ def _join(name: str, parts: list[Any]) -> Any:
 
 
 def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
-    """Return the ids, or the numbers of the examples if there is no column for ids. Raises UserError for an
+    """Return the ids of the examples, or their numbers if there is no column for ids. Raises UserError for an
     id that occurs twice.
     """
     column = layout.roles.get("id")
@@ -248,15 +250,17 @@ def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
 
 
 def _numbers(names: list[str]) -> np.ndarray:
-    """Number the distinct names from 0 in order of first occurrence, and return the number of each name,
-    int64.
+    """Number the distinct names from 0 in order of first occurrence. Returns the number of each name in the
+    list, int64.
     """
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([number[name] for name in names], np.int64)
 
 
 def _hidden(task: Task, count: int, fields: _Fields) -> _Fields:
-    """Return placeholders for hidden gold, for the fields that are arrays."""
+    """Return placeholders for the gold of a split whose gold is hidden. Only gold fields that are arrays get
+    them.
+    """
     gold = GOLD.get(task.kind)
     if gold == "tags":
         return {"tags": np.full(len(fields["word_starts"]), HIDDEN, np.int64)}

@@ -1,5 +1,5 @@
 """Read facts in the format in which LAMA stores T-REx: a file of pairs (subject, object) for each relation,
-and `relations.jsonl` with statements of each relation.
+and `relations.jsonl`, which holds the statements of every relation.
 
     {"relation": "P19", "label": "place of birth", "template": "[X] was born in [Y] .", "paraphrases": ["[X], born in [Y]."]}
 """
@@ -23,8 +23,9 @@ _SPACES = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation: its facts as indices into the examples, the distinct objects of all its facts, sorted, and its
-    statements. A statement is the text before the object, which contains `[X]`, and the text after it.
+    """A relation. `places` are the indices of its facts in the examples. `objects` are the distinct objects
+    of these facts, sorted. Each of its `statements` is a pair: the text before the object, which contains
+    `[X]`, and the text after it.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class FactSet:
-    """The facts of a split. `notes` say which statements and relations were left out."""
+    """The facts of a split. `notes` describe the statements and relations that were left out."""
 
     examples: Examples
     relations: tuple[Relation, ...]
@@ -46,9 +47,11 @@ class FactSet:
 def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
     """Read the facts of a split and the statements of its relations. In a statement, the object must come
     after the subject, because models that read from left to right must know the subject before they predict
-    the object. Other statements are left out and counted.
+    the object. Other statements are left out and counted. Relations with a single object or without usable
+    statements are left out, too.
 
-    Raises UserError for missing files, and if no relation has a usable statement.
+    Raises UserError for missing files, for a relation without a line in `relations.jsonl`, and if no relation
+    is left.
     """
     examples = read_examples(task, split, data)
     assert examples.subtasks is not None
@@ -95,8 +98,8 @@ def _statements(folder: Location) -> RowSet:
 
 
 def _parse(text: object, where: str) -> tuple[str, str]:
-    """Return a statement as the text before and the text after its object. Words after the object are kept,
-    punctuation is dropped.
+    """Return the text of a statement before its object and the text after it. Spaces and full stops at the
+    end are removed, and a second text without words becomes empty.
     """
     if not isinstance(text, str) or text.count(_SUBJECT) != 1 or text.count(_OBJECT) != 1:
         raise UserError(f"{where}: got {text!r}, expected a statement with one [X] and one [Y]; correct it")

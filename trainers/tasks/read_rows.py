@@ -11,8 +11,9 @@ from trainers.tasks.task_files import SplitFiles, decode, read_content
 
 
 def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
-    """Return the rows of the files, one RowSet per file, and the files' records. Raises UserError, with the
-    file, the row and what to do, for a file that cannot be read.
+    """Return the rows of the files, one RowSet per file that has rows, and the files' records. Parallel files
+    form a single RowSet. Raises UserError, which names the file and the row and says what to do, for a file
+    that cannot be read.
     """
     layout = files.layout
     if files.format == "generated":

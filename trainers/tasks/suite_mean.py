@@ -1,4 +1,4 @@
-"""The score of a suite: the mean over its scored columns, and their number."""
+"""The score of a suite: the mean over its scored columns, with the number of these columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from trainers.tasks.load_task import Suite, load_task
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """The score of a suite: the mean over the columns that were scored. `columns` holds the score of each
-    column of the suite by its name, `task` or `task/split`; None if it was not scored.
+    """The score of a suite: the mean over the columns that were scored. `columns` maps the name of each
+    column of the suite, `task` or `task/split`, to its score, or to None if it was not scored.
     """
 
     suite: str

@@ -19,8 +19,8 @@ VARIABLE = "GRISTMILL_TASKS"
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The files of one split, all in the same layout. `columns` names the column in each of parallel files, or the
-    generators of `generated` rows.
+    """The files of one split, all in the same layout. For parallel files, `columns` names the column that
+    each file holds; for `generated` rows, it names the generators.
     """
 
     layout: Layout
@@ -87,7 +87,7 @@ class _Candidate:
 
 
 def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Candidate]:
-    """Yield every location where the files of a split may be, in the order of trying."""
+    """Yield every location where the files of a split may be, in the order in which they are tried."""
     own = parse_location(task.folder, field="folder") if task.folder else None
     for _, layout in task.layouts:
         if split not in layout.files:
@@ -104,15 +104,17 @@ def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Cand
 
 
 def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
-    """Return the columns of parallel files, each of which is in a file of its own. If the gold is hidden, its
-    column is left out, because it has no file.
+    """Return the columns that parallel files hold, one per file. If the gold is hidden, its column has no
+    file and is left out.
     """
     hidden = ("target", "label") if split in layout.unlabelled else ()
     return tuple(str(column) for role, column in layout.roles.items() if role not in hidden)
 
 
 def _match(root: Location, pattern: str) -> tuple[Location, ...]:
-    """Return the files below `root` that match a path, or that path with .gz."""
+    """Return the files below `root` that match a pattern or, if there are none, the pattern with .gz
+    appended.
+    """
     for variant in (pattern, f"{pattern}.gz"):
         if any(mark in pattern for mark in "*?["):
             if matched := sorted(root.glob(variant), key=str):
@@ -124,7 +126,7 @@ def _match(root: Location, pattern: str) -> tuple[Location, ...]:
 
 def read_content(path: Location) -> tuple[bytes, FileRecord]:
     """Read a file. Returns its bytes, decompressed if they are gzip, and the record of the file as stored.
-    Raises UserError if the gzip data is damaged.
+    Raises UserError for a directory and for damaged gzip data.
     """
     try:
         data = path.read_bytes()
@@ -140,8 +142,8 @@ def read_content(path: Location) -> tuple[bytes, FileRecord]:
 
 
 def decode(data: bytes, encoding: str, path: Location) -> str:
-    """Decode the text of a file, without a byte order mark. Raises UserError if it is not valid in that
-    encoding.
+    """Decode the text of a file. A UTF-8 byte order mark is removed. Raises UserError if the encoding is
+    unknown or the data is not valid in it.
     """
     try:
         return data.decode("utf-8-sig" if encoding.lower().replace("_", "-") == "utf-8" else encoding)

@@ -1,5 +1,5 @@
-"""Solve a task of any kind as text to text: render inputs and targets from its templates, and parse generated
-texts into predictions.
+"""Treat a task of any trainable kind as text to text: render inputs and targets from its templates, and parse
+generated texts into predictions.
 """
 
 import math
@@ -64,7 +64,7 @@ def _input_fields(examples: Examples) -> dict[str, Sequence[str]]:
 
 
 def _lettered(candidates: list[str]) -> str:
-    """Return `(A) one (B) two`, with numbers after Z."""
+    """Return candidates in the form `(A) one (B) two`, with numbers instead of letters after Z."""
     marks = [*ascii_uppercase, *map(str, range(27, len(candidates) + 1))]
     return " ".join(f"({mark}) {text}" for mark, text in zip(marks, candidates, strict=False))
 
@@ -113,8 +113,8 @@ def _words(task: Task, templates: Templates) -> list[str]:
 
 
 def _rounded(value: float, step: float) -> str:
-    """Return a number rounded to the nearest multiple of `step`, with as many decimals as `step` (Raffel et
-    al., 2020, section 2.4).
+    """Return a number rounded to the nearest multiple of `step`, with as many decimals as `step` has (Raffel
+    et al., 2020, section 2.4).
     """
     decimals = len(f"{step:.10g}".partition(".")[2])
     return f"{round(value / step) * step:.{decimals}f}"
@@ -123,10 +123,11 @@ def _rounded(value: float, step: float) -> str:
 def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list[str]:
     """Parse generated texts into predictions, in the form that `predictions_of` takes.
 
-    A text that is not the word of a label becomes -100, which counts as wrong. A text that is not a number
-    becomes the lowest number of the task's range, or 0. Unknown and missing tags become the first label; tags
-    beyond the last word are ignored. A text that is not a candidate becomes the candidate with which it
-    shares the most words.
+    For classify, a text that is not the word of a label becomes -100, which counts as wrong. For regress,
+    numbers are clipped to the task's range; a text that is not a number becomes the lowest number of the
+    range, or 0 if the task has no range. For tag, unknown and missing tags become the first label, and tags
+    beyond the last word are ignored. For choose, a text that is not a candidate becomes the candidate with
+    which it shares the most words.
     """
     task, templates = examples.task, templates_of(examples.task)
     before, _, after = (piece.strip() for piece in _around(templates))
@@ -169,8 +170,8 @@ def _parse_tags(examples: Examples, texts: list[str]) -> np.ndarray:
 
 
 def _nearest(text: str, candidates: list[str]) -> int:
-    """Return the index of the candidate that equals the text, or else of the one that shares the most words
-    with it; of ties, the first.
+    """Return the index of the candidate that equals the text. If none does, return the index of the candidate
+    with the highest token F1; the first of equal ones wins.
     """
     if text in candidates:
         return candidates.index(text)

@@ -9,14 +9,17 @@ from trainers.runs.checkpoint import Averaging
 
 
 def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool:
-    """Return whether `loss` is above the lowest of `losses`, those of the validations before it, leaving out the last
-    `interval` of them (Merity et al., 2017, algorithm 1).
+    """Return whether `loss` is above the lowest loss of the earlier validations, not counting the last
+    `interval` of them (Merity et al., 2017, algorithm 1). `losses` are the losses of all earlier validations.
+    False if there are no more than `interval`.
     """
     return len(losses) > interval and loss > min(losses[:-interval])
 
 
 class AveragingTrigger:
-    """Begins averaging at the first validation whose loss is no longer falling. `state` is recorded in checkpoints."""
+    """Begins averaging at the first validation for which `is_non_monotone` is true. `state` is recorded in
+    checkpoints.
+    """
 
     def __init__(self, interval: int, engine: Engine) -> None:
         self._interval, self._engine = interval, engine
@@ -24,7 +27,7 @@ class AveragingTrigger:
 
     @property
     def state(self) -> Averaging:
-        """What a checkpoint records."""
+        """The state that a checkpoint records."""
         return Averaging(self._losses, self._engine.averaged)
 
     def resume(self, state: Averaging | None) -> None:
@@ -35,9 +38,9 @@ class AveragingTrigger:
             self._engine.begin_averaging(state.averaged)
 
     def observe(self, loss: float) -> bool:
-        """Take the loss of a validation, and begin averaging if it is due. Returns whether it begins.
+        """Take the loss of a validation, and begin averaging if it is due. Returns whether averaging begins.
 
-        Every worker calls this. A loss that is not finite counts as the highest.
+        Every worker must call this. A loss that is not finite counts as the highest possible loss.
         """
         if self._engine.averaged is not None:
             return False

@@ -1,4 +1,4 @@
-"""Read the tensors with which a run begins (`init`) from its parent, and check them against its model. Also
+"""Read the initial tensors of a run (`init`) from its parent, and check them against the run's model. Also
 describe in a line what a run begins with or resumes from.
 
 Only safetensors are read, and no code from the parent's directory is executed.
@@ -61,8 +61,9 @@ def read_state(
     tensor, ...}}.
 
     `shapes` are those of the model's parameters. `record` describes the parent, as in `run.json`
-    (`runs.parent.describe`). Raises UserError if the parent's files have changed, and ConfigError, which
-    names the first tensor that does not fit, if the models differ.
+    (`runs.parent.describe`). Raises UserError if the parent's files have changed. Raises ConfigError, which
+    names the first field or tensor that does not fit, if the models differ or the optimizer state cannot be
+    kept.
     """
     init = config.init
     assert init is not None
@@ -106,7 +107,9 @@ def _transferred(
     path: LocalPath,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> _Weights:
-    """Return the parent's weights with its tables rewritten for the vocabulary of the corpus."""
+    """Return the parent's weights, with the tables of its vocabulary rewritten for the vocabulary of the
+    corpus.
+    """
     vocabularies = read_vocabularies(path, corpus)
     weights = transfer_vocabulary(weights, config.model, corpus.tokenizer.specials, *vocabularies)
     _check_shapes({name: tuple(weight.shape) for name, weight in weights.items()}, shapes, path)
@@ -115,7 +118,7 @@ def _transferred(
 
 def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str, Any]:
     """Return the weights of a fine-tuning run's base, {parameter name: tensor}, from which its model is
-    built. Empty for other runs. Raises UserError if the base is missing.
+    built. Empty for other runs, and for a run without a base. Raises UserError if the base is missing.
     """
     parent = read_run(run).get("parent")
     if not isinstance(config, Finetuning) or parent is None:
@@ -147,8 +150,8 @@ def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
 
 
 def describe_resume(resumed: Checkpoint, now: ParallelLayout, drops: bool) -> str:
-    """Return a line that says where a run continues, and whether its losses depend on the layout of its
-    workers.
+    """Return a line that says where a run continues. If the run has dropout (`drops`) and its number of
+    workers or its micro-batch has changed, the line says that its losses are only statistically equal.
     """
     message, before = f"from step {resumed.step}, {resumed.tokens:,} tokens", resumed.split
     if before != now and drops:
@@ -187,7 +190,7 @@ def _check_model(ours: Model, theirs: Model) -> None:
 
 def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dict[str, Any]:
     """Return the parameters of a Hugging Face directory by their names in `transformers`. Raises ConfigError
-    if its model is not the job's.
+    if its model differs from the job's.
     """
     model = config.model
     weight_files(path)

@@ -1,5 +1,5 @@
-"""Measure the cost of a run: operations and energy of each interval for the log, and their sums when the run
-ends.
+"""Measure the cost of a run: operations and energy of each interval for the log, and their totals when the
+run ends.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ from trainers.runs.progress import Progress
 
 
 class CostMeter:
-    """Measures the operations and energy of a run. The first worker measures energy: that of its machine by
-    RAPL, and that of its GPU, multiplied by the number of workers.
+    """Measures the operations and energy of a run. Only the first worker measures energy: that of its machine
+    with RAPL, and that of its GPU with NVML, multiplied by the number of workers.
     """
 
     def __init__(self, run: LocalPath, progress: Progress, rank: int, world: int) -> None:
@@ -25,9 +25,7 @@ class CostMeter:
 
     @property
     def sources(self) -> str:
-        """The names of the energy sources that are measured, for the start of the log; empty if there are
-        none.
-        """
+        """The names of the energy meters in use, for the start of the log; empty if there are none."""
         return " and ".join(self._meter.sources) if self._meter is not None else ""
 
     def fields(self, flops: np.ndarray) -> dict[str, Any]:

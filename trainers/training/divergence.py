@@ -1,4 +1,4 @@
-"""A run whose steps are not finite: the error, and what to do about it."""
+"""Divergence: the error that ends a run whose loss or gradients are not finite, and advice for the user."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from gristmill.errors import UserError
 
 
 class DivergedError(UserError):
-    """Too many steps in a row were not finite (`optimizer.max_skipped_in_row`)."""
+    """Raised when too many steps in a row were not finite (`optimizer.max_skipped_in_row`)."""
 
 
 def remedy(run: Path, step: int, fine_tunes: bool) -> str:
-    """Return what a user can do about steps up to `step` that are not finite."""
+    """Return advice for a run whose steps up to `step` are not finite."""
     if fine_tunes:
         return "Begin another run with a lower optimizer.learning_rate or a longer schedule.warmup_fraction"
     return (

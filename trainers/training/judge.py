@@ -35,8 +35,8 @@ class Judge:
         self.ended = self._is_over()
 
     def measure(self, held_out: HeldOut, batches: Iterable[Batch]) -> tuple[Totals, dict[str, float]]:
-        """Return the losses on the held-out split, and the values of the task's metrics by name. The latter
-        are empty if the model answers in text, and on all workers but the first.
+        """Return the losses on the held-out split, and the values of the task's metrics by name. There are no
+        metrics if the model answers in text, nor on any worker but the first.
         """
         if self.metric == "loss":
             return self._engine.evaluate(batches, len(held_out.sources)), {}
@@ -47,8 +47,8 @@ class Judge:
         return totals, {name: score.value for name, score in scores.items()}
 
     def compare(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Compare the validation after `step` steps with the best so far. `fields` are those of its event.
-        Every worker calls this, but only the first worker's fields count.
+        """Compare the validation after `step` steps with the best so far. `fields` are the fields of its
+        event. Every worker must call this, but only the first worker's fields count.
         """
         if self._engine.rank == 0:
             value = -fields["loss"] if self.metric == "loss" else fields[self.metric]

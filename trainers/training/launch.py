@@ -38,15 +38,15 @@ _LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
 
 
 class LostWorkerError(UserError):
-    """Another worker of the run was lost, so this one cannot continue."""
+    """Raised when another worker of the run was lost, so that this one cannot continue."""
 
 
 def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
     """Train with the resolved `config` until the run is finished or stopped. Under torchrun `workers` is
     ignored.
 
-    Raises LostWorkerError if another worker is lost under torchrun, or if workers are lost on Ray
-    _MAX_FAILURES times without progress.
+    Raises LostWorkerError if another worker is lost under torchrun. On Ray, raises it if workers are lost
+    _MAX_FAILURES times in a row without progress, or if no resources are left.
     """
     refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)
@@ -144,15 +144,17 @@ def _launch_on_ray(config: Job, run: LocalPath, workers: int) -> None:
 
 
 def _can_use_gpus() -> bool:
-    """Return whether torch is built for GPUs. Loading it takes longer than all else in this process, so ask only if need be."""
+    """Return whether torch is built for GPUs. Loading torch takes longer than everything else in this
+    process, so call this only if necessary.
+    """
     import torch
 
     return bool(torch.version.cuda or torch.version.hip)
 
 
 def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str) -> None:
-    """Train on `workers` Ray workers. After a loss, continue from the last checkpoint on as many as still
-    fit.
+    """Train on `workers` Ray workers. After a loss, continue from the last checkpoint on as many workers as
+    still fit.
     """
     nodes = _nodes(kind)
     if sum(nodes) < workers:
@@ -180,7 +182,7 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
 
 
 def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str | None:
-    """Train on `workers` workers, each with one GPU or with `each` CPUs and as many threads.
+    """Train on `workers` workers, each with one GPU, or with `each` CPUs and as many threads.
 
     Returns None when training has ended, or a line that names the lost workers.
     """
@@ -233,8 +235,8 @@ def _work(arguments: dict[str, Any]) -> None:
 
 
 def _loss(error: Exception) -> str:
-    """Return a line that names the workers lost in a fit. An error that a worker raised is raised again,
-    because it would recur after a restart.
+    """Return a line that names the workers lost in a fit. If a worker raised an error, raise that error
+    again, because it would recur after a restart.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
@@ -265,9 +267,9 @@ def _loss(error: Exception) -> str:
 
 def _nodes(kind: str, answering: bool = False) -> list[int]:
     """Return the number of CPUs or GPUs of each node that Ray lists as alive. With `answering`, only nodes
-    that can run a task within a minute count.
+    that run a task within a minute count.
 
-    Ray notices late that a node is lost, and would wait until then for free resources on it.
+    Ray notices the loss of a node late, and until then would wait for free resources on it.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -293,15 +295,15 @@ def _succeeded(ray: Any, task: Any) -> bool:
 
 
 def _each(nodes: Sequence[int], workers: int) -> int:
-    """Return the largest number of CPUs or GPUs per worker with which all workers fit on the nodes, at least
-    1. `nodes` holds the number that each node has.
+    """Return the largest number of CPUs or GPUs per worker, at least 1, with which all workers fit on the
+    nodes. `nodes` holds the number that each node has.
     """
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 
 
 def _step_of_checkpoint(run: LocalPath) -> int:
-    """Return the step of the newest intact checkpoint, 0 if there is none. Corrupt ones are reported by the
-    workers.
+    """Return the step of the newest intact checkpoint, 0 if there is none. Corrupt checkpoints are not
+    reported here, because the workers report them.
     """
     latest = checkpoint.newest(run, lambda message: None)
     return latest.step if latest else 0

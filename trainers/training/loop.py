@@ -60,9 +60,9 @@ def train(
     """Train from the newest checkpoint of `run`, or from the start, to the end of the budget. Then export the
     model and write the report.
 
-    Called on every worker with the resolved configuration. `show` prints lines on the first worker. A worker
-    that receives SIGTERM ends the run early, after a checkpoint. If an attempt other than `attempt` has
-    begun, it raises SupersededError and writes nothing more (`trainers.runs.run.begin_attempt`).
+    Called on every worker with the resolved configuration. `show` prints lines on the first worker. If any
+    worker receives SIGTERM, the run ends early, after a checkpoint. Raises SupersededError, and writes
+    nothing more, if an attempt other than `attempt` has begun (`trainers.runs.run.begin_attempt`).
     """
     began = time.perf_counter()
     check_compiler(config)
@@ -95,7 +95,9 @@ class Training:
         threads: int,
         stop: Event,
     ) -> None:
-        """Open the data, build the model and restore the newest checkpoint. `stop`, once set, ends the run after a step."""
+        """Open the data, build the model and restore the newest checkpoint. Once `stop` is set, the run ends
+        after its current step.
+        """
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
         self.attempt = attempt
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
@@ -156,8 +158,8 @@ class Training:
             progress.write(event, step=self.start, **fields)
 
     def run(self, began: float) -> None:
-        """Train until the end of the budget or a signal. `began` is the value of the performance counter when
-        the process started.
+        """Train until the end of the budget or until the run is asked to stop. `began` is the value of the
+        performance counter when `train` was called.
         """
         interval = self._interval()
         with closing(self.evaluator), closing(self._trained(began)) as trained:
@@ -178,8 +180,8 @@ class Training:
             self._finish()
 
     def _trained(self, began: float) -> Generator[tuple[int, Totals, float, float, int, float]]:
-        """Train the remaining steps. Yields, after each step: steps done, sums, gradient norm, learning rate,
-        tokens read by all workers, and seconds spent waiting for data.
+        """Train the remaining steps. Yields after each step (steps done, sums, gradient norm, learning rate,
+        tokens read by all workers, seconds spent waiting for data).
         """
         step, batches = self.start, self._batches(self.start)
         try:
@@ -254,7 +256,7 @@ class Training:
         return Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
-        """Return the operations per token in the phase to which the next step after `step` steps belongs."""
+        """Return the operations per token in the phase of the step that follows `step` steps."""
         return self.flops[self.data.order.phase_of(step * self.sequences)]
 
     def _check(self) -> None:
@@ -288,7 +290,7 @@ class Training:
         self.progress.write("first_step", step=step, first_batch_seconds=batch, step_seconds=seconds, message=message)
 
     def _skip(self, step: int, totals: Totals, norm: float) -> None:
-        """Record a step that the engine skipped. Raises UserError after too many in a row."""
+        """Record a step that the engine skipped. Raises DivergedError after too many such steps in a row."""
         self.skipped, self.skipped_in_row = self.skipped + 1, self.skipped_in_row + 1
         wrong = ~np.isfinite(totals.sums).all(axis=(0, 1))
         sources = [source.name for source, its in zip(self.data.sources, wrong, strict=True) if its]
@@ -408,7 +410,7 @@ class Training:
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
 
     def _score(self) -> None:
-        """Predict and score the splits of the task with the best checkpoint of a fine-tuning run."""
+        """Score the splits of the task of a fine-tuning run, as predicted with its best checkpoint."""
         if not isinstance(self.config, Finetuning) or not isinstance(self.corpus, TaskCorpus):
             return
         tell = lambda line: self.progress.write("answers", step=self.steps, message=line)  # noqa: E731

@@ -1,12 +1,12 @@
-"""Evaluate checkpoints while a run trains, in a process of its own: `python -m trainers evaluate RUN
+"""Evaluate checkpoints while a run trains, in a separate process: `python -m trainers evaluate RUN
 --checkpoints STEP`.
 
     save a due checkpoint  ->  is a process running?  no  ->  start one for the newest due checkpoint without a result
     a result is on disk    ->  write it to the log
 
 The files alone determine which checkpoints are due. If either process is killed, no finished result is lost:
-a resumed run logs the results that it finds, and continues with the newest due checkpoint without one.
-Training imports nothing from `trainers.evaluation`.
+a resumed run logs the results that it finds, and continues with the newest due checkpoint if that has no
+result. Training imports nothing from `trainers.evaluation`.
 """
 
 import os
@@ -41,8 +41,8 @@ _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER
 
 
 class PeriodicEvaluator:
-    """Evaluates the checkpoints of a run. All workers use it to see what is due; only the first one, with
-    `writes`, starts processes.
+    """Evaluates the checkpoints of a run. All workers use it to see which steps are due; only the first
+    worker, with `writes`, starts processes.
     """
 
     def __init__(self, config: Job, run: LocalPath, progress: Progress, writes: bool) -> None:
@@ -56,13 +56,13 @@ class PeriodicEvaluator:
         self._looks = True  # whether there may be new results or checkpoints
 
     def due_at(self, step: int) -> bool:
-        """Return whether the checkpoint after `step` steps is to be evaluated."""
+        """Return whether the checkpoint after `step` steps must be evaluated."""
         every = self._settings.every if self._settings is not None else 0
         return every > 0 and (step % every == 0 or step == self._last)
 
     def advance(self, saved: int | None = None) -> None:
-        """Log new results, and start the next evaluation if none is running. Called after every step; `saved`
-        is the step if its checkpoint was saved.
+        """Log new results, and start the next evaluation if none is running. Called after every step. `saved`
+        is the number of steps done if a checkpoint has just been saved, otherwise None.
         """
         if not self._writes:
             return
@@ -93,8 +93,8 @@ class PeriodicEvaluator:
             self._process = None
 
     def _is_running(self) -> bool:
-        """Return whether a process is running. If it has failed, this is logged, and its checkpoint is left
-        out.
+        """Return whether a process is running. If the process has failed, log this, and do not evaluate its
+        checkpoint again.
         """
         if self._process is None:
             return False
@@ -138,7 +138,9 @@ class PeriodicEvaluator:
                 )  # fmt: skip
 
     def _start(self) -> None:
-        """Start the evaluation of the newest due checkpoint that has no result and has not failed."""
+        """Start the evaluation of the newest due checkpoint whose evaluation has not failed. Start nothing if
+        this or a newer checkpoint has a result, because older checkpoints are then skipped.
+        """
         for step, path in reversed(checkpoint.published(self._run)):
             if not self.due_at(step):
                 continue

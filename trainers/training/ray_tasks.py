@@ -1,4 +1,6 @@
-"""Join or start a Ray cluster, run functions as its tasks, one call a task, and make workers of Ray Train a group."""
+"""Join or start a Ray cluster, run function calls as its tasks, and make the workers of Ray Train form a
+group.
+"""
 
 import os
 import socket
@@ -19,7 +21,9 @@ _SIOCGIFADDR = 0x8915  # the ioctl number on Linux
 
 @dataclass(frozen=True)
 class FinishedTask:
-    """A task that has ended: its reference, and its `value` or, if its process or its node was lost, how (`lost`)."""
+    """A task that has ended: its reference and its `value`. If its process or node was lost, there is no
+    value, and `lost` says what happened.
+    """
 
     reference: Any
     value: Any = None
@@ -27,7 +31,9 @@ class FinishedTask:
 
 
 class RayTasks:
-    """Calls `work` in tasks of the cluster, each with a number of CPUs and GPUs, which may be fractions."""
+    """Calls `work` in tasks of the cluster. Each task reserves `cpus` CPUs and `gpus` GPUs, which may be
+    fractions.
+    """
 
     def __init__(self, work: Callable[..., Any], cpus: float, gpus: float) -> None:
         import ray
@@ -37,18 +43,20 @@ class RayTasks:
         self._ray = ray
 
     def submit(self, *arguments: Any) -> Any:
-        """Submit a call; returns its reference. It waits for free CPUs and GPUs."""
+        """Submit a call, and return its reference at once. The call starts when enough CPUs and GPUs are
+        free.
+        """
         return self._remote.remote(*arguments)
 
     def wait(self, references: Sequence[Any], seconds: float) -> list[FinishedTask]:
-        """Wait until one of the tasks has ended, at most `seconds`; returns those that have. An error that `work` raised is
-        raised again.
+        """Wait until one of the tasks has ended, for at most `seconds`. Returns that task in a list, which is
+        empty after a timeout. An error that `work` raised is raised again.
         """
         ended, _ = self._ray.wait(list(references), num_returns=1, timeout=seconds)
         return [self._finished(reference) for reference in ended]
 
     def cancel(self, references: Sequence[Any]) -> None:
-        """End tasks: those that have not begun at once, the others by a KeyboardInterrupt."""
+        """End tasks: at once if they have not begun, otherwise by a KeyboardInterrupt."""
         for reference in references:
             self._ray.cancel(reference)
 
@@ -68,8 +76,9 @@ class RayTasks:
 
 @contextmanager
 def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[RayTasks]:
-    """Join or start a cluster (`start_ray`) for the block, and leave it afterwards. Raises UserError if no node has so many
-    CPUs or GPUs.
+    """Join or start a cluster (`start_ray`) for the block, and leave it afterwards; a cluster that this
+    process has already joined is used and kept. Raises UserError if no node has enough CPUs and GPUs for a
+    task.
     """
     import ray
 
@@ -91,7 +100,9 @@ def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[Ra
 
 
 def start_ray() -> None:
-    """Join the cluster that RAY_ADDRESS names, or start one on this machine without dashboard and usage reports."""
+    """Join the cluster that RAY_ADDRESS names, or start one on this machine without dashboard and usage
+    reports. Raises UserError if Ray does not start.
+    """
     import ray
 
     # Each of these features would start another actor, or wait for one, before the first step.
@@ -120,12 +131,13 @@ def start_ray() -> None:
 
 
 def lean_trainer() -> Any:
-    """Return Ray Train's DataParallelTrainer without the helpers that training does not need, each a process that loads Ray Train
-    before workers start.
+    """Return Ray Train's DataParallelTrainer without three helpers that training does not need. Each is a
+    process that loads Ray Train before workers start.
 
-    One serves Ray Data. One removes the placement group of a lost controller, for which it needs Ray's dashboard; `launch` does
-    that itself. One asks the autoscaler for nodes; `launch` starts no more workers than the nodes have room for. In a version of
-    Ray with other names of callbacks and methods, they start as usual; without FixedScalingPolicy, training on Ray fails.
+    The first serves Ray Data. The second removes the placement group of a lost controller, for which it needs
+    Ray's dashboard; `launch` does this itself. The third asks the autoscaler for nodes, but `launch` starts
+    no more workers than the nodes have room for. If a version of Ray has other names for these callbacks and
+    methods, the helpers start as usual. If it has no FixedScalingPolicy, training on Ray fails.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -151,10 +163,11 @@ def lean_trainer() -> Any:
 
 
 def rank_variables() -> Any:
-    """Return a configuration of Ray Train that gives each worker the variables that torchrun would give it, so that it joins
-    its group as under torchrun.
+    """Return a configuration of Ray Train that sets torchrun's environment variables in each worker, so that
+    workers join their group as under torchrun.
 
-    Ray's own TorchConfig would load torch in Ray Train's controller and in the driver, each time that workers start.
+    Ray's own TorchConfig would load torch in Ray Train's controller and in the driver each time that workers
+    start.
     """
     from ray.train.backend import Backend, BackendConfig
 
@@ -182,8 +195,8 @@ def _address_of_group() -> tuple[str, int]:
 
 
 def _set_rank_variables(address: str, port: int) -> None:
-    """Set torchrun's variables in a worker, and make gloo use Ray's network interface. By default gloo resolves the host's
-    name, which is often a loopback address.
+    """Set torchrun's environment variables in a worker, and make gloo use Ray's network interface. By default
+    gloo resolves the host's name, which often gives a loopback address.
     """
     import ray
     import ray.train
@@ -203,8 +216,8 @@ def _set_rank_variables(address: str, port: int) -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface of this machine that has the IPv4 address `address`, or None if there is
-    none.
+    """Return the network interface of this machine that has the IPv4 address `address`, or None if no
+    interface has it.
     """
     import fcntl
 

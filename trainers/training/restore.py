@@ -1,6 +1,4 @@
-"""Restore the state from which a run continues: that of its newest checkpoint, or the weights of its
-parent.
-"""
+"""Restore the state from which a run continues: its newest checkpoint, or the weights of its parent."""
 
 from typing import Any
 
@@ -33,8 +31,9 @@ def restore(
     progress: Progress,
     layout: ParallelLayout,
 ) -> tuple[int, int, int]:
-    """Restore the newest intact checkpoint of the first worker, or begin from the weights of the run's parent, if any.
-    Returns (steps done, tokens read, steps skipped). Called on every worker.
+    """Restore the newest checkpoint that the first worker finds intact. Without any checkpoint, begin from
+    the weights of the run's parent, if it has one. Returns (steps done, tokens read, steps skipped). Called
+    on every worker.
     """
     found, failed = None, 0
     if engine.rank == 0:
@@ -77,7 +76,7 @@ def _begin(
     averaging: AveragingTrigger | None,
     progress: Progress,
 ) -> tuple[int, int, int]:
-    """Begin a run that has no checkpoint; returns the same as `restore`."""
+    """Begin a run that has no checkpoint. Returns the same values as `restore`."""
     parent = read_run(run).get("parent")
     if parent is None:
         return 0, 0, 0

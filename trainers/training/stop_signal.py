@@ -1,4 +1,4 @@
-"""SIGTERM asks a worker to save a checkpoint and end."""
+"""Let SIGTERM ask a worker to save a checkpoint and end."""
 
 import signal
 import threading
@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_signal() -> Iterator[threading.Event]:
-    """Within the block, SIGTERM sets the event; afterwards it does what it did before, so that a process that has trained can
-    be ended, and its children too. Outside the main thread no handler can be installed, and nothing sets the event.
+    """Make SIGTERM set the yielded event while the block runs. Afterwards the previous handler is restored,
+    so that SIGTERM can again end this process and its children. Outside the main thread no handler can be
+    installed, and nothing sets the event.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -1,8 +1,8 @@
-"""Give a model with another vocabulary the weights of its parent: fast vocabulary transfer (Gee et al., 2022, Fast
-Vocabulary Transfer for Language Model Compression).
+"""Give a model with a different vocabulary the weights of its parent: fast vocabulary transfer (Gee et al.,
+2022, Fast Vocabulary Transfer for Language Model Compression).
 
-The row of a token that the parent has too is the parent's row. That of a new token is the mean of the rows of the
-tokens into which the parent's tokenizer divides its text.
+A token that the parent also has keeps the parent's row. The row of a new token is the mean of the rows of the
+tokens into which the parent's tokenizer splits its text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ _MORE = 64  # tokens that are added to find the parameters whose shape depends o
 def transfer_vocabulary(
     weights: Mapping[str, Any], model: Model, specials: dict[str, int], theirs: Definition, ours: Definition
 ) -> dict[str, Any]:
-    """Return the parent's `weights`, {parameter name: tensor}, with the tables of its vocabulary `theirs` rewritten for
-    the vocabulary `ours` of the resolved `model`. All other tensors are unchanged.
+    """Return the parent's `weights`, {parameter name: tensor}, with the tables for its vocabulary `theirs`
+    rewritten for the vocabulary `ours` of the resolved `model`. All other tensors are unchanged.
     """
     rows = parent_rows(theirs, ours)
     assert model.vocab_size is not None
@@ -32,8 +32,8 @@ def transfer_vocabulary(
 
 
 def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
-    """Return the names of the parameters that have a row for each token of the vocabulary: those whose shape changes with
-    its size.
+    """Return the names of the parameters that have a row for each token: the ones whose shape depends on the
+    size of the vocabulary.
     """
     import torch
 
@@ -49,8 +49,9 @@ def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
 
 
 def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
-    """Return, for each id of the vocabulary `ours`, the ids of `theirs` whose rows it begins with the mean of. The list is
-    empty for a special token whose role `theirs` lacks and for an unused id. Both are byte-level (`Definition.keeps_bytes`).
+    """Return, for each id of the vocabulary `ours`, the ids of `theirs` whose rows are averaged for its
+    initial row. The list is empty for an unused id, and for a special token whose role `theirs` lacks. Both
+    vocabularies are byte-level (`Definition.keeps_bytes`).
     """
     special = set(theirs.specials.values())
     known = {theirs.token_bytes(number): number for number in theirs.tokens if number not in special}
@@ -68,8 +69,8 @@ def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
 
 
 def _divide(content: bytes, pieces: Any, known: Mapping[bytes, int]) -> list[int]:
-    """Return the ids into which the parent's tokenizer divides a token's bytes; those of the single bytes if they are not
-    UTF-8 by themselves.
+    """Return the ids into which the parent's tokenizer splits a token's bytes. If the bytes alone are not
+    valid UTF-8, return the ids of the single bytes.
     """
     try:
         return list(pieces.encode(content.decode(), add_special_tokens=False).ids)
@@ -78,8 +79,8 @@ def _divide(content: bytes, pieces: Any, known: Mapping[bytes, int]) -> list[int
 
 
 def _rewrite(table: Any, rows: Sequence[Sequence[int]], used: int, size: int) -> Any:
-    """Return a table of `size` rows: the means of the `rows` of `table`, whose first `used` rows belong to tokens. A row
-    without any is the mean of all of these.
+    """Return a table of `size` rows. Row i is the mean of the rows `rows[i]` of `table`; if that list is
+    empty or missing, it is the mean of the first `used` rows of `table`, which belong to tokens.
     """
     import torch
 

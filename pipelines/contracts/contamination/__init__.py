@@ -1,1 +1,1 @@
-"""What a corpus holds of the items of evaluation sets."""
+"""Contamination: which items of evaluation sets occur in a corpus."""

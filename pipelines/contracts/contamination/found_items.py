@@ -1,7 +1,9 @@
-"""Contamination: which items of evaluation sets a corpus was searched for, and which of them its text holds.
+"""Contamination: which items of evaluation sets a corpus was searched for, and which of them occur in its
+text.
 
-The step `decontaminate` publishes both: its evidence as the column `contamination` of every document, and the file
-`items.arrow` with all texts that it searched for. Those who evaluate models read them with `read_contamination`.
+The step `decontaminate` publishes both: the occurrences as the column `contamination` of every document, and
+all texts that it searched for as the file `items.arrow`. Evaluation of models reads them with
+`read_contamination`.
 """
 
 import math
@@ -25,8 +27,9 @@ COLUMN = "contamination"
 SPAN = pa.struct(
     [("item", pa.string()), ("field", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float32())]
 )
-"""An occurrence of an item: its name, `prompt` or `answer`, bytes of the text read, and the share of its words that the
-document holds."""
+"""An occurrence of an item in a document: the item's name, `prompt` or `answer`, the range of bytes in the
+text that was searched, and the share of the words of the prompt or answer that the document contains.
+"""
 ITEMS_FILE = "items.arrow"
 ITEMS = pa.schema([("item", pa.string()), ("field", pa.string()), ("found_as", pa.string())])
 """A text that was searched for. Equal texts of one field are found under the name of the first, `found_as`."""
@@ -34,10 +37,12 @@ ITEMS = pa.schema([("item", pa.string()), ("field", pa.string()), ("found_as", p
 
 @dataclass(frozen=True)
 class Contamination:
-    """What a corpus holds of the items that it was searched for, by the name `SET#ITEM`.
+    """How much of each evaluation item occurs in a corpus, by the item's name `SET#ITEM`.
 
-    `shares` has, for each item searched for, the highest share of the words of one of its texts that a kept training
-    document holds, 0 if none does. `documents` counts the kept training documents with a part of it.
+    An item has one or more texts, such as its prompt and its answer. For each item that was searched for,
+    `shares` has the largest share of the words of one of these texts that occurs in a single kept training
+    document; 0 if nothing of the item occurs. `documents` counts the kept training documents that contain
+    part of a text, and has the count of the text with the most such documents.
     """
 
     shares: dict[str, float]
@@ -49,9 +54,10 @@ def read_contamination(
 ) -> Contamination | None:
     """Return the contamination of a published corpus, or None if no step searched it.
 
-    Documents that a step drops, and those of a given validation or test split, do not count; neither do occurrences that
-    are cut from the text (`redact_at`), nor sources for which `is_read` is false. Reads two columns of every
-    part, for each step that searched. Raises UserError and CorruptFileError as `open_corpus` does.
+    Documents that a step drops and documents in a given validation or test split do not count. Neither do
+    occurrences that are cut from the text (`redact_at`), or sources for which `is_read` is false. Reads two
+    columns of every part for each step that searched. Raises UserError and CorruptFileError as `open_corpus`
+    does.
     """
     corpus = open_corpus(directory)
     steps = [step for step in corpus.steps if step.stage == STAGE]
@@ -75,7 +81,7 @@ def read_contamination(
 
 
 def _evidence(part: Part, column: str) -> Iterator[list[dict[str, Any]]]:
-    """Yield the occurrences in each kept training document that has some."""
+    """Yield the occurrences in each kept training document that has any."""
     table = part.table((column, DROP))
     kept, splits = pc.is_null(table[DROP]), part.splits()
     if splits is not None:
@@ -85,7 +91,9 @@ def _evidence(part: Part, column: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _count(spans: Iterable[Mapping[str, Any]], cut: float, best: dict[str, float], holders: dict[str, int]) -> None:
-    """Add the occurrences in one document."""
+    """Add the occurrences in one document to `best` and `holders`, except those with a score of at least
+    `cut`.
+    """
     left = [span for span in spans if span["score"] < cut]
     for span in left:
         key = _key(span["item"], span["field"])
@@ -99,13 +107,17 @@ def _key(item: str, field: str) -> str:
 
 
 def _redacts_at(step: PublishedStep) -> float:
-    """Return the share from which a step cuts occurrences, in the precision of shares; infinite if it cuts nothing."""
+    """Return the score from which a step cuts occurrences out of the text, rounded to float32 as the scores
+    are; infinity if it cuts nothing.
+    """
     value = step.manifest.facts.get("redact_at")
     return math.inf if value is None else float(np.float32(value))
 
 
 def _searched(step: PublishedStep) -> dict[str, list[str]]:
-    """Return the keys under which each item of a step is found."""
+    """Return, for each item that a step searched for, the keys of its texts. Equal texts of the same field
+    share a key.
+    """
     found_as: dict[str, list[str]] = {}
     for record in step.manifest.files:
         if record.path == ITEMS_FILE:

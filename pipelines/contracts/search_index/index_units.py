@@ -1,9 +1,9 @@
-"""The search index of a corpus: where the index of each part is, and which of them are current.
+"""The search index of a corpus: where the index of each part is, and which of these indexes are current.
 
-The index of a part is a directory below `search-index/` in the output, `SOURCE-00003-` and digits of a fingerprint of what
-the index holds: the documents of the part with all edits and redactions. Whether a document is kept is no part of it. An
-index is therefore current as long as its directory has the name of a part of the corpus or of one of its variants.
-`gc` and `forget` remove all others.
+The index of a part is a directory below `search-index/` in the output. Its name is `SOURCE-00003-` followed
+by digits of a fingerprint of the indexed content: the documents of the part with all edits and redactions.
+The fingerprint does not cover which documents are kept. An index is current if its directory has the name of
+an index of some part of the corpus or of one of its variants. `gc` and `forget` remove all other indexes.
 """
 
 from contextlib import suppress
@@ -22,7 +22,9 @@ _DIGITS = 12  # as in the directories of steps
 
 
 def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
-    """Return the name of the index of every part, by (source, index), whether it has been written or not."""
+    """Return the name of the index of every part by (source, index), whether or not the index has been
+    written.
+    """
     return {
         (source, record.index): _unit_name(corpus, source, record)
         for source in corpus.manifest.sources
@@ -31,8 +33,9 @@ def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
 
 
 def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
-    """Name an index after the files with the documents and their edits, and after the pii steps: these are searched again
-    for personal data that an edit leaves in the text.
+    """Return the name of a part's index. Its digits depend on the files with the documents and their edits,
+    and on the pii steps: those search the edited text again for personal data, which the index must not
+    contain.
     """
     edits = []
     for step in corpus.steps:
@@ -44,7 +47,7 @@ def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
 
 
 def current_units(directory: LocalPath) -> set[str]:
-    """Return the names of the indexes that belong to parts of the corpus in a directory or of its variants."""
+    """Return the names of the indexes of all parts of the corpus in a directory and of its variants."""
     names: set[str] = set()
     for manifest in (directory / "manifest.json", *variants_in(directory)):
         if manifest.exists():

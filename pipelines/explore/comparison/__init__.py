@@ -1,1 +1,1 @@
-"""Two corpora compared: verdicts, distributions and n-grams, and the tables and page that show them."""
+"""Compare two corpora by verdicts, distributions and n-grams, and show the results as tables and a page."""

@@ -1,8 +1,10 @@
-"""Compare two corpora, or two builds of one: which documents came in, went out or have another text, and why.
+"""Compare two corpora, or two builds of one corpus: which documents came in, went out or have a different
+text, and why.
 
-A document is the same in both if it has the same id: source, path and record number. Only ids and `drop` are read.
-Texts are read only where a step that shapes them differs, and then of the documents that both corpora keep, and for
-n-grams. Distributions of columns come from the histograms that a build publishes.
+Two documents are the same if they have the same id: source, path and record number. Usually only the columns
+`id` and `drop` are read. The texts of documents that both corpora keep are read only if a step that shapes
+them differs. Comparing n-grams reads the texts of samples. Distributions of columns come from the histograms
+that a build publishes.
 """
 
 from collections.abc import Iterator
@@ -27,20 +29,23 @@ from pipelines.kernels.text.buffers import text_buffers
 
 Kind = Literal["in", "out", "changed"]
 ABSENT = "not read"
-"""The reason of a document that the other corpus did not read."""
+"""The reason given for a document that the other corpus did not read."""
 _QUARANTINE = "quarantine: "
 
 _VERDICTS = pa.schema([("id", ID), ("read", pa.bool_()), ("drop", pa.string())])
 CHANGES = pa.schema([("id", ID), ("source", pa.string()), ("kind", pa.string()), ("reason", pa.string())])
-"""The documents that differ: `kind` is in, out or changed. `reason` is the rule that drops the document in the other
-corpus, its reason in quarantine there, or ABSENT; null for changed texts."""
+"""The documents that differ. `kind` is in, out or changed. `reason` says why the other corpus does not keep
+the document: the rule that drops it there, the reason why it is quarantined there, or ABSENT. It is null for
+changed texts.
+"""
 
 
 @dataclass(frozen=True)
 class SourceChange:
-    """What differs in a source. `same` and `changed` documents are kept in both corpora, with the same or another text;
-    `went_out` and `came_in` are counted by reason. `tokens` are those of each shard set in the old and the new corpus,
-    None where there is no such set.
+    """The differences within one source. `same` and `changed` count documents that both corpora keep, with
+    the same or a different text. `went_out` and `came_in` count documents by reason. `tokens` gives the
+    number of tokens in the old and the new corpus for each shard set, or None for a corpus without that shard
+    set.
     """
 
     same: int
@@ -62,8 +67,9 @@ class SourceChange:
 
 @dataclass(frozen=True)
 class CorpusComparison:
-    """Two corpora, what differs by source, the documents that differ (CHANGES) in the order of their ids, the distributions
-    of columns, those that differ most first, and the n-grams that differ most, None if they were not compared.
+    """A comparison of two corpora. `sources` describes the differences by source. `documents` lists the
+    documents that differ (CHANGES), by source and then by id. `distributions` compares columns, those that
+    differ most first. `ngrams` compares n-grams, or is None if they were not compared.
     """
 
     old: Corpus
@@ -74,7 +80,9 @@ class CorpusComparison:
     ngrams: NgramComparison | None
 
     def samples(self, source: str, kind: Kind, reason: str | None, count: int) -> list[str]:
-        """Return the printed ids of up to `count` documents that changed in this way, evenly spread over their files."""
+        """Return the printed ids of up to `count` documents of a source that changed in the given way, for
+        the given reason. They are evenly spaced in the order of ids, and so spread over the files.
+        """
         found = self.documents.filter(
             pc.and_(
                 pc.equal(self.documents["source"], source),
@@ -89,7 +97,7 @@ class CorpusComparison:
         return [corpus.printed_id(identifier) for identifier in found["id"].take(rows).to_pylist()]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures, without the documents."""
+        """Return the figures of the comparison as JSON data, without the list of documents."""
         both = {"old": self.old.manifest, "new": self.new.manifest}
         named = {side: {"corpus": each.corpus, "fingerprint": each.fingerprint} for side, each in both.items()}
         sources = {
@@ -102,8 +110,9 @@ class CorpusComparison:
 
 
 def compare_corpora(old: Location, new: Location, ngrams: int = 0) -> CorpusComparison:
-    """Compare two published corpora. `ngrams` is the number of words of the longest n-grams to compare, for which the texts
-    of samples are read; with 0 none are. Raises UserError if they have no source in common.
+    """Compare two published corpora. `ngrams` is the number of words in the longest n-grams to compare. With
+    0, n-grams are not compared, and no sampled texts are read for them. Raises UserError if the corpora have
+    no source in common.
     """
     if not 0 <= ngrams <= MOST_WORDS:
         raise UserError(f"--ngrams: got {ngrams}, expected 0 to {MOST_WORDS} words")
@@ -146,7 +155,9 @@ def _compare_source(old: Corpus, new: Corpus, source: str) -> tuple[SourceChange
 
 
 def _verdicts(corpus: Corpus, source: str) -> pa.Table:
-    """Return the id and the verdict of every record of a source, those in quarantine included (_VERDICTS)."""
+    """Return the id and the verdict of every record of a source (_VERDICTS). Records in quarantine are
+    included.
+    """
     if source not in corpus.manifest.sources:
         return _VERDICTS.empty_table()
     tables = [
@@ -160,13 +171,15 @@ def _verdicts(corpus: Corpus, source: str) -> pa.Table:
 
 
 def _kept(verdicts: pa.Table, side: str) -> np.ndarray:
-    """Return whether one of the corpora keeps each document, bool [n]."""
+    """Return whether the corpus of this side keeps each document, bool [n]."""
     kept = pc.and_(pc.is_valid(verdicts[f"read_{side}"]), pc.is_null(verdicts[f"drop_{side}"]))
     return np.asarray(kept, dtype=bool)
 
 
 def _reasons(verdicts: pa.Table, side: str) -> pa.Array:
-    """Return why one of the corpora does not keep each document, string [n]; null where it does."""
+    """Return why the corpus of this side does not keep each document, string [n]; null for documents that it
+    keeps.
+    """
     drop = pc.if_else(pc.is_valid(verdicts[f"read_{side}"]), verdicts[f"drop_{side}"], ABSENT)
     return drop.combine_chunks() if isinstance(drop, pa.ChunkedArray) else drop
 
@@ -189,7 +202,9 @@ def _tokens(old: Corpus, new: Corpus, source: str) -> dict[str, tuple[int | None
 
 
 def _differ(old: Corpus, new: Corpus, source: str, count: int) -> np.ndarray:
-    """Return whether the text of each document that both corpora keep differs, bool [count], in the order of the ids."""
+    """Return whether the text differs for each document that both corpora keep, bool [count], in the order of
+    the ids.
+    """
     if not count or _shaping(old, source) == _shaping(new, source):
         return np.zeros(count, bool)
     digests = _digests(old, source).join(
@@ -210,7 +225,7 @@ def _shaping(corpus: Corpus, source: str) -> list[str]:
 
 
 def _digests(corpus: Corpus, source: str) -> pa.Table:
-    """Return a digest of the edited text of each document that a corpus keeps."""
+    """Return the ids of the documents that a corpus keeps, each with a digest of its edited text."""
     with ThreadPoolExecutor() as pool:
         return pa.concat_tables(pool.map(_part_digests, corpus.parts(source)))
 

@@ -1,5 +1,5 @@
-"""Compare the distributions of columns among the documents that two corpora keep, from the histograms that a build
-publishes. No part is read.
+"""Compare the distributions of columns among the documents that two corpora keep. They are computed from the
+histograms that a build publishes, without reading any part.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,10 @@ _QUANTILES = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class DistributionChange:
-    """A column of a source in two corpora, among the kept documents with a value. `old` and `new` are histograms in the
-    form of the report, whose bins count kept documents only. `distance` is the largest difference between the two cumulative
-    shares at the ends of the bins, 0 to 1 (Kolmogorov-Smirnov).
+    """One column of a source in two corpora, among the kept documents with a value. `old` and `new` are
+    histograms in the form of the report, but their bins count only kept documents. `distance` is the
+    Kolmogorov-Smirnov distance, from 0 to 1: the largest difference between the two cumulative shares, taken
+    at the ends of the bins.
     """
 
     source: str
@@ -30,7 +31,9 @@ class DistributionChange:
     new: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the distance and, for both corpora, the number of documents and the 10, 50 and 90 % quantiles."""
+        """Return the distance and, for both corpora, the number of documents and the 10, 50 and 90 %
+        quantiles, as JSON data.
+        """
         sides = {
             name: {
                 "documents": sum(count for _, count, _ in side["bins"]),
@@ -42,7 +45,9 @@ class DistributionChange:
 
 
 def compare_distributions(old: Corpus, new: Corpus) -> list[DistributionChange]:
-    """Compare every column that both corpora have for a source, the largest distance first."""
+    """Compare every column of every source for which both corpora have a histogram, and return the changes,
+    the largest distance first.
+    """
     before, after = _histograms(old), _histograms(new)
     changes = [
         DistributionChange(*key, _distance(histogram, after[key]), histogram, after[key])
@@ -53,7 +58,7 @@ def compare_distributions(old: Corpus, new: Corpus) -> list[DistributionChange]:
 
 
 def _histograms(corpus: Corpus) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the histogram of kept documents by source and column, without those that are empty."""
+    """Return the histograms of kept documents by (source, column). Empty histograms are omitted."""
     steps = [step for step in corpus.steps if step.label == "funnel"]
     found = {}
     for source, columns in steps[0].manifest.facts["distributions"].items() if steps else ():

@@ -1,10 +1,11 @@
-"""The n-grams of words that are over- and under-represented in a corpus, compared with another.
+"""Find the word n-grams that are over- or under-represented in one corpus compared with another.
 
-The measure is the log-odds ratio with an informative Dirichlet prior, divided by its standard deviation (Monroe, Colaresi
-and Quinn 2008, "Fightin' Words", Political Analysis 16(4), equations 15, 16, 20 and 22). The prior of an n-gram is its count
-in both corpora together, so that rare n-grams, whose ratios are extreme by chance, have small scores. Counts are those of a
-sample of the kept documents, the same share of both corpora, drawn by a hash of the id: a document of both is in both
-samples or in none, and cancels out.
+The measure is the log-odds ratio with an informative Dirichlet prior, divided by its standard deviation
+(Monroe, Colaresi and Quinn 2008, "Fightin' Words", Political Analysis 16(4), equations 15, 16, 20 and 22).
+The prior of an n-gram is its count in both corpora together, so that rare n-grams, whose ratios are extreme
+by chance, get small scores. N-grams are counted in a sample of the kept documents, which is the same share of
+both corpora and is drawn by a hash of the id. A document that both corpora keep is therefore in both samples
+or in neither, and cancels out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,17 +22,17 @@ from pipelines.contracts.parts import Part
 from pipelines.explore.searching.search_corpus import shown_texts
 
 MOST_WORDS = 5
-"""The longest n-grams that can be compared."""
+"""The number of words in the longest n-grams that can be compared."""
 SAMPLE_BYTES = 32 << 20
-"""Bytes of text in the sample of the larger corpus, about."""
+"""The approximate number of bytes of text in the sample of the larger corpus."""
 _SHOWN = 20  # n-grams of each length and direction
 _LEAST_SCORE = 1.96  # standard deviations: a difference of fewer may be chance, at a level of 5 %
 
 
 @dataclass(frozen=True)
 class NgramChange:
-    """An n-gram, in lower case, with its counts in the two samples. `score` is its log-odds ratio in standard deviations,
-    positive if it is over-represented in the new corpus.
+    """An n-gram in lower case, with its counts in the two samples. `score` is its log-odds ratio in standard
+    deviations, which is positive if the n-gram is over-represented in the new corpus.
     """
 
     text: str
@@ -43,8 +44,9 @@ class NgramChange:
 
 @dataclass(frozen=True)
 class NgramComparison:
-    """The n-grams that differ most, by length and then by score, those over-represented in the new corpus first. `share` is
-    that of the kept documents in the samples; `documents` and `words` are the sizes of the old and the new sample.
+    """The n-grams that differ most between two corpora. They are ordered by length and then by score, with
+    those over-represented in the new corpus first. `share` is the share of the kept documents that was
+    sampled. `documents` and `words` are the sizes of the old and the new sample.
     """
 
     share: float
@@ -53,8 +55,8 @@ class NgramComparison:
     ngrams: list[NgramChange]
 
     def of(self, words: int, more: bool) -> list[NgramChange]:
-        """Return the n-grams of a length that are over-represented in the new corpus, or in the old one, the highest score
-        first.
+        """Return the n-grams of `words` words that are over-represented in the new corpus (`more`) or in the
+        old corpus, the strongest first.
         """
         chosen = [change for change in self.ngrams if change.words == words and (change.score > 0) == more]
         return sorted(chosen, key=lambda change: -abs(change.score))
@@ -62,8 +64,9 @@ class NgramComparison:
 
 @dataclass(frozen=True)
 class _Block:
-    """Sampled documents: their text in UTF-8, word k at [starts[k], ends[k]) with its hash, and the first word of each
-    document but the first.
+    """A block of sampled documents and their words. `data` is the text in UTF-8. Word k is at [starts[k],
+    ends[k]) and has the hash hashes[k]. `borders` has the index of the first word of each document except the
+    first document.
     """
 
     data: np.ndarray
@@ -74,7 +77,9 @@ class _Block:
     documents: int
 
     def keys(self, words: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys of the n-grams within a document, and their first words."""
+        """Return the key of each n-gram and the index of its first word. N-grams that extend over two
+        documents are omitted.
+        """
         from pipelines.kernels.signals.ngrams import ngram_keys
 
         if len(self.hashes) < words:
@@ -86,14 +91,14 @@ class _Block:
         return ngram_keys(self.hashes, words)[inside], np.flatnonzero(inside)
 
     def text(self, first: int, words: int) -> str:
-        """Return an n-gram in lower case."""
+        """Return the text, in lower case, of the n-gram that begins at the word `first`."""
         spans = zip(self.starts[first : first + words], self.ends[first : first + words], strict=True)
         return " ".join(self.data[start:end].tobytes().decode() for start, end in spans).lower()
 
 
 def compare_ngrams(old: Corpus, new: Corpus, most_words: int) -> NgramComparison:
-    """Compare the n-grams of 1 to `most_words` words in what two corpora keep. Reads the texts of the samples, without the
-    personal data that the pii steps of their corpus find.
+    """Compare the n-grams of 1 to `most_words` words in samples of the documents that two corpora keep.
+    Personal data that the pii steps of a corpus find is hidden in the texts of its sample.
     """
     larger = max(sum(map(_kept_bytes, corpus.parts())) for corpus in (old, new))
     share = min(1.0, SAMPLE_BYTES / max(larger, 1))
@@ -107,7 +112,9 @@ def compare_ngrams(old: Corpus, new: Corpus, most_words: int) -> NgramComparison
 
 
 def log_odds_scores(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Return the score of each n-gram, float64 [n], from its counts in two samples, none of which is zero in both."""
+    """Return the score of each n-gram, float64 [n], from its counts in two samples. No n-gram may have the
+    count 0 in both.
+    """
     old, new = old.astype(np.float64), new.astype(np.float64)
     prior = old + new
     odds = [
@@ -117,7 +124,9 @@ def log_odds_scores(old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 
 def _kept_bytes(part: Part) -> int:
-    """Return about the bytes of kept text of a part, from its columns."""
+    """Estimate the number of bytes of kept text in a part: the bytes of its text times the share of its
+    documents that are kept.
+    """
     return part.text_bytes * (part.drop().null_count) // max(part.rows, 1)
 
 
@@ -173,7 +182,7 @@ def _extremes(samples: Sequence[Sequence[_Block]], words: int) -> list[NgramChan
 
 
 def _texts(blocks: Sequence[_Block], wanted: np.ndarray, words: int) -> dict[int, str]:
-    """Return the text of the first n-gram with each of the keys."""
+    """Return, for each wanted key, the text of the first n-gram with this key."""
     texts: dict[int, str] = {}
     for block in blocks:
         missing = np.setdiff1d(wanted, np.fromiter(texts, np.uint64, len(texts)))

@@ -16,7 +16,7 @@ _CHARTS = 24  # distributions drawn: those with the largest distance
 
 
 def corpora_page(comparison: CorpusComparison, samples: int) -> str:
-    """Return the page as self-contained HTML, with up to `samples` ids for each reason."""
+    """Return the page as self-contained HTML. It lists up to `samples` ids for each reason."""
     drawn = [change for change in comparison.distributions if change.distance >= LEAST_DISTANCE][:_CHARTS]
     ngrams = comparison.ngrams
     return render_template(
@@ -35,7 +35,9 @@ def corpora_page(comparison: CorpusComparison, samples: int) -> str:
 
 
 def _kind(comparison: CorpusComparison, kind: Kind, title: str, samples: int) -> dict[str, object]:
-    """Return the documents that differ in one way: (source, reason, number, sampled ids), the most frequent first."""
+    """Return the documents that differ in one way, as rows (source, reason, number, sampled ids), the largest
+    number first.
+    """
     rows = [
         (source, reason, number, comparison.samples(source, kind, reason, samples))
         for source, change in comparison.sources.items()
@@ -45,8 +47,8 @@ def _kind(comparison: CorpusComparison, kind: Kind, title: str, samples: int) ->
 
 
 def _chart(change: DistributionChange) -> Markup:
-    """Draw a column in both corpora on one axis. As in the report, the height of a bar grows with the square root of its
-    share.
+    """Draw the distributions of one column in both corpora on a common axis. As in the report, the height of
+    a bar grows with the square root of its share.
     """
     sides = {"old": change.old, "new": change.new}
     axis = axis_for(sides.values(), [])

@@ -16,8 +16,8 @@ _DISTRIBUTIONS, _NGRAMS = 10, 5  # printed: distributions, and n-grams of each l
 
 
 def show_corpora(comparison: CorpusComparison, samples: int) -> None:
-    """Print the documents of each source before and now, the reasons of those that differ, and `samples` ids for each
-    reason.
+    """Print the number of documents that each source keeps before and now, the reasons of the documents that
+    differ, and up to `samples` ids for each reason.
     """
     console = wide_console()
     old, new = comparison.old.manifest, comparison.new.manifest
@@ -43,7 +43,7 @@ def show_corpora(comparison: CorpusComparison, samples: int) -> None:
 
 
 def _show_distributions(page: Page, comparison: CorpusComparison) -> None:
-    """Print the columns whose distributions differ most, with the medians of the kept documents."""
+    """Print the columns whose distributions differ most, with their medians among the kept documents."""
     changes = [change for change in comparison.distributions if change.distance >= LEAST_DISTANCE][:_DISTRIBUTIONS]
     if changes:
         page.heading("Distributions of kept documents that differ most")
@@ -53,7 +53,7 @@ def _show_distributions(page: Page, comparison: CorpusComparison) -> None:
 
 
 def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
-    """Print the n-grams that are over-represented in one of the corpora, with both counts."""
+    """Print the n-grams that are over-represented in either corpus, with their scores and counts."""
     if comparison.ngrams is None:
         return
     for more, title in ((True, "new"), (False, "old")):
@@ -66,7 +66,7 @@ def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
 
 
 def change_rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
-    """Return (reason, number) of the documents of a source that differ in this way."""
+    """Return (reason, number of documents) for the documents of a source that differ in the given way."""
     if kind == "changed":
         return [(None, change.changed)] if change.changed else []
     return list((change.went_out if kind == "out" else change.came_in).items())
@@ -77,7 +77,7 @@ def _words(kind: Kind, reason: str | None) -> str:
 
 
 def _sources(changes: dict[str, SourceChange]) -> Table:
-    """Return a table with one row per source, and one for all of them if there are several."""
+    """Return a table with one row per source. If there are several sources, a last row sums them."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("source", no_wrap=True)
     for heading in ("kept before", "kept now", "same", "other text", "out", "in"):

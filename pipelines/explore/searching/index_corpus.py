@@ -19,8 +19,8 @@ from pipelines.explore.searching.search_corpus import shown_texts
 
 @dataclass(frozen=True)
 class IndexReport:
-    """What was done: the number of parts indexed now and of those that had a current index, the UTF-8 bytes of text that
-    were indexed now, and the bytes of their index.
+    """The result of `index_corpus`: how many parts were indexed now and how many already had a current index,
+    the UTF-8 bytes of text indexed now, and the bytes of the new indexes.
     """
 
     written: int
@@ -30,11 +30,11 @@ class IndexReport:
 
 
 def index_corpus(corpus: Location, sources: Sequence[str] | None = None) -> IndexReport:
-    """Index the documents of a corpus, kept and dropped, of all sources or some. Parts that have a current index are
-    skipped. One part is held in memory.
+    """Index all documents of a corpus, kept and dropped, in all sources or in `sources`. Parts that already
+    have a current index are skipped. Only one part is in memory at a time.
 
-    Raises UserError for an unknown source and while documents are being forgotten, and ConflictError if some are forgotten
-    meanwhile.
+    Raises UserError for an unknown source, or while documents are being forgotten. Raises ConflictError if
+    documents are forgotten in the meantime.
     """
     mark = mark_of(forgotten(corpus.parent if corpus.suffix == ".json" else corpus))
     opened = open_corpus(corpus)

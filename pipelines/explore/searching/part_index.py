@@ -1,8 +1,10 @@
-"""The search index of one part: the texts that people are shown, and their characters' places, sorted.
+"""The search index of one part: its texts as they are shown to people, and the sorted places of their
+characters (a truncated suffix array).
 
-A directory with `texts.arrow` (one uncompressed record batch with a row for each document of the part, memory-mapped),
-`places.bin` (of segments of consecutive documents, see `pipelines.kernels.search.sorted_places`) and, written last,
-`manifest.json`. Without a manifest there is no index. The same part gives the same bytes.
+An index is a directory with three files. `texts.arrow` is one uncompressed, memory-mapped record batch with a
+row for each document of the part. `places.bin` has the places of segments of consecutive documents (see
+`pipelines.kernels.search.sorted_places`). `manifest.json` is written last, so a directory without it is not
+an index. The same part always gives the same bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +29,8 @@ _TEXTS, _PLACES, _MANIFEST = "texts.arrow", "places.bin", "manifest.json"
 
 @dataclass(frozen=True)
 class _Segment:
-    """Consecutive documents of less than 16 MiB of text, or a longer one alone, with the number and the width in bytes of
-    their places.
+    """Consecutive documents with less than 16 MiB of text, or a single longer document. `places` is the
+    number of their places, one per character, and `width` the number of bytes of each place.
     """
 
     rows: int
@@ -38,16 +40,16 @@ class _Segment:
 
 @dataclass(frozen=True)
 class PartIndex:
-    """An open index. `texts` has the text of every document; `segments` have (first row, the row after, places uint8
-    [n, width]).
+    """An open search index. `texts` has the text of every document. Each entry of `segments` is (first row,
+    last row + 1, places uint8 [n, width]).
     """
 
     texts: pa.LargeStringArray
     segments: Sequence[tuple[int, int, np.ndarray]]
 
     def search(self, query: Query, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return (rows, number of hits) of the documents with a hit, int64, ascending; with `kept`, bool [rows], only of
-        those that are kept.
+        """Return the documents with a hit as (rows, number of hits), int64, with the rows in ascending order.
+        If `kept`, bool [rows], is given, only kept documents are returned.
         """
         if query.phrase is not None and not query.words:
             rows, counts = self._count(query.phrase)
@@ -67,7 +69,7 @@ class PartIndex:
         return np.unique(np.concatenate([self._count(literal)[0] for literal in literals]))
 
     def _count(self, phrase: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows that contain a phrase, and how often without overlap."""
+        """Return the rows that contain a phrase, and the number of occurrences without overlap in each."""
         offsets, data = text_buffers(self.texts)
         found: list[np.ndarray] = [np.empty(0, np.int64)]
         for first, after, places in self.segments:
@@ -82,9 +84,11 @@ class PartIndex:
 
 
 def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
-    """Write the index of the documents of a part, given their texts as they are shown. Returns its size in bytes.
+    """Write the index of a part, given the texts of its documents as they are shown. Returns the size of the
+    index in bytes.
 
-    `check` raises an error if nothing may be written any more. Raises ConflictError if another command removes the directory.
+    `check` raises an error if nothing may be written any more. Raises ConflictError if another command
+    removes the directory in the meantime.
     """
     try:
         return _write(directory, texts, check)
@@ -133,8 +137,8 @@ def _write_texts(texts: pa.Array) -> Callable[[BinaryIO], None]:
 
 
 def open_part_index(directory: Location) -> PartIndex | None:
-    """Open and verify the index in a directory; None if there is none, or it is unfinished. Raises CorruptFileError if it
-    is damaged.
+    """Open and verify the index in a directory. Returns None if it does not exist or is unfinished. Raises
+    CorruptFileError if it is damaged.
     """
     try:
         value = read_json(directory / _MANIFEST)
@@ -163,10 +167,10 @@ def _map(directory: Location, record: FileRecord) -> pa.Buffer:
 
 
 def is_finished(directory: Location) -> bool:
-    """Whether there is a finished index in a directory."""
+    """Return whether a directory contains a finished index."""
     return (directory / _MANIFEST).exists()
 
 
 def text_bytes(texts: pa.Array) -> int:
-    """Return the UTF-8 bytes of texts."""
+    """Return the total number of UTF-8 bytes of texts."""
     return int(pc.sum(pc.binary_length(texts)).as_py() or 0)

@@ -1,4 +1,4 @@
-"""A query: what to search for in texts, how hits are counted, and the first one shown."""
+"""A search query: what it matches, how hits are counted, and which excerpt is shown."""
 
 import re
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ from pipelines.explore.searching.word_borders import count_words, first_words
 
 @dataclass(frozen=True)
 class Query:
-    """What to search for: a phrase, or with `regex` a regular expression in RE2's syntax, whose time is linear in the
-    text. `context` is the number of characters shown before and after a hit.
+    r"""A search for a phrase or, with `regex`, for a regular expression in RE2's syntax, which takes time
+    linear in the text. `context` is the number of characters shown before and after a hit.
 
-    Hits are counted one after the other, each in the rest of the text: `^`, `\\A` and `\\b` also match right after a hit.
-    With `words`, the phrase is an n-gram: a hit begins and ends at the borders of words, and hits that overlap count.
+    Hits do not overlap: each is found in the text that remains after the previous hit, so `^`, `\A` and `\b`
+    also match right after a hit. With `words`, the phrase is an n-gram: a hit begins and ends at word
+    borders, and overlapping hits all count.
     """
 
     text: str
@@ -57,12 +58,12 @@ class Query:
 
     @property
     def phrase(self) -> bytes | None:
-        """The UTF-8 bytes that every hit consists of; None if hits may differ."""
+        """The UTF-8 bytes of every hit; None if hits may differ."""
         return None if self.regex or self.ignore_case else self.text.encode()
 
     @cached_property
     def literals(self) -> list[bytes] | None:
-        """Literals one of which every document with a hit contains; None if there are none."""
+        """Literals of which every document with a hit contains at least one; None if none are known."""
         if self.phrase is not None:
             return [self.phrase]
         found = required_literals(self.pattern)
@@ -83,7 +84,7 @@ class Query:
         return pc.count_substring(texts, self.text)
 
     def excerpt(self, text: str) -> tuple[str, str, str]:
-        """Return the first hit in a text that has one: what is before it, the hit, and what follows."""
+        """Return the first hit in a text that has one, as (context before, hit, context after)."""
         if self.words:
             at = first_words(text, self.text)
             before, after = text[:at], text[at + len(self.text) :]
@@ -95,7 +96,9 @@ class Query:
         return before[max(0, len(before) - self.context) :], found, after[: self.context]
 
     def _split(self, text: str) -> list[str]:
-        """Return what is before and after the first hit, or the text if there is none."""
+        """Return the text before and after the first hit. Without a hit, return the whole text as the only
+        entry.
+        """
         try:
             pieces: list[str] = pc.split_pattern_regex(pa.scalar(text), self.pattern, max_splits=1).as_py()
         except UnicodeDecodeError:

@@ -1,7 +1,8 @@
-"""Literals that every match of a regular expression contains, so that an index finds the documents that may match.
+"""Find literals that every match of a regular expression contains. With them, an index finds the documents
+that may match.
 
-Only the outermost level of the expression is read, and anything whose meaning is not certain gives no literals: then all
-documents are searched.
+Only the outermost level of the expression is read. If the meaning of anything in it is uncertain, there are
+no literals, and all documents are searched.
 """
 
 import re
@@ -13,8 +14,9 @@ _GROUP = re.compile(r"\((?:\?:|\?P?<\w+>)?(?!\?)")
 
 
 def required_literals(pattern: str) -> list[str] | None:
-    """Return one literal for each alternative of an expression in RE2's syntax, case counted: every match contains one of
-    them. None if an alternative has none, or it is not certain.
+    """Return one literal for each alternative of an expression in RE2's syntax, such that every match
+    contains at least one of them. Case matters. Return None if an alternative has no literal or its meaning
+    is uncertain.
     """
     literals = []
     at = 0
@@ -28,7 +30,9 @@ def required_literals(pattern: str) -> list[str] | None:
 
 
 def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
-    """Return the longest literal of the alternative that begins at an offset, and where it ends."""
+    """Return the longest literal of the alternative that begins at the offset `at`, and the offset at which
+    the alternative ends. None if the meaning is uncertain.
+    """
     runs: list[str] = [""]
     while at < len(pattern) and pattern[at] != "|":
         item = _read_item(pattern, at)
@@ -49,7 +53,9 @@ def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
 
 
 def _read_item(pattern: str, at: int) -> tuple[str, int] | None:
-    """Return a character, or an empty string for a class, a group or a place, and where it ends; None if unsure."""
+    """Return one item of an expression and the offset at which it ends. A literal character is returned as
+    itself; a class, a group or a position is returned as an empty string. None if the meaning is uncertain.
+    """
     character = pattern[at]
     if character == "\\":
         escaped = pattern[at + 1 : at + 2]

@@ -1,7 +1,8 @@
 """Search the texts of a corpus for a phrase or a regular expression.
 
-What is searched is what `inspect` shows: the edited text, in which everything is hidden that the corpus's own pii steps
-find. A part with an index (`index_corpus`) is searched in that; the texts of others are read.
+The search covers what `inspect` shows: the edited text, with everything hidden that the corpus's own pii
+steps find. A part with a current index (`index_corpus`) is searched in its index; the texts of other parts
+are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +26,8 @@ from pipelines.stages.pii.display_redaction import pii_steps, without_personal_d
 
 @dataclass(frozen=True)
 class SearchHit:
-    """A document with `count` hits, and the first of them with its context. `rule` dropped the document; null if it is
-    kept.
+    """A document with `count` hits, and the first hit with its context. `rule` is the rule that dropped the
+    document; None if it is kept.
     """
 
     document: str
@@ -40,8 +41,9 @@ class SearchHit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The number of documents with a hit and of hits, and the first documents in the order of the corpus. `parts` were
-    searched, of which `read` have no current index.
+    """The result of a search: the number of documents with a hit, the number of hits, and the first such
+    documents in corpus order. `parts` is the number of parts searched. `read` of them have no current index
+    and were read as a whole.
     """
 
     documents: int
@@ -53,14 +55,17 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class CorpusSearch:
-    """A corpus opened for searches. Indexes are opened and verified by the first search that needs them, and stay open."""
+    """A corpus that is open for searches. Each index is opened and verified by the first search that needs
+    it, and stays open.
+    """
 
     corpus: Corpus
 
     def search(
         self, query: Query, sources: Sequence[str] | None = None, dropped: bool = False, limit: int = 20
     ) -> SearchResult:
-        """Search the documents that the corpus keeps, of all sources or some; with `dropped`, also those that it dropped.
+        """Search the documents that the corpus keeps, in all sources or in `sources`. With `dropped`, dropped
+        documents are searched as well. Up to `limit` documents with their first hits are returned.
 
         Raises UserError for a query that cannot be run, and for an unknown source.
         """
@@ -78,7 +83,7 @@ class CorpusSearch:
         return SearchResult(documents, hits, first, len(parts), read)
 
     def _search(self, query: Query, dropped: bool, part: Part) -> tuple[np.ndarray, np.ndarray]:
-        """Return (rows, number of hits) of the documents of a part with a hit."""
+        """Return the documents of a part that have a hit, as (rows, number of hits)."""
         index = self._index(part)
         if index is not None:
             return index.search(query, None if dropped else self._kept(part))
@@ -111,7 +116,7 @@ class CorpusSearch:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """The threads of all searches: starting them takes longer than a search of a small corpus."""
+        """The thread pool that all searches share. Starting one takes longer than searching a small corpus."""
         return ThreadPoolExecutor()
 
     @cached_property
@@ -139,10 +144,10 @@ def search_corpus(
 
 
 def shown_texts(corpus: Corpus, part: Part, rows: pa.Array) -> pa.Array:
-    """Return the texts of some rows as `inspect` shows them.
+    """Return the texts of the given rows as `inspect` shows them.
 
-    Only these may be searched: a search of the texts before redaction, even to preselect documents, would let a query
-    such as `<EMAIL|jane` test for the value behind a placeholder.
+    Only these texts may be searched. If the texts before redaction were searched, even only to preselect
+    documents, a query such as `<EMAIL|jane` could reveal the value behind a placeholder.
     """
     edited = replace(part, annotations=tuple(each for each in part.annotations if EDITS_COLUMN in each.schema))
     if pii_steps(corpus, edited):

@@ -1,5 +1,5 @@
-"""N-grams of words in texts: occurrences that begin and end at the borders of words, as `pipelines/kernels/text/segment.py`
-defines words. Occurrences that overlap count.
+"""Find the occurrences of word n-grams in texts. An occurrence begins and ends at word borders, as defined in
+`pipelines/kernels/text/segment.py`. Overlapping occurrences all count.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,16 @@ def count_words(texts: pa.Array, ngram: str) -> pa.Array:
 
 
 def first_words(text: str, ngram: str) -> int:
-    """Return the index of the first occurrence of an n-gram in a text that has one."""
+    """Return the character index of the first occurrence of an n-gram in a text that contains it."""
     data = text.encode()
     _, _, starts = next(_occurrences(pa.array([text], pa.large_string()), ngram.encode()))
     return len(data[: starts[0]].decode())
 
 
 def _occurrences(texts: pa.Array, ngram: bytes) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield blocks of texts with occurrences: the row of the first, offsets, and the occurrences in the block's bytes."""
+    """Yield, for each block of texts with occurrences, the row of its first text, the offsets of its texts,
+    and the byte offsets of the occurrences within the block.
+    """
     from pipelines.kernels.text.buffers import blocks, text_buffers
     from pipelines.kernels.text.characters import classify
     from pipelines.kernels.text.words import find_words
@@ -46,7 +48,7 @@ def _occurrences(texts: pa.Array, ngram: bytes) -> Iterator[tuple[int, np.ndarra
 
 
 def find_everywhere(data: bytes, phrase: bytes) -> np.ndarray:
-    """Return the offsets of all occurrences of a phrase, also of those that overlap: int64, ascending."""
+    """Return the offsets of all occurrences of a phrase, including overlapping ones: int64, ascending."""
     found = []
     at = data.find(phrase)
     while at >= 0:

@@ -1,8 +1,8 @@
-"""Cosine similarity of vectors: k-means on the sphere, and greedy elections among vectors that are alike.
+"""Cosine similarity of vectors: k-means on the sphere, and greedy elections among similar vectors.
 
-Products of matrices only choose candidates: wherever single precision could decide otherwise, a pair is computed
-again in double precision, so no decision about a pair depends on the library. Sums of k-means do; run these
-functions inside `on_one_thread()`.
+Matrix products only choose candidates: wherever single precision could decide otherwise, a pair is computed
+again in double precision, so no decision about a pair depends on the linear algebra library. The sums of
+k-means do depend on it, so run these functions inside `on_one_thread()`.
 """
 
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 STAYS = -1
-"""Value of `winner` of a vector that is like no other vector that stays."""
+"""The value of `winner` for a vector that stays, because it is not similar to any other vector that stays."""
 _BLOCK, _CHUNK = 1024, 8192  # vectors on either side of a product
 _PAIRS = 8192  # pairs computed in double precision at a time
 _UNSURE = 1e-4  # above the error of a product of vectors of length 1 in single precision
 
 
 def on_one_thread() -> AbstractContextManager[object]:
-    """Return a context in which products of matrices run on one thread, so that they add in one order."""
+    """Return a context in which matrix products run on one thread, so that they always add in the same order."""
     context: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
     return context
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors [n, width] scaled to length 1, float32; a vector of zeros stays one."""
+    """Return vectors [n, width] scaled to length 1, float32. A vector of zeros is returned unchanged."""
     scaled = vectors.astype(np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled, dtype=np.float64)).astype(np.float32)
     scaled /= np.where(lengths > 0, lengths, 1)[:, None]
@@ -44,7 +44,7 @@ def pair_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _are_alike(left: np.ndarray, right: np.ndarray, least: np.float32) -> np.ndarray:
-    """Return which pairs have a cosine of `least` or more, bool [left, right]."""
+    """Return for each pair whether its cosine is `least` or more, bool [left, right]."""
     products = unit_rows(left) @ unit_rows(right).T
     alike = products >= least
     rows, columns = np.nonzero(np.abs(products - least) < _UNSURE)
@@ -55,7 +55,9 @@ def _are_alike(left: np.ndarray, right: np.ndarray, least: np.float32) -> np.nda
 
 
 def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.ndarray:
-    """Return, for each vector, the first vector of `stay` [m, width] with a cosine of `least` or more, or STAYS; int64 [n]."""
+    """Return, for each vector, the index of the first vector in `stay` [m, width] to which its cosine is
+    `least` or more, or STAYS; int64 [n].
+    """
     winner = np.full(len(vectors), STAYS, np.int64)
     for start in range(0, len(vectors), _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, len(vectors)))
@@ -70,8 +72,9 @@ def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.
 
 
 def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
-    """Elect greedily among vectors [n, width] in the order of preference: a vector stays unless its cosine to one
-    that stays is `least` or more. Returns the first such vector for each, or STAYS, int64 [n].
+    """Elect greedily among vectors [n, width], which are in order of preference. A vector stays unless its
+    cosine to a vector that stays is `least` or more. Return the index of the first such vector for each, or
+    STAYS, int64 [n].
     """
     winner = np.full(len(vectors), STAYS, np.int64)
     chosen = np.empty(0, np.int64)
@@ -93,7 +96,9 @@ def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
 
 
 def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Return the centroid with the highest cosine to each vector, of equal ones the first, int64 [n]."""
+    """Return the index of the centroid with the highest cosine to each vector, int64 [n]. Of equal centroids,
+    the first is taken.
+    """
     nearest = np.zeros(len(vectors), np.int64)
     directions = unit_rows(centroids)
     for start in range(0, len(vectors), _BLOCK):
@@ -109,9 +114,11 @@ def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 
 def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return the vectors in another order, in which the first `count` are far from one another: k-means++ with 1 - cosine as the
-    squared distance, and of 2 + log(count) draws the one that lowers the sum of distances most (Arthur and Vassilvitskii 2007,
-    sections 2.2 and 7). The others follow in their order; they begin earlier if fewer than `count` differ.
+    """Reorder vectors so that the first `count` are far from one another; the rest follow in their original
+    order. If fewer than `count` vectors differ, fewer are moved to the front.
+
+    This is k-means++ with 1 - cosine as the squared distance. Of 2 + log(count) draws, it takes the one that
+    lowers the sum of distances most (Arthur and Vassilvitskii 2007, sections 2.2 and 7).
     """
     if not len(vectors):
         return vectors
@@ -130,17 +137,20 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def _distances(units: np.ndarray, chosen: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return 1 - cosine of the chosen ones to all vectors of length 1, float64 [chosen, n]; 0 where it is near 0."""
+    """Return 1 - cosine between the chosen vectors and all vectors, which have length 1, float64 [chosen, n].
+    A value near 0 becomes 0.
+    """
     distances = 1 - (units[chosen] @ units.T).astype(np.float64)
     return np.where(distances > _UNSURE, distances, 0)
 
 
 def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarray:
-    """Return up to `clusters` centroids of length 1, float32 [k, width], by k-means with cosines (Dhillon and Modha 2001).
+    """Return up to `clusters` centroids of length 1, float32 [k, width], by k-means with cosines (Dhillon and
+    Modha 2001).
 
-    It begins with the first distinct vectors of the sample, so there are no more centroids than these. A
-    centroid that loses all its vectors stays where it is. It ends after `rounds` rounds, or when no vector
-    changes its centroid.
+    It begins with the first distinct vectors of the sample, so there are never more centroids than distinct
+    vectors. A centroid that loses all its vectors does not move. It ends after `rounds` rounds, or when no
+    vector changes its centroid.
     """
     centroids = unit_rows(sample[_first_distinct(sample, clusters)])
     before = np.full(len(sample), -1, np.int64)
@@ -160,7 +170,7 @@ def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarr
 
 
 def _first_distinct(vectors: np.ndarray, count: int) -> list[int]:
-    """Return the rows of the first `count` distinct vectors."""
+    """Return the row numbers of the first `count` distinct vectors."""
     firsts: dict[bytes, int] = {}
     for row, vector in enumerate(vectors):
         if len(firsts) == count:

@@ -1,7 +1,8 @@
-"""Greedy elections among near-copies: a document stays unless it is similar to enough documents that stay.
+"""Greedy elections among near-copies: a document stays unless it is similar to enough of the documents that
+stay.
 
-Documents are compared by a ragged array of uint32. For each document it holds a signature, compared element
-by element, or a set of shingle hashes, ascending.
+Documents are compared by a ragged array of uint32. For each document it holds either a signature, which is
+compared element by element, or a set of shingle hashes in ascending order.
 """
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from gristmill.compilation import kernel
 
 STAYS, OF_THE_FIRST = -1, -2
-"""Values of `winner` other than the index of a document: the document stays; or it loses to the preferred
-document of its cluster, which is not among the documents here.
+"""Values of `winner` other than the index of a document. STAYS: the document stays. OF_THE_FIRST: it loses to
+the preferred document of its cluster, which is not among the documents here.
 """
 
 
@@ -18,8 +19,8 @@ document of its cluster, which is not among the documents here.
 def _similarity(
     values: np.ndarray, i: int, end: int, others: np.ndarray, j: int, other_end: int, sets: bool, least: np.float32
 ) -> np.float32:
-    """Return the share of equal values of two signatures, or the Jaccard similarity of two sets; 0 if it
-    cannot reach `least`.
+    """Return the share of equal values in two signatures, or the Jaccard similarity of two sets. For sets,
+    return 0 early if the similarity cannot reach `least`.
     """
     common = 0
     if not sets:
@@ -54,8 +55,8 @@ def _decide(
     enough: int,
     least: np.float32,
 ) -> tuple[int, np.float32]:
-    """Return (value for `winner`, similarity to the first match) for document i, compared with the others at
-    `rows`.
+    """Compare document i with the others at `rows`. Return (value for `winner`, similarity to the first
+    match).
     """
     like, first, similarity = begun, STAYS, np.float32(0)
     for r in rows:
@@ -87,14 +88,15 @@ def elect(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """Decide on all documents in order; cluster c has the documents starts[c] to starts[c + 1] - 1.
+    """Decide on all documents in order. Cluster c has the documents starts[c] to starts[c + 1] - 1.
 
-    A document is dropped if its similarity to `enough` of the documents that stay is `least` or more.
-    begun[i] counts matches found before this call; a match with decisive[i] counts as enough; a document with
-    always[i] stays in any case.
+    A document is dropped if its similarity to at least `enough` of the documents that stay in its cluster is
+    `least` or more. begun[i] counts matches found before this call. A match with a document r counts as
+    `enough` matches if decisive[r] is true. A document i stays in any case if always[i] is true.
 
-    Fills winner[i] with STAYS, with OF_THE_FIRST if begun[i] is not 0, or with the first document that i
-    matches, and similarity[i] with the similarity to that document.
+    Fills winner[i] with STAYS or, for a dropped document, with OF_THE_FIRST if begun[i] is not 0, else with
+    the first document that i matches. Fills similarity[i] with the similarity to the first document that i
+    matches here, or 0.
     """
     chosen = np.empty(len(begun), np.int64)
     for c in range(len(starts) - 1):
@@ -125,8 +127,8 @@ def follow(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """Decide as `elect` does, but compare document i only with the others from low[i] to high[i] - 1;
-    decisive[r] refers to them.
+    """Decide as `elect` does, but compare document i only with the others from index low[i] up to, but not
+    including, high[i]. `decisive` refers to these others.
     """
     every = np.arange(len(other_offsets) - 1)
     for i in range(len(low)):

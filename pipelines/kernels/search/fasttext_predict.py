@@ -1,4 +1,4 @@
-"""Predict labels of supervised fastText models without creating a Python object per document or word.
+"""Predict labels with supervised fastText models, without creating a Python object per document or word.
 
 The features of a text, their order and the arithmetic are those of fastText 0.9 (`Dictionary::getLine`,
 `computeSubwords`, `addWordNgrams`; Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification").
@@ -41,7 +41,9 @@ class Features(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """The two matrices, and the tree of a hierarchical softmax (empty for other losses)."""
+    """The input and output matrices of a model, and the tree of a hierarchical softmax (empty for other
+    losses).
+    """
 
     rows: np.ndarray  # float32 [words + buckets, dim]
     output: np.ndarray  # float32 [labels, dim]
@@ -97,7 +99,8 @@ def _add_character_ngrams(
     word: np.ndarray,
     hidden: np.ndarray,
 ) -> int:
-    """Add the rows of the n-grams of `<word>`, minn to maxn characters, to `hidden`; return how many.
+    """Add the rows of the n-grams of `word`, which is enclosed in `<` and `>`, to `hidden`. They have minn to
+    maxn characters. Return the number of rows.
 
     `<` and `>` alone are not n-grams.
     """
@@ -134,7 +137,7 @@ def _add_word_ngrams(
     hashes: np.ndarray,
     hidden: np.ndarray,
 ) -> int:
-    """Add the rows of the n-grams of 2 to wordNgrams tokens to `hidden`; return how many."""
+    """Add the rows of the n-grams of 2 to wordNgrams tokens to `hidden`. Return the number of rows."""
     words, buckets, most = numbers[0], np.uint64(numbers[1]), numbers[4]
     any_pruned, dim, count = numbers[5] > 0, len(hidden), 0
     for start in range(len(hashes)):
@@ -217,7 +220,9 @@ def _log(value: float) -> np.float32:
 
 @kernel()
 def _offer(label: int, score: np.float32, labels: np.ndarray, scores: np.ndarray) -> None:
-    """Insert a label if it is among the best so far; of equal scores the earlier label stays first."""
+    """Insert a label if it is among the best so far. Of labels with equal scores, the earlier one stays
+    first.
+    """
     rank = len(scores)
     while rank > 0 and (labels[rank - 1] < 0 or score > scores[rank - 1]):
         rank -= 1
@@ -237,8 +242,8 @@ def _walk(
     labels: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Find the best leaves by the sum of log probabilities on their path; skip branches that cannot hold any
-    of them.
+    """Find the best leaves by the sum of the log probabilities on their paths. Skip branches that cannot have
+    any of the best.
     """
     leaves, last = len(output), len(scores) - 1
     stack[0], sums[0], depth = 2 * leaves - 2, 0, 1
@@ -261,7 +266,7 @@ def _walk(
 
 @kernel()
 def _rank(output: np.ndarray, loss: int, hidden: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
-    """Find the best labels by the logarithm of a softmax, or of one sigmoid per label."""
+    """Find the best labels by the logarithm of a softmax, or of a separate sigmoid for each label."""
     values = np.zeros(len(output), np.float32)
     for label in range(len(values)):
         for i in range(len(hidden)):
@@ -295,7 +300,7 @@ def predict(
     """Fill `labels` (int32 [n, k]) and `scores` (float32 [n, k]), best first, for the texts
     data[starts[n]:ends[n]].
 
-    A score is a probability from 0 to 1. A text without any feature gets labels of -1 and scores of 0.
+    A score is a probability from 0 to 1. A text without features gets labels of -1 and scores of 0.
     """
     longest = 0
     for text in range(len(starts)):

@@ -30,10 +30,11 @@ def signatures(
     offsets: np.ndarray, data: np.ndarray, permutations: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
+    `shingles` is the number of shingles of each document.
 
     A document is its units, the runs of `characters.lower_runs`, joined by one space. A shingle is `ngram`
     consecutive units weighted by `WEIGHTS`, or `ngram` characters. A document with fewer units or characters,
-    but at least one, is a single shingle; a document without words has no shingle and a signature of
+    but at least one, is a single shingle. A document without words has no shingles, and its signature is
     0xFFFFFFFF throughout, datasketch's empty signature. `permutations` is uint32 [2, num_perm]: the factors
     and the summands.
     """
@@ -52,8 +53,8 @@ def shingle_sets(
     """Return (offsets int64 [n + 1], hashes uint32): the distinct hashes of each document's shingles,
     ascending.
 
-    Shingles and hash are those of `signatures`. The probability that a shingle collides with one of k others
-    is k / 2^32: below one in 40,000 for documents of up to 100,000 shingles.
+    The shingles and the hash function are those of `signatures`. The probability that a shingle collides with
+    one of k others is k / 2^32: below one in 40,000 for documents of up to 100,000 shingles.
     """
     sizes, sets = [np.zeros(1, np.int64)], [np.zeros(0, np.uint32)]
     for first, last, units in _iterate_units(offsets, data, unit, keep):
@@ -67,8 +68,8 @@ def shingle_sets(
 def jaccard(
     offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, partners: np.ndarray
 ) -> np.ndarray:
-    """Return the Jaccard similarity of set i to the other set partners[i], float32 [n]; sets are ascending,
-    as from `shingle_sets`.
+    """Return the Jaccard similarity of set i to the other set partners[i], float32 [n]. Sets are ascending,
+    as `shingle_sets` returns them.
     """
     out = np.empty(len(partners), np.float32)
     _jaccard(offsets, hashes, other_offsets, other_hashes, partners, out)

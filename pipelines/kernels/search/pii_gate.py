@@ -1,7 +1,7 @@
 """Scan bytes for the few positions where personal data is possible, so that only these are examined closely.
 
-A hit is necessary, never sufficient: every match of Presidio's pattern of an entity contains a hit of its kind.
-pipelines/stages/pii/windows.py turns hits into windows.
+A hit is a necessary condition, not a sufficient one: every match of Presidio's pattern for an entity contains
+a hit of that entity's kind. pipelines/stages/pii/windows.py turns hits into windows.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
 
 @cache
 def _classes() -> np.ndarray:
-    """Return uint8 [0x20000]: the classes of each code point as bits. Read-only."""
+    """Return the classes of each code point as bits, uint8 [0x20000]. The array is read-only."""
     table: np.ndarray = np.zeros(_CODE_POINTS, np.uint8)
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, _CODE_POINTS))))
     # Presidio matches with `regex`, phonenumbers with `re`; their Unicode versions differ.
@@ -61,12 +61,13 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
     """Return every hit in order: its row and its byte offset within the document, both int64.
 
     `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array of UTF-8. The byte of a
-    hit, by kind:
+    hit depends on its kind:
 
     - `at`: an @ with a character of an address on both sides.
     - `quad`: the third dot of a dotted quad.
-    - `colons`: the first of two colons, or the sixth colon between hexadecimal groups of one to four.
-    - `iban`: the second check digit after two capitals, followed by two groups of four.
+    - `colons`: the first of two colons, or the sixth colon between groups of one to four hexadecimal digits.
+    - `iban`: the second check digit after two capitals, if eight capitals or digits follow, with spaces or hyphens
+      between the groups.
     - `wallet`: the 26th letter or digit of a run, counted from its first 1 or 3.
     - `hardware`: the fifth separator between pairs of hexadecimal digits, or the second dot after groups of
       four.
@@ -76,8 +77,8 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
     - `secret`: the 20th character of a run of [A-Za-z0-9_.-], or a later one, once 10 of the run are letters
       or digits.
     - `private`: the P of PRIVATE KEY.
-    - `value`: a colon or equals sign, with 16 characters of [A-Za-z0-9+/=_.~-] after it, letters and digits among
-      the run, behind `>`, up to four blanks and a quotation mark.
+    - `value`: a colon or equals sign that is followed by 16 or more characters of [A-Za-z0-9+/=_.~-], among them both
+      letters and digits. `>`, up to four blanks and a quotation mark may come before these characters.
     """
     positions = _collect(_KERNELS[kind], offsets, data)
     rows = np.asarray(np.searchsorted(offsets, positions, side="right") - 1)
@@ -85,8 +86,8 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
 
 
 class Chains(NamedTuple):
-    """Chains of digits in order: row, start and end in bytes within the document, number of digits; each
-    int64 [n].
+    """Chains of digits in order. Each has a row, a start and an end in bytes within the document, and a
+    number of digits; all are int64 [n].
     """
 
     rows: np.ndarray
@@ -96,8 +97,8 @@ class Chains(NamedTuple):
 
 
 def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
-    """Find every chain of at least `least` digits without a gap wider than in a phone number. Buffers are
-    those of `find_hits`.
+    """Find every chain of at least `least` digits that has no gap wider than a phone number may have. The
+    buffers are those of `find_hits`.
 
     With `codes`, gaps are those of identity numbers instead: one letter, one white space, or one of -+:_.
     """
@@ -108,8 +109,8 @@ def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool =
 
 
 def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, *more: int) -> np.ndarray:
-    """Return all hits of a kernel. A kernel counts every hit but writes only those that fit; retry if the
-    array was too short.
+    """Return all hits of a kernel. A kernel counts every hit but writes only those for which the array has
+    room, so it is run again if the array was too short.
     """
     out: np.ndarray = np.empty(3 * max(1024, len(data) // 512), np.int64)
     while (count := kernel(offsets, data, _classes(), out, *more)) > len(out):
@@ -121,8 +122,8 @@ def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, 
 def _find_chains(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray, least: int, link: int, widest: int
 ) -> int:
-    """Write start, end and number of digits of each chain, as far as they fit; return three times the number
-    of chains.
+    """Write the start, end and number of digits of each chain for which `out` has room. Return three times
+    the number of all chains.
     """
     count = 0
     for row in range(len(offsets) - 1):

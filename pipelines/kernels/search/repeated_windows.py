@@ -1,7 +1,8 @@
-"""Find, for each window of some blocks, the first block that has it, byte by byte.
+"""Find, for each window of a set of blocks, the first block that has the same bytes.
 
-Only blocks of one group, those with the same minimizer, can share windows (pipelines/kernels/search/substrings.py).
-A **run** is a range of windows of a block whose first occurrences follow each other in one earlier block.
+Only blocks of one group, which have the same minimizer, can share windows
+(pipelines/kernels/search/substrings.py). A **run** is a range of windows of a block whose first occurrences
+follow each other in one earlier block.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,9 @@ _ZERO = np.uint64(0)
 
 
 class WindowRuns(NamedTuple):
-    """Windows that occur in an earlier block of the same group, by group, block and window, int64 [runs]."""
+    """Runs of windows that occur in an earlier block of the same group, ordered by group, block and window,
+    int64 [runs].
+    """
 
     blocks: np.ndarray  # index of the block
     lows: np.ndarray  # the first window of the run in it, from 0
@@ -27,7 +30,9 @@ class WindowRuns(NamedTuple):
 
 
 def sort_by(*keys: np.ndarray) -> np.ndarray:
-    """Return the order of rows by several uint64 keys, the first one above all; equal rows keep their order."""
+    """Return the order of rows sorted by several uint64 keys, of which the first is the most significant.
+    Equal rows keep their order.
+    """
     order = np.arange(len(keys[0]))
     for key in reversed(keys):
         values = key[order]
@@ -36,27 +41,29 @@ def sort_by(*keys: np.ndarray) -> np.ndarray:
 
 
 def changes(values: np.ndarray) -> np.ndarray:
-    """Whether each value is the first or differs from the one before it, bool [n]."""
+    """Return for each value whether it is the first or differs from the value before it, bool [n]."""
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 
 def index_keys(keys: np.ndarray) -> np.ndarray:
-    """Return an open hash table of different uint64 keys: their indices, -1 in a free slot, int64."""
+    """Return an open hash table of distinct uint64 keys. Its slots hold the indices of keys, or -1 if they
+    are free, int64.
+    """
     slots = np.full(1 << max(1, (2 * len(keys)).bit_length()), -1, np.int64)
     _index_keys(keys, slots)
     return slots
 
 
 def find_keys(keys: np.ndarray, slots: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the index of each wanted key in the keys whose table is `slots`; -1 if it is not there."""
+    """Return the index of each wanted key in `keys`, whose hash table is `slots`, or -1 if it is not there."""
     found = np.empty(len(wanted), np.int64)
     _find_keys(keys, slots, wanted, found)
     return found
 
 
 def first_equal(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    """Return for each data[begins[k]:begins[k] + lengths[k]] of eight bytes or more the index of the first one that is
-    equal, int64 [n]. Equal ones must have equal hashes.
+    """Return for each range data[begins[k]:begins[k] + lengths[k]] the index of the first range with equal
+    bytes, int64 [n]. A range has eight bytes or more. Equal ranges must have equal hashes.
     """
     order = sort_by(hashes)
     first = np.empty(len(order), np.int64)
@@ -65,15 +72,15 @@ def first_equal(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray, hashe
 
 
 def copy_ranges(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the concatenated data[begins[k]:begins[k] + lengths[k]]."""
+    """Return the ranges data[begins[k]:begins[k] + lengths[k]], concatenated."""
     copied = np.empty(int(lengths.sum()), np.uint8)
     _copy_ranges(data, begins, lengths, copied)
     return copied
 
 
 def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size: int) -> WindowRuns:
-    """Find the runs of the blocks data[offsets[k]:offsets[k + 1]], in groups by key; a block that comes before
-    another of its group is earlier.
+    """Find the runs of the blocks data[offsets[k]:offsets[k + 1]], in groups by key. Within a group, a block
+    with a lower index is earlier.
     """
     order = sort_by(keys)
     bounds = np.append(np.flatnonzero(changes(keys[order])), len(keys))
@@ -93,12 +100,14 @@ def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size:
 def find_repeats(
     documents: np.ndarray, starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray, runs: WindowRuns, size: int
 ) -> tuple[np.ndarray, ...]:
-    """Return (document, first window, after the last one, winner) of the ranges of windows that occur before.
+    """Return (document, first window, window after the last, winner) of each range of windows that occur
+    earlier.
 
-    The blocks, `counts` windows from `starts` of `documents`, are in the order of the text. Equal ones have the
-    same number: 0, 1, ... in the order of their first occurrences. `runs` are those of the numbers, in order; an
-    owner of -1 is in another part, and earlier. The winner is the document that has the first occurrence, or for
-    run r of another part -1 - r.
+    Block k is the `counts[k]` windows from `starts[k]` on in `documents[k]`; the blocks are in the order of
+    the text. Equal blocks have the same number: 0, 1, ... in the order of their first occurrences. `runs` are
+    the runs of the numbered blocks, in order. An owner of -1 means that the owner is in another part, which
+    is earlier. The winner is the document that has the first occurrence or, for run r with an owner in
+    another part, -1 - r.
     """
     firsts = np.flatnonzero(numbers > np.append(-1, np.maximum.accumulate(numbers))[:-1])
     bounds = np.searchsorted(runs.blocks, np.arange(len(firsts) + 1))
@@ -112,7 +121,7 @@ def find_repeats(
 
 @kernel()
 def _radix_sort(keys: np.ndarray, order: np.ndarray, next_keys: np.ndarray, next_order: np.ndarray) -> None:
-    """Sort keys, and the order with them, stably in place."""
+    """Sort `keys`, and `order` with them, stably and in place."""
     counts = np.zeros((_DIGITS, _DIGIT), np.int64)
     for k in range(len(keys)):
         key = keys[k]
@@ -140,7 +149,7 @@ def _radix_sort(keys: np.ndarray, order: np.ndarray, next_keys: np.ndarray, next
 
 @kernel(inline="always")
 def _slot_of(keys: np.ndarray, slots: np.ndarray, key: np.uint64) -> np.uint64:
-    """Return the slot of a key, or the free one where it belongs."""
+    """Return the slot of a key, or the free slot where it belongs."""
     mask = np.uint64(len(slots) - 1)
     slot = (key * _BASE >> np.uint64(20)) & mask
     while slots[slot] >= 0 and keys[slots[slot]] != key:
@@ -162,7 +171,9 @@ def _find_keys(keys: np.ndarray, slots: np.ndarray, wanted: np.ndarray, found: n
 
 @kernel(inline="always")
 def _equal(data: np.ndarray, one: int, other: int, length: int) -> bool:
-    """Whether data[one:one + length] and data[other:other + length] are the same bytes, eight or more."""
+    """Return whether data[one:one + length] and data[other:other + length] are the same bytes. There must be
+    eight or more.
+    """
     i = 0
     while i + 8 <= length:
         if load_eight(data, one + i) != load_eight(data, other + i):
@@ -218,9 +229,10 @@ def _elect_windows(
     holders: np.ndarray,
     runs: np.ndarray,
 ) -> int:
-    """Fill in the runs as far as there is room; returns their number.
+    """Write the runs for which there is room. Return the number of all runs.
 
-    The windows of a group are held in an open hash table: the hash, the place in `data` and the block of each.
+    The windows of a group are in an open hash table, with the hash of each window, its place in `data` and
+    its block.
     """
     found, leaving = 0, np.uint64(1)
     for _ in range(size - 1):
@@ -286,7 +298,7 @@ def _find_repeats(
     size: int,
     ranges: np.ndarray,
 ) -> int:
-    """Fill in the ranges as far as there is room; returns their number."""
+    """Write the ranges for which there is room. Return the number of all ranges."""
     found, last, reach = 0, -1, -1  # of ranges; the document and the end of the last range
     for k in range(len(numbers)):
         number, low = numbers[k], 0

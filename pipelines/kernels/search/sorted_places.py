@@ -1,9 +1,10 @@
-"""Find a phrase in a text by the places of its characters, sorted by the bytes that follow.
+"""Find a phrase in a text by the sorted places of its characters.
 
-The places of a text are the offsets of its characters, in the order of the first bytes there (5, or 4 in a text of 16 MiB
-or more), then of the offsets. So all places with the same beginning are neighbours, and a binary search finds them. This is a
-suffix array cut off after the first bytes: sorting takes the same time for any text, also for one that repeats itself, and a
-longer phrase is looked up by its rarest piece and then compared.
+The places of a text are the offsets of its characters. They are sorted by the first bytes that follow each
+place (5 bytes, or 4 in a text of 16 MiB or more), then by offset. So all places with the same beginning are
+neighbours, and a binary search finds them. This is a suffix array cut off after the first bytes. Sorting
+takes the same time for any text, even one that repeats itself. A longer phrase is looked up by its rarest
+piece, and then compared as a whole.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from gristmill.compilation import kernel
 
 MOST_NARROW = (1 << 24) - 1
-"""Bytes of the longest text whose places have 3 bytes; those of longer ones have 4."""
+"""The size in bytes of the longest text whose places take 3 bytes each. The places of longer texts take 4."""
 _KEY_BYTES = 8  # of a number that holds the beginning and the place
 _PIECES = 32  # pieces of a phrase whose frequency is looked up
 
@@ -19,7 +20,7 @@ _PIECES = 32  # pieces of a phrase whose frequency is looked up
 def sort_places(data: np.ndarray) -> np.ndarray:
     """Return the sorted places of a text of UTF-8 bytes: little-endian numbers, uint8 [characters, 3 or 4].
 
-    At the end of the text, the beginning of a place is continued with zeros.
+    Near the end of the text, the beginning of a place is padded with zeros.
     """
     width = 3 if len(data) <= MOST_NARROW else 4
     keys = np.empty(len(data), np.uint64)
@@ -29,8 +30,8 @@ def sort_places(data: np.ndarray) -> np.ndarray:
 
 
 def find_phrase(data: np.ndarray, places: np.ndarray, phrase: bytes) -> np.ndarray:
-    """Return the offsets of all occurrences of a phrase that is whole characters, also of those that overlap: int64,
-    ascending.
+    """Return the offsets of all occurrences of a phrase, including overlapping ones, int64, ascending. The
+    phrase must consist of whole characters.
     """
     wanted = np.frombuffer(phrase, np.uint8)
     most = _KEY_BYTES - places.shape[1]
@@ -49,7 +50,9 @@ def find_phrase(data: np.ndarray, places: np.ndarray, phrase: bytes) -> np.ndarr
 
 
 def without_overlap(starts: np.ndarray, phrase: bytes) -> np.ndarray:
-    """Return the occurrences of a phrase that remain if one that overlaps the one before is left out, from left to right."""
+    """Go through the occurrences of a phrase from left to right, and return those that do not overlap the
+    previous one returned.
+    """
     if not any(phrase.startswith(phrase[shift:]) for shift in range(1, len(phrase))):
         return starts
     kept = np.empty(len(starts), np.int64)
@@ -57,8 +60,8 @@ def without_overlap(starts: np.ndarray, phrase: bytes) -> np.ndarray:
 
 
 def _pieces(phrase: bytes, most: int) -> list[int]:
-    """Return the offsets of pieces of `most` bytes, or that of the whole phrase if it is shorter; each begins with a
-    character. The first is 0.
+    """Return the offsets of up to _PIECES pieces of a phrase, each of `most` bytes, or the offset of the
+    whole phrase if it is shorter. Each piece begins with a character. The first offset is 0.
     """
     begins = [i for i in range(max(1, len(phrase) - most + 1)) if phrase[i] & 0xC0 != 0x80]
     return begins[:: -(-len(begins) // _PIECES)]
@@ -87,7 +90,9 @@ def _place(places: np.ndarray, k: int) -> int:
 
 @kernel(nogil=True)
 def _bound(data: np.ndarray, places: np.ndarray, piece: np.ndarray, after: bool) -> int:
-    """Return the number of places whose beginning is smaller than a piece, or with `after`, not larger."""
+    """Return the number of places whose beginning is less than a piece or, with `after`, less than or equal
+    to it.
+    """
     low, high = 0, len(places)
     while low < high:
         middle = (low + high) // 2
@@ -107,7 +112,9 @@ def _bound(data: np.ndarray, places: np.ndarray, piece: np.ndarray, after: bool)
 def _compare_rest(
     data: np.ndarray, places: np.ndarray, low: int, high: int, at: int, phrase: np.ndarray, starts: np.ndarray
 ) -> int:
-    """Fill in where the phrase begins of which a piece, at offset `at`, begins at the places from `low` to `high`."""
+    """Write the offsets of the occurrences of a phrase to `starts`, and return their number. The piece at
+    offset `at` of the phrase begins at the places from `low` to `high`; the rest of the phrase is compared.
+    """
     found, size = 0, len(phrase)
     for k in range(low, high):
         start = _place(places, k) - at

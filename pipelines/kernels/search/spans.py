@@ -1,5 +1,5 @@
-"""Find lines, paragraphs and sentences as spans to compare and cut, with a hash of the normalised text, the
-number of words and the line feed before each.
+"""Find lines, paragraphs and sentences as spans to compare and cut. Each has a hash of its normalised text,
+its number of words, and the position of the line feed before it.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,9 @@ _LINE_FEED = 10
 
 
 class Units(NamedTuple):
-    """The units of a block in order, int64 [units] except `hashes`; positions are bytes within the document."""
+    """The units of a block in order, int64 [units] except `hashes`. Positions are byte offsets within the
+    document.
+    """
 
     documents: np.ndarray  # index of the document in the block
     starts: np.ndarray
@@ -58,11 +60,11 @@ def hash_spans(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 
 def hash_windows(hashes: np.ndarray, documents: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (first unit, hash) of every window of `size` units of one document; a document with fewer units
+    """Return (first unit, hash) of every window of `size` units of one document. A document with fewer units
     is one window.
 
-    The hash of a window is the xxh64 of its units' hashes, little-endian and concatenated; with `size` 1, the
-    unit's own hash.
+    The hash of a window is the xxh64 of its units' hashes, little-endian and concatenated. With `size` 1, it
+    is the unit's own hash.
     """
     counts = np.bincount(documents)
     left = np.repeat(np.cumsum(counts), counts) - np.arange(len(documents))

@@ -1,11 +1,11 @@
-"""Find equal byte strings of a fixed size in a corpus without a hash of each: windows are grouped by their
-minimizer.
+"""Find equal byte strings of a fixed size in a corpus without hashing each of them: windows are grouped by
+their minimizer.
 
-A **window** is a substring of `size` bytes of one document. Its **minimizer** is the smallest hash of its
-substrings of size // 2 bytes, and of equal hashes the last. Equal windows have equal minimizers at the same
-place (winnowing: Schleimer et al. 2003, section 4; minimizers: Roberts et al. 2004), so windows with
-different minimizers need not be compared. A **block** is a run of neighbouring windows with the minimizer at
-the same position of the text, on average about size / 4 of them; the windows of a block all differ. Equal
+A **window** is a substring of `size` bytes of one document. Its **minimizer** is the smallest hash among its
+substrings of size // 2 bytes; of equal hashes, it is the last. Equal windows have equal minimizers at the
+same place (winnowing: Schleimer et al. 2003, section 4; minimizers: Roberts et al. 2004), so windows with
+different minimizers need not be compared. A **block** is a run of neighbouring windows whose minimizer is at
+the same position of the text, on average about size / 4 windows. The windows of a block all differ. Equal
 blocks therefore consist of equal windows.
 """
 
@@ -38,8 +38,8 @@ def average_windows(size: int) -> float:
 
 
 def find_blocks(offsets: np.ndarray, data: np.ndarray, size: int) -> Blocks:
-    """Find the blocks of the documents data[offsets[d]:offsets[d + 1]]; one of fewer than `size` bytes has
-    none.
+    """Find the blocks of the documents data[offsets[d]:offsets[d + 1]]. A document of fewer than `size` bytes
+    has no blocks.
     """
     room, found = len(data) // 16 + 16, -1
     while found < 0:  # one round, but for texts that repeat themselves at once
@@ -57,7 +57,7 @@ def find_blocks(offsets: np.ndarray, data: np.ndarray, size: int) -> Blocks:
 
 
 def split_blocks(offsets: np.ndarray, data: np.ndarray, blocks: Blocks, size: int) -> Blocks:
-    """Return each window of some blocks as a block of its own."""
+    """Return each window of the given blocks as a separate block."""
     owner = np.repeat(np.arange(len(blocks.counts)), blocks.counts)
     documents, minima = blocks.documents[owner], blocks.minima[owner]
     starts = blocks.starts[owner] + np.arange(len(owner)) - (np.cumsum(blocks.counts) - blocks.counts)[owner]
@@ -70,8 +70,8 @@ def split_blocks(offsets: np.ndarray, data: np.ndarray, blocks: Blocks, size: in
 def join_ranges(
     documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Unite ranges of documents that overlap or touch, which are sorted by document and start. Returns the index
-    of the first range of each, its start and its end, int64.
+    """Merge ranges of documents that overlap or touch. The ranges are sorted by document and start. Return
+    the index of the first range in each merged range, and the start and end of the merged range, int64.
     """
     if not len(starts):
         return starts, starts, ends
@@ -86,8 +86,8 @@ def join_ranges(
 def whole_characters(
     offsets: np.ndarray, data: np.ndarray, documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (starts, ends) of the whole characters in ranges of documents; a range without any ends where it
-    starts, or before.
+    """Narrow ranges of documents to whole characters, and return their (starts, ends). A range without a
+    whole character ends where it starts, or before.
     """
     starts, ends = starts.copy(), ends.copy()
     _narrow(offsets, data, documents, starts, ends)
@@ -122,8 +122,8 @@ def _mark_blocks(
     starts: np.ndarray,
     minima: np.ndarray,
 ) -> int:
-    """Fill in document, first window and minimizer of each block; return their number, -1 if there is not
-    enough room.
+    """Write the document, first window and minimizer of each block. Return the number of blocks, or -1 if
+    there is not enough room.
     """
     found = 0
     # With unsigned positions numba has no negative ones to handle, which makes the loop several times as fast.

@@ -1,11 +1,12 @@
-"""Evaluate an ensemble of decision trees over numbers, and attribute each result to the columns that the trees ask.
+"""Evaluate an ensemble of decision trees on numbers, and attribute each result to the columns that the trees
+test.
 
-The trees are those of histogram-based gradient boosting, as scikit-learn grows them: a node sends a number that is at most
-its threshold to the left, and a missing number (NaN) to the side that the node names.
+The trees are those of histogram-based gradient boosting, as scikit-learn grows them. A node sends a number
+that is at most its threshold to the left, and a missing number (NaN) to the side that the node specifies.
 
-Attribution follows Saabas 2014, "Interpreting random forests": every node has an expected value, the mean of the leaves below
-it weighted by training documents, and the change from a node to its child belongs to the column that the node asks. The
-changes of a document add up to its result minus the mean of the ensemble.
+Attribution follows Saabas 2014, "Interpreting random forests". Every node has an expected value, the mean of
+the leaves below it, weighted by training documents. The change from a node to its child is attributed to the
+column that the node tests. The changes of a document add up to its result minus the mean of the ensemble.
 """
 
 from typing import NamedTuple
@@ -32,11 +33,12 @@ _ROWS = 128  # rows per block: a tree, which all rows of a block ask before the 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
-    """Add the leaves that each row of `values`, float64 [n, columns], reaches to `results`, float64 [n], tree by tree; and
-    the changes on the way to `changes`, float64 [n, columns].
+    """For each row of `values`, float64 [n, columns], add the values of the leaves that it reaches to
+    `results`, float64 [n], tree by tree. Add the changes on the way to `changes`, float64 [n, columns].
 
-    Four rows walk at a time: a row's next node depends on its last one, and a processor works on the others meanwhile. A row
-    that has reached its leaf stays there, where nothing changes, until the others have.
+    Four rows walk down a tree at a time. A row's next node depends on its previous one, so the processor
+    works on the other rows in the meantime. A row that has reached its leaf stays there, where nothing
+    changes, until the others have reached theirs.
     """
     inner, columns, children = _arrange(trees)
     missing, thresholds, expected = trees.missing_left, trees.thresholds, trees.expected
@@ -62,8 +64,8 @@ def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np
 
 @kernel()
 def _arrange(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (whether a node is none of the leaves, bool [nodes]; its column, 0 for a leaf, uint32 [nodes]; its children, right
-    and left, uint32 [nodes, 2], for a leaf the leaf itself).
+    """Return for every node: whether it is not a leaf, bool [nodes]; its column, or 0 for a leaf, uint32
+    [nodes]; and its right and left children, uint32 [nodes, 2]. The children of a leaf are the leaf itself.
     """
     count = len(trees.columns)
     inner, columns, children = np.zeros(count, np.bool_), np.zeros(count, np.uint32), np.zeros((count, 2), np.uint32)
@@ -87,7 +89,9 @@ def _step(
     values: np.ndarray,
     changes: np.ndarray,
 ) -> np.uint32:
-    """Return the child that the values of a row lead to, and add the change to the column that the node asks."""
+    """Return the child of a node to which the values of a row lead, and add the change to the column that the
+    node tests.
+    """
     column = columns[node]
     value = values[column]
     # No number is at most NaN.

@@ -1,8 +1,9 @@
 """Find the entries of a word list in texts.
 
-Entries and texts are `characters.lower_runs`: lower-cased words joined by one space. An occurrence begins and
-ends at a word boundary, or next to a character of a script written without spaces (Thai to Khmer, kana, Han).
-Of entries that begin at the same position the longest counts; the search resumes after it.
+Entries and texts have the form of `characters.lower_runs`: lower-cased words joined by one space. An
+occurrence begins and ends at a word boundary, or next to a character of a script written without spaces (Thai
+to Khmer, kana, Han). Of entries that begin at the same position, the longest counts; the search resumes after
+it.
 """
 
 import numpy as np
@@ -36,7 +37,7 @@ def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> N
 
 @kernel()
 def _has_space_free_script(data: np.ndarray, i: int) -> bool:
-    """Whether the character at byte i belongs to a script without spaces between words."""
+    """Return whether the character at byte i belongs to a script without spaces between words."""
     if data[i] < 0xE0:
         return False
     if data[i] >= 0xF0:
@@ -75,10 +76,12 @@ def _is_entry(
 def find_entries(
     entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, data: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search the texts data[offsets[n]:offsets[n + 1]]. Returns (occurrences int64 [m, 3], texts int64 [n, 2]).
+    """Search the texts data[offsets[n]:offsets[n + 1]] for the entries. Return occurrences, int64 [m, 3], and
+    texts, int64 [n, 2].
 
-    Of an occurrence: its text, the words before it in the text, its bytes. Of a text: its bytes, its words.
-    Spaces are not counted.
+    The columns of an occurrence are the index of its text, the number of words before it in the text, and its
+    number of bytes. The columns of a text are its number of bytes and its number of words. Spaces are not
+    counted as bytes.
     """
     count = len(offsets) - 1
     occurrences, texts, number = np.zeros((64, 3), np.int64), np.zeros((count, 2), np.int64), 0

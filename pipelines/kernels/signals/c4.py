@@ -1,10 +1,10 @@
 """C4's rules for lines, as stated in its paper and as implemented in tfds and datatrove.
 
 The first test that a line fails decides about it, so a line that is already dropped cannot drop its page. The
-variants differ in the order of tests, in the marks that may end a line and in what a line is;
+variants differ in the order of tests, in the marks that may end a line, and in what counts as a line;
 `tests/pipelines/kernels/reference_signals.py` states them in plain Python. Citation markers ([1], [edit],
 [citation needed]) are removed from lines before the lines are judged. Lines with markers are judged
-separately, as documents of a block of their own.
+separately, as the documents of another block.
 """
 
 from typing import NamedTuple
@@ -45,7 +45,9 @@ _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
 
 
 class LineVerdicts(NamedTuple):
-    """The judged rows, their verdicts by VARIANTS, and the sentences of those kept."""
+    """The judged rows, their verdicts, and the numbers of sentences in the rows that are kept. Columns are in
+    the order of VARIANTS.
+    """
 
     rows: StrippedLines
     verdicts: np.ndarray  # uint8 [rows, 3]
@@ -53,8 +55,8 @@ class LineVerdicts(NamedTuple):
 
 
 def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
-    """Count the inputs of the paper's page rules, int64 [documents] each: sentences of the lines kept, and
-    lines that drop the page, including dropped lines.
+    """Count the inputs of the paper's page rules, int64 [documents] each: the sentences of the lines that are
+    kept, and the lines that drop the page. Lines that are dropped themselves can drop the page too.
     """
     lines, documents = segments.lines, len(segments.offsets) - 1
     of_document = np.repeat(np.arange(documents, dtype=np.int32), np.diff(lines.offsets))
@@ -68,8 +70,8 @@ def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
 def count_peer_pages(
     data: np.ndarray, classes: np.ndarray, tokens: Tokens, hits: Hits, rows: StrippedLines, documents: int
 ) -> dict[str, np.ndarray]:
-    """Count the inputs of the page rules of tfds and datatrove, which ignore dropped lines: sentences of the
-    lines kept, and lines that drop the page, int64 [documents] each.
+    """Count the inputs of the page rules of tfds and datatrove, int64 [documents] each: the sentences of the
+    lines that are kept, and the lines that drop the page. A dropped line does not drop the page.
 
     `rows` are the lines between any breaks, from `line_variants.find_stripped_lines`.
     """
@@ -85,7 +87,7 @@ def count_peer_pages(
 
 
 def count_page_lines(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
-    """Count, for each document, the lines with "lorem ipsum" and those with a curly bracket, int64
+    """Count, for each document, the lines with "lorem ipsum" and the lines with a curly bracket, int64
     [documents] each.
     """
     counts = np.zeros((len(segments.offsets) - 1, 2), np.int64)
@@ -261,7 +263,7 @@ def _count_chunks(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, token: int, begin: int, end: int
 ) -> int:
     """Return the number of white-space-separated chunks of a row from its first token on, at most
-    _MOST_WORDS; negative if one of them is too long.
+    _MOST_WORDS. The number is negative if a chunk is too long.
     """
     count, sign, last = 0, 1, len(starts)
     while token < last and starts[token] < end and (count < _MOST_WORDS or end - begin > _LONGEST_WORD):
@@ -281,8 +283,8 @@ def _count_chunks(
 
 @kernel()
 def _count_sentences(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -> int:
-    """Return the number of sentences of a row: a token other than punctuation begins one if a terminal mark
-    came before it.
+    """Return the number of sentences in a row. A token other than punctuation begins a new sentence if a
+    terminal mark came before it.
     """
     sentences, ended = 1, False
     while token < len(starts) and starts[token] < end:
@@ -302,7 +304,7 @@ def _verdicts(
     hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray, without: int,
 ) -> None:  # fmt: skip
     """Fill `verdicts` and `sentences`. `original_chunks` is an output for unchanged rows, and an input
-    (`given`) for rows without their markers.
+    (`given`) for rows whose markers have been removed.
     """
     word, token, hit = 0, 0, 0
     for row in range(len(starts)):

@@ -1,9 +1,10 @@
 """Counts over segmented documents, from which the stage computes quality signals. Counts are integers; the
 stage computes the ratios.
 
-To add a signal, add a name to the tuple of the kernel that walks those spans, the line that counts it there,
-and the formula in pipelines/stages/measure/signal_columns.py. `repetition` counts repeated spans,
-`line_signals` lines, `c4` C4's tests, and `peer_counts` what the code of peers counts.
+To add a signal, add its name to the tuple of the kernel that walks the spans in question, the line that
+counts it to that kernel, and its formula to pipelines/stages/measure/signal_columns.py. `repetition` counts
+repeated spans, `line_signals` counts lines, `c4` counts for C4's tests, and `peer_counts` counts what the
+code of peers counts.
 """
 
 from collections.abc import Sequence
@@ -49,8 +50,8 @@ _FLUSH = 255 * 8
 
 
 def _hash_stop_words() -> tuple[np.ndarray, np.uint64]:
-    """Return a perfect hash of the stop words: (the words as little-endian integers, factor); word w is at (w
-    * factor) >> 61.
+    """Return a perfect hash of the stop words: (the words as little-endian integers, factor). The index of a
+    word w is (w * factor) >> 61.
     """
     packed = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)
     factor = 1
@@ -66,8 +67,8 @@ STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
-    """Count everything in every document of a block, int64 [documents] each, and compute `entropy`, float64
-    (see `repetition`).
+    """Compute all counts of every document in a block, int64 [documents] each, and `entropy`, float64 (see
+    `repetition`).
     """
     offsets, data, classes, words, lines, paragraphs, sentences = segments
     hits = find_phrases(offsets, data)
@@ -87,7 +88,7 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
 
 
 def count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Count over the characters of every document of a block, int64 [documents] each."""
+    """Compute the counts over characters of every document in a block, int64 [documents] each."""
     out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
     _count_characters(offsets, data, classes, out)
     counts = split_columns(_CHARACTERS, out)
@@ -112,7 +113,7 @@ def split_columns(names: Sequence[str], table: np.ndarray) -> dict[str, np.ndarr
 
 @kernel(inline="always")
 def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
-    """Return the first 1 to 8 bytes at i, the rest zero."""
+    """Return the `size` bytes at i, 1 to 8, as a little-endian integer."""
     if i + 8 <= len(data):
         return load_eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
     value = np.uint64(0)
@@ -177,8 +178,8 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
 
 @kernel()
 def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
-    """Return (trailing full stops that may begin '...', ellipses) of the bytes i to end; `dots`: full stops
-    before them.
+    """Count ellipses in the bytes from i to end. Return (number of trailing full stops that may begin a
+    '...', number of ellipses). `dots` is the number of such full stops before the bytes.
     """
     ellipses = 0
     for k in range(i, end):
@@ -195,8 +196,8 @@ def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -
 
 @kernel(inline="always")
 def stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
-    """Return 1 shifted by the index of a stop word in the table; 0 for another word. The bits of `lower` are
-    set first.
+    """Return 1 shifted left by the index of a stop word in the table, or 0 for any other word. The bits of
+    `lower` are first set in the bytes of the word; they can make it lower case.
     """
     size = min(size, 8)
     packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))

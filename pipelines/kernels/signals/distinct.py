@@ -1,8 +1,8 @@
-"""Number the distinct spans of a document: equal words, lines or paragraphs get the number of their first
-occurrence.
+"""Number the distinct spans of a document: equal words, lines or paragraphs get the same number, in the order
+of first occurrences.
 
-Spans are compared by a 64-bit hash of their unchanged bytes. In a document of a million spans the probability
-that two different ones collide is 3 in 100 million.
+Spans are compared by a 64-bit hash of their unchanged bytes. In a document of a million spans, the
+probability that two different spans collide is 3 in 100 million.
 """
 
 from typing import NamedTuple
@@ -26,8 +26,8 @@ class SpanNumbers(NamedTuple):
 
 
 def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
-    """Number the spans of a block. Time is linear in bytes; scratch memory is at most 28 bytes per
-    span of a document.
+    """Number the spans of a block. Time is linear in bytes. Scratch memory is at most 28 bytes per span of
+    the document that has the most spans.
 
     Hashes are seeded with the document's bytes, so a list of colliding words cannot slow other documents that
     contain it.
@@ -43,7 +43,7 @@ def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
 
 @kernel(inline="always")
 def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
-    """Return the first 0 to 8 bytes at i, the rest zero."""
+    """Return the `size` bytes at i, 0 to 8, as a little-endian integer."""
     if size > 0 and i + 8 <= len(data):
         return load_eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
     value = np.uint64(0)
@@ -77,7 +77,9 @@ def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> Non
 
 @kernel(inline="always")
 def _seed(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """Return a hash of the bytes from start to end, except the up to seven that do not fill a group of eight."""
+    """Return a hash of the bytes from start to end, except the last ones, up to seven, that do not fill a
+    group of eight.
+    """
     seed, i = _MIX, np.int64(start)
     while end - i >= 8:
         seed = _mix(seed, load_eight(data, i))

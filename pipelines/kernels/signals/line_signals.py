@@ -35,7 +35,7 @@ _PACKED_BULLETS = pack_bullets(BULLETS)
 
 
 def count_lines(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
-    """Count over the lines and paragraphs of every document of a block, int64 [documents] each."""
+    """Compute the counts over lines and paragraphs of every document in a block, int64 [documents] each."""
     data, lines = segments.data, segments.lines
     numbered = number_spans(data, lines)
     out = np.zeros((len(segments.offsets) - 1, len(_LINES)), np.int64)
@@ -55,7 +55,7 @@ def _hits_per_document(hits: Hits, kind: int) -> np.ndarray:
 
 
 def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
-    """Return the code points of the longest span of each document; 0 if it has none."""
+    """Return the number of code points in the longest span of each document, or 0 if it has no spans."""
     filled = np.diff(spans.offsets) > 0
     out = np.zeros(len(filled), np.int64)
     if filled.any():
@@ -64,7 +64,9 @@ def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
 
 
 def count_copies(name: str, spans: Spans, numbered: SpanNumbers) -> dict[str, np.ndarray]:
-    """Count spans that equal an earlier one, their characters, and the characters of all spans."""
+    """Count in each document the spans that equal an earlier span, the characters of these spans, and the
+    characters of all spans.
+    """
     out = np.zeros((len(spans.offsets) - 1, 3), np.int64)
     _count_copies(spans.offsets, numbered.ids, numbered.chars, out)
     return {f"{name}_copies": out[:, 0], f"{name}_chars_copied": out[:, 1], f"{name}_chars": out[:, 2]}
@@ -84,7 +86,7 @@ def _count_copies(offsets: np.ndarray, ids: np.ndarray, chars: np.ndarray, out: 
 
 @kernel()
 def ends_with_ellipsis(data: np.ndarray, start: int, end: int) -> bool:
-    """Whether a span ends with '...' or U+2026."""
+    """Return whether a span ends with '...' or U+2026."""
     last = _last_three(data, start, end)
     return (last == _ELLIPSIS) | (last == _DOTS)
 
@@ -99,7 +101,7 @@ def _last_three(data: np.ndarray, start: int, end: int) -> np.uint64:
 
 @kernel()
 def has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> bool:
-    """Whether a non-empty span begins with one of the packed bullets."""
+    """Return whether a non-empty span begins with one of the packed bullets."""
     size = 1 if data[start] < 0x80 else min(3, end - start)
     first, equal = np.uint64(0), False
     for i in range(start, start + size):

@@ -53,8 +53,8 @@ def hash_words(data: np.ndarray, words: Spans) -> np.ndarray:
 
 
 def ngram_keys(hashes: np.ndarray, n: int) -> np.ndarray:
-    """Return the key of every n-gram of one text, uint64 [len(hashes) - n + 1]; n must be at most the number
-    of its words.
+    """Return the key of every n-gram of one text, uint64 [len(hashes) - n + 1]. n must be at most the number
+    of words.
     """
     out = np.empty(len(hashes) - n + 1, np.uint64)
     _keys(hashes, n, out)
@@ -62,7 +62,7 @@ def ngram_keys(hashes: np.ndarray, n: int) -> np.ndarray:
 
 
 def make_table(keys: np.ndarray, lengths: np.ndarray) -> Table:
-    """Build a table of distinct keys, uint64; `lengths` are the distinct values of n of their n-grams."""
+    """Build a table of distinct keys, uint64. `lengths` are the distinct values of n among the n-grams."""
     slots = np.full(1 << (4 * len(keys) + 1).bit_length(), -1, np.int32)
     _fill(keys, slots)
     return Table(slots, keys, np.sort(lengths).astype(np.int64))

@@ -1,7 +1,8 @@
 """Counts according to the rules of other implementations, over their tokens, lines and paragraphs.
 
-datatrove 0.10.1 counts Gopher's and FineWeb's signals in tokens of spaCy (`tokens`) and in lines split in three
-ways (`kernels.text.line_variants`). For C4, tensorflow_datasets (tfds) and datatrove each have their own tests.
+datatrove 0.10.1 counts Gopher's and FineWeb's signals over spaCy's tokens (`tokens`) and over lines split in
+three ways (`kernels.text.line_variants`). For C4, tensorflow_datasets (tfds) and datatrove differ in their
+tests.
 """
 
 import numpy as np
@@ -40,7 +41,9 @@ _ROWS = ("bullet_rows_datatrove", "ellipsis_rows_datatrove")  # of str.splitline
 
 
 def count_peers(offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-    """Count according to the rules of peers in every document of a block, int64 [documents] each."""
+    """Compute the counts of every document in a block according to the rules of peers, int64 [documents]
+    each.
+    """
     classes = classify(offsets, data)
     tokens = find_tokens(offsets, data, classes)
     lines, _ = find_lines(offsets, data, classes)

@@ -29,9 +29,9 @@ def ngram_chars(
     """Return two arrays: characters within repeated n-grams, int64 [documents, 9], and the sum of c ln c over
     the counts c of distinct words, float64 [documents].
 
-    For n = 2, 3, 4 the characters are those of the most frequent n-gram (the first of several), for n = 5 to
-    10 those of all n-grams that occur at least twice. All occurrences count, but every word only once, even
-    if it is part of several n-grams.
+    For n = 2, 3, 4 the characters are those of the most frequent n-gram (the first, if several are equally
+    frequent). For n = 5 to 10 they are those of all n-grams that occur at least twice. All occurrences count,
+    but each word counts only once, even if it is part of several n-grams.
 
     Word w of document d, offsets[d] <= w < offsets[d + 1], has the number ids[w] and chars[w] characters.
     `sizes` holds the nine values of n of each document, ascending, int32 [documents, 9]: SIZES, or the
@@ -44,12 +44,12 @@ def ngram_chars(
 
 
 def greedy_ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Compute the same counts as datatrove does, int64 [documents, 9].
+    """Count the characters within repeated n-grams in datatrove's way, int64 [documents, 9].
 
-    n = 2, 3, 4: characters of the most frequent n-gram, including the spaces between its words, times its
-    occurrences, even if it occurs only once or occurrences overlap. n = 5 to 10: characters of n-grams seen
-    before, in a scan from left to right that advances by the whole n-gram if it was seen before, else by one
-    word.
+    For n = 2, 3, 4 the count is the number of characters of the most frequent n-gram, including the spaces
+    between its words, times its occurrences, even if it occurs only once or occurrences overlap. For n = 5 to
+    10 it is the number of characters of n-grams seen before, in a scan from left to right that advances by
+    the whole n-gram if it was seen before, else by one word.
     """
     out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
     _count_greedily(ids, chars, offsets, *_scratch(offsets), out)
@@ -79,7 +79,7 @@ def _slot(key: np.uint64, mask: np.uint64) -> np.uint64:
 
 @kernel()
 def _grow(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
-    """Rebuild the hash table at twice its size; return the size."""
+    """Rebuild the hash table at twice its size, and return the new size."""
     size *= 2
     slots[:size] = -1
     mask = np.uint64(size - 1)
@@ -96,7 +96,7 @@ def _find_repeated_words(
     ids: np.ndarray, chars: np.ndarray, begin: int, end: int, counts: np.ndarray, places: np.ndarray,
     numbers: np.ndarray, before: np.ndarray,
 ) -> int:  # fmt: skip
-    """Keep the words of a document that occur more than once; return how many occurrences are left."""
+    """Keep the words of a document that occur more than once. Return the number of occurrences kept."""
     before[0] = 0
     for k in range(end - begin):
         counts[k] = 0
@@ -114,8 +114,8 @@ def _find_repeated_words(
 def _extend_ngrams(
     left: int, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """Extend repeated n-grams to the (n + 1)-grams that may be repeated. Returns (occurrences, distinct (n +
-    1)-grams).
+    """Extend repeated n-grams to the (n + 1)-grams that may be repeated. Return (number of occurrences,
+    number of distinct (n + 1)-grams).
     """
     size, distinct, kept = _LEAST_SLOTS, 0, 0
     slots[:size] = -1

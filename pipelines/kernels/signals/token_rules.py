@@ -181,8 +181,8 @@ def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 
 @kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
-    """Whether a chunk is [letters://][user@]host[: / ? # anything], where the host has a dot and ends with
-    two lower-case letters.
+    """Return whether a chunk is [letters://][user@]host[: / ? # anything], where the host has a dot and ends
+    with two lower-case letters.
     """
     dot = begin
     while dot < end and data[dot] != _FULL_STOP:
@@ -260,7 +260,7 @@ def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarr
 
 @kernel()
 def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """Return the kind bits of the token [begin, end). With a letter in it, no other bit is set."""
+    """Return the kind bits of the token [begin, end). If the token has a letter, HAS_LETTER is the only one."""
     every, i, characters = 0xFFFF, begin, 0
     while i < end:
         kind = np.int64(table[_point(data, i, end)])
@@ -279,9 +279,9 @@ def _split_chunk(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray, token: int,
     starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray,
 ) -> int:  # fmt: skip
-    """Write the tokens of a chunk; return the number of tokens so far.
+    """Write the tokens of a chunk, and return the number of tokens so far.
 
-    Tokens split off the back are kept at the end of the arrays until those before them are written.
+    Tokens split off the back are kept at the end of the arrays until the tokens before them are written.
     """
     first, last = token, len(starts)
     while begin < end:

@@ -1,4 +1,5 @@
-"""Character classes for datatrove's word tokens, C4 and FineWeb: the lists of those codes as one table.
+"""Character classes for datatrove's word tokens, C4 and FineWeb: the character lists in their code, as one
+table.
 
 This module does not import numba, which keeps planning fast.
 """
@@ -64,7 +65,7 @@ def _points(ranges: str) -> np.ndarray:
 
 @functools.cache
 def token_classes() -> np.ndarray:
-    """Return the bits of every code point, uint16 [0x110000]."""
+    """Return the class bits of every code point, uint16 [0x110000]."""
     category = np.array(list(map(unicodedata.category, map(chr, ASSIGNED))))
     major = category.astype("U1")
     table = np.zeros(CODE_POINTS, np.uint16)

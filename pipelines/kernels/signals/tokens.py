@@ -1,10 +1,10 @@
-"""datatrove's word tokens: those of spaCy's blank English tokenizer, according to the rules that affect most
-text.
+"""datatrove's word tokens: those of spaCy's blank English tokenizer, computed with only the rules that affect
+most text.
 
 datatrove counts words in the tokens of spaCy, whose rules are some regular expressions and about 1,500
 exceptions. The rules here are those of `tests/pipelines/kernels/reference_signals.py`, which documents how
-closely they agree. Most chunks between white space are plain, a run of letters and numbers with or without
-marks around it, and are split here; `token_rules` splits the others.
+closely they agree with spaCy. Most chunks between white space are plain: a run of letters and numbers, with
+or without marks around it. Plain chunks are split here; `token_rules` splits the others.
 """
 
 from typing import NamedTuple
@@ -61,8 +61,8 @@ def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> T
 
 @kernel(inline="always")
 def _plain_bytes(kinds: np.uint64) -> np.uint64:
-    """Return 1 in the bytes of letters and numbers: WORD (bit 0), not EXTEND (7) and not CLOSE (6) without
-    LETTER (1).
+    """Return eight bytes in which the lowest bit is 1 for letters and numbers: WORD (bit 0), not EXTEND (7),
+    and not CLOSE (6) without LETTER (1). The other bits have no meaning.
     """
     return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
 
@@ -77,8 +77,9 @@ def _mark_kind(bits: int) -> int:
 
 @kernel(inline="always")
 def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.ndarray) -> tuple[int, int]:
-    """Return where the last two tokens of a chunk begin; (-1, -1) if the rules are needed to decide. The
-    chunk's letters and numbers end at `plain`.
+    """Return the positions of up to two tokens that are split off the end of a chunk; `end` takes the place
+    of a missing second token. Return (-1, -1) if the rules are needed to decide. The chunk's letters and
+    numbers end at `plain`.
 
     Decides the common endings: one or two marks, a full stop, a full stop and a mark, 's.
     """
@@ -130,8 +131,8 @@ def _scan(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
     kinds: np.ndarray, counts: np.ndarray,
 ) -> bool:  # fmt: skip
-    """Write the tokens of plain chunks, and each other chunk as one token that needs rules; return whether
-    all are plain.
+    """Write the tokens of plain chunks. Write each other chunk, after any marks at its front, as one token
+    that needs rules. Return whether all chunks are plain.
     """
     token, all_plain = 0, True
     for d in range(len(offsets) - 1):

@@ -12,8 +12,8 @@ _LIMIT = (1 << 31) - 1
 
 
 def text_buffers(text: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (offsets int64 [n + 1], bytes uint8) of a large_string column as read-only views. Only a column
-    of several chunks is copied.
+    """Return (offsets int64 [n + 1], bytes uint8) of a large_string column as read-only views. The data is
+    copied only if the column has several chunks.
 
     Document d is bytes[offsets[d]:offsets[d + 1]]. The array's own offset is respected, so the first offset
     may be above 0. A null has the bytes that its slot spans, which are none in arrays that Arrow builds.
@@ -38,10 +38,10 @@ def text_buffers(text: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarr
 def blocks(
     offsets: np.ndarray, data: np.ndarray, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Yield runs of whole documents of about `block_bytes`, at least one document each: (first, last + 1,
-    offsets, bytes).
+    """Yield consecutive blocks of whole documents, of about `block_bytes` but at least one document: (first
+    document, last document + 1, offsets, bytes).
 
-    The offsets of a block begin at 0 and its bytes are a view. Spans within a block are int32, so a document
+    The offsets of a block begin at 0, and its bytes are a view. Spans within a block are int32, so a document
     of 2 GiB or more raises UserError.
     """
     first, count = 0, len(offsets) - 1

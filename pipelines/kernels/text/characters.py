@@ -1,4 +1,4 @@
-"""Classes and lower case of characters, computed from the bytes of Arrow buffers."""
+"""Character classes and lower case, computed from the bytes of Arrow buffers."""
 
 from typing import NamedTuple
 
@@ -90,16 +90,16 @@ class Runs(NamedTuple):
 
 
 def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
-    """Lower-case documents and keep only runs of characters with a bit of `keep`, joined by one space.
+    r"""Lower-case documents and keep only runs of characters that have a bit of `keep`, joined by one space.
 
-    - keep=IN_WORD gives exactly `" ".join(re.findall(r"\\w+", text.lower()))`.
+    - keep=IN_WORD gives exactly `" ".join(re.findall(r"\w+", text.lower()))`.
     - keep=IN_TOKEN gives exactly `" ".join(text.lower().split())`.
-    - CONTINUES keeps marks and joiners in the word before them; `\\w+` cuts हिन्दी into three.
-    - UNSPACED makes each letter of a script without spaces between words a run of its own, with its marks.
+    - CONTINUES keeps marks and joiners in the word before them; `\w+` cuts हिन्दी into three.
+    - UNSPACED makes each letter of a script without spaces between words, with its marks, a separate run.
     - keep=UNITS combines IN_WORD, CONTINUES and UNSPACED: the units of shingles.
 
-    Lower-casing is the running Python's: İ becomes i and a combining dot (no `\\w`, so it ends the word), and
-    a capital sigma at the end of a word becomes ς.
+    Lower-casing is that of the running Python: İ becomes i and a combining dot (which is not `\w`, so it ends
+    the word), and a capital sigma at the end of a word becomes ς.
     """
     lower, bits = lower_case()
     n = len(offsets) - 1
@@ -114,8 +114,8 @@ def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
 
 @kernel()
 def is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
-    """Whether Unicode's condition Final_Sigma holds at byte i: a cased letter before, none after, skipping
-    case-ignorable characters.
+    """Return whether Unicode's condition Final_Sigma is true at byte i: skipping case-ignorable characters, a
+    cased letter comes before and none comes after.
     """
     j = i
     kind = np.uint8(CASE_IGNORABLE)
@@ -140,7 +140,7 @@ def is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndar
 
 @kernel()
 def encode(point: int, out: np.ndarray, at: int) -> int:
-    """Write a code point as UTF-8; return the position after it."""
+    """Write a code point as UTF-8 and return the position after it."""
     if point < 0x80:
         out[at] = point
         return at + 1

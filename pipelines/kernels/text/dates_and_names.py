@@ -1,20 +1,24 @@
-"""Dates and names in English text, found by patterns: the spans of salient span masking (REALM: Guu et al., 2020, section 3.4,
-which finds dates by a regular expression, and names by a tagger).
+"""Dates and names in English text, found by patterns. They are the spans of salient span masking (REALM: Guu
+et al., 2020, section 3.4, which finds dates with a regular expression and names with a tagger).
 
-**Date**: a month with its day, its year or both, with the day of the week before it (`Friday, 4 July 1969`, `July 4th`,
-`Sept. 1969`); an ISO date (`1969-07-04`); a year from 1000 to 2099, a decade (`1960s`), or years with a dash between them
-(`1914-18`). A number with digits, a point, a comma, a slash, a hash or a currency sign before it, or with digits after a point
-or comma behind it, is no year. Any other number of four digits in that range is one: a pattern knows no better.
+**Date**: a month with its day, its year or both, and the day of the week if it comes before (`Friday, 4 July 1969`,
+`July 4th`, `Sept. 1969`); an ISO date (`1969-07-04`); a year from 1000 to 2099, a decade (`1960s`), or two years with
+a dash between them (`1914-18`). A number is not a year if it follows a letter, a digit, a point, a comma, a hyphen, a
+slash, a hash or a currency sign, or if a point or comma and digits follow it. Any other four-digit number in that
+range is taken for a year, because a pattern cannot tell.
 
-**Name**: a run of capitalised words, with single spaces between them, outside dates. A word begins with an upper-case letter
-and has two letters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but without a possessive `'s`; initials
-(`J. R. R. Tolkien`) and a title (`Mr. Smith`) belong to the run that follows. Words that begin a sentence, a line or a
-quotation, or follow a colon, are capitalised anyway, so they are left out of their run if the document also has them in lower
-case (`The United States`), and one that is alone is a name only if it is also there, capitalised, in the middle of a sentence.
-So titles in capitals, adjectives (`French`) and days of the week are names, `of` divides a name, and text whose words are all
-capitalised is one name after another. A tagger would do better, at many times the cost.
+**Name**: a run of capitalised words outside dates, with single spaces between them. A word begins with an upper-case
+letter and has two letters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but without a
+possessive `'s`. Initials (`J. R. R. Tolkien`) and a title (`Mr. Smith`) belong to the run that follows.
 
-Nothing continues on the next line.
+A word that begins a sentence, a line or a quotation, or follows a colon, is capitalised anyway. It is
+therefore left out of its run if the document also has it in lower case (`The United States`). If it is the
+whole run, it is a name only if the document also has it, capitalised, in the middle of a sentence. As a
+consequence, titles in capitals, adjectives (`French`) and days of the week are names, `of` divides a name,
+and text in which every word is capitalised is one name after another. A tagger would do better, at many times
+the cost.
+
+No date or name continues on the next line.
 """
 
 import re
@@ -52,9 +56,11 @@ _OPENING = frozenset('\n\r\u2028\u2029"“”„«»‘:')
 
 
 class FoundSpans(NamedTuple):
-    """Spans of documents: those of document d are from `offsets[d]` to `offsets[d + 1]`, ascending and disjoint. `begins`,
-    `lasts` and `ends` are byte offsets within their document: of the first character, of the last one, and after it. `types` are
-    numbers in SPAN_TYPES. All are int64.
+    """Spans in documents. The spans of document d are those from `offsets[d]` to `offsets[d + 1]`, ascending
+    and disjoint.
+
+    `begins`, `lasts` and `ends` are byte offsets within the document: of the first character, of the last
+    character, and of the position after it. `types` are indices into SPAN_TYPES. All are int64.
     """
 
     offsets: np.ndarray
@@ -65,8 +71,8 @@ class FoundSpans(NamedTuple):
 
     @classmethod
     def of(cls, documents: Iterable[tuple[np.ndarray, Sequence[tuple[int, int, int]]]]) -> "FoundSpans":
-        """Return the spans of documents, given the `byte_offsets` of each and its spans in characters: (start, end, number of
-        the type), ascending and disjoint.
+        """Return the spans of documents. Each document is given as its `byte_offsets` and its spans in
+        characters: (start, end, index of the type), ascending and disjoint.
         """
         counts, found = [0], [np.zeros((4, 0), np.int64)]
         for bytes_of, spans in documents:
@@ -78,7 +84,9 @@ class FoundSpans(NamedTuple):
 
 
 def byte_offsets(document: str) -> np.ndarray:
-    """Return where each character begins in UTF-8, and the number of bytes, int64 [characters + 1]."""
+    """Return the byte offset in UTF-8 at which each character begins, followed by the number of bytes, int64
+    [characters + 1].
+    """
     data = np.frombuffer(document.encode(), np.uint8)
     return np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data)).astype(np.int64)
 
@@ -86,8 +94,8 @@ def byte_offsets(document: str) -> np.ndarray:
 def find_dates_and_names(
     text: pa.LargeStringArray, types: Collection[SpanType], sentences: tuple[np.ndarray, np.ndarray]
 ) -> FoundSpans:
-    """Find the spans of these types. Which names are found does not depend on whether dates are wanted. `sentences` are what
-    `segment.sentence_starts` returns for the text.
+    """Find the spans of these types. The names found do not depend on whether dates are wanted. `sentences`
+    is the result of `segment.sentence_starts` for the text.
     """
     start_offsets, starts = sentences
 
@@ -102,8 +110,8 @@ def find_dates_and_names(
 
 
 def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:
-    """Return (start, end, number of its type) of all spans of a document, in characters. `sentences` are where its sentences
-    start.
+    """Return (start, end, index of its type) of every span in a document, in characters. `sentences` lists
+    the positions at which its sentences start.
     """
     dates = [match.span() for match in _DATE.finditer(text)]
     gaps = zip([0, *(end for _, end in dates)], [*(begin for begin, _ in dates), len(text)], strict=True)
@@ -127,7 +135,7 @@ def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _begins(text: str, start: int, sentences: list[int]) -> bool:
-    """Whether the word at `start` begins a sentence, a line or a quotation, or follows a colon."""
+    """Return whether the word at `start` begins a sentence, a line or a quotation, or follows a colon."""
     before = start
     while before > 0 and not text[before - 1].isalnum():
         before -= 1
@@ -148,7 +156,7 @@ def _name() -> re.Pattern[str]:
 
 
 def _ranges(categories: tuple[str, ...]) -> Iterator[str]:
-    """Yield the characters of these Unicode categories, as ranges of a pattern."""
+    """Yield the characters of these Unicode categories, as ranges for a character class in a pattern."""
     first = None
     for code in range(sys.maxunicode + 1):
         if unicodedata.category(chr(code)) in categories:

@@ -1,5 +1,5 @@
-"""Lines as other implementations split them: at every break of str.splitlines, and at runs of line feeds,
-untrimmed.
+"""Lines as other implementations split them: at every line break of str.splitlines, or at runs of line feeds
+without trimming.
 """
 
 from typing import NamedTuple
@@ -35,8 +35,8 @@ class SplitLines(NamedTuple):
 
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
-    """Return two sets of lines: all lines between breaks of any kind, some of which are also lines between
-    line feeds, and the lines between line feeds that are not in the first set.
+    """Return two sets of lines. The first has all lines between breaks of any kind, some of which are also
+    lines between line feeds. The second has the lines between line feeds that are not in the first.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [
@@ -51,7 +51,7 @@ def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> 
 
 
 def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> SplitLines:
-    """Split a block of documents at line feeds; an empty document has no line and no paragraph."""
+    """Split a block of documents at line feeds. An empty document has no lines and no paragraphs."""
     lines, paragraphs = (
         Spans(np.empty(most, np.int32), np.empty(most, np.int32), np.zeros(len(offsets), np.int64))
         for most in (len(data) // 2 + 2 * len(offsets), len(data) // 3 + 2 * len(offsets))
@@ -68,8 +68,8 @@ def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> S
 def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (start, end) of the break after the line that ends at ends[k] and its white space; limits[k] if
-    there is none. int64 [n] each.
+    """Return (start, end) of the first line break at or after ends[k], where line k ends; white space may
+    come before the break. Both are limits[k] if there is no break. int64 [n] each.
     """
     starts, past = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
     _find_breaks(data, ends, limits, by_feeds, starts, past)
@@ -78,8 +78,8 @@ def find_breaks(
 
 @kernel()
 def _break(data: np.ndarray, i: int, end: int) -> int:
-    """Return the number of bytes of the line break at i, as str.splitlines defines it, line feeds excepted; 0
-    if there is none.
+    """Return the number of bytes of the line break at i, as str.splitlines defines line breaks, or 0 if there
+    is none. Line feeds are not counted as breaks here.
     """
     byte = data[i]
     if byte < 0x20:
@@ -108,7 +108,7 @@ def _find_breaks(
 
 @kernel(inline="always")
 def _is_plain(eight: np.uint64) -> bool:
-    """Whether eight bytes are ASCII without control characters."""
+    """Return whether eight bytes are ASCII without control characters."""
     return (eight | ~(eight + _TO_HIGH)) & _HIGH == 0
 
 

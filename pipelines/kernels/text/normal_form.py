@@ -26,14 +26,16 @@ _GROWTH = 3  # a Hangul syllable of 3 bytes becomes three letters of 3 bytes; no
 
 
 def fineweb_form(text: str) -> str:
-    """Return the normal form of one text. It is the definition; `fineweb_forms` gives the same for a column."""
+    """Return the normal form of one text. This function is the definition; `fineweb_forms` gives the same
+    result for a column.
+    """
     text = _NUMBER.sub("0", text.lower())
     text = "".join(" " if unicodedata.category(c)[0] in _SPACED else c for c in text)
     return "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
 
 
 def fineweb_forms(texts: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
-    """Return the normal form of each text; that of a null is empty."""
+    """Return the normal form of each text; the normal form of a null is empty."""
     entries, forms = _forms()
     bits = lower_case()[1]
     sizes, pieces = [np.zeros(1, np.int64)], [np.zeros(0, np.uint8)]
@@ -50,7 +52,9 @@ def fineweb_forms(texts: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarray, special: np.ndarray) -> np.ndarray:
-    """Return the bytes of a block whose `special` documents the kernel left out, and correct `ends`."""
+    """Return the bytes of a block, with the normal forms of the `special` documents, which the kernel left
+    out. Corrects `ends`.
+    """
     pieces, sizes = [], np.diff(ends)
     for row in range(len(special)):
         piece = out[ends[row] : ends[row + 1]]
@@ -67,9 +71,9 @@ def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarr
 def _forms() -> tuple[np.ndarray, np.ndarray]:
     """Return (an entry for every code point, int32 [0x110000]; UTF-8 bytes, uint8).
 
-    The entry of a character that changes is the place of its normal form in the bytes; the first of these is a
-    space. The other entries are _SAME, _DIGIT and _REORDERED: a mark that is not removed, and that the canonical
-    order of marks may move past others.
+    The entry of a character that changes is the place of its normal form in the bytes, which begin with a
+    space. All other entries are _SAME, _DIGIT or _REORDERED. _REORDERED is for a mark that is not removed and
+    that the canonical order of marks may move past others.
     """
     characters = [chr(point) for point in ASSIGNED.tolist()]
     categories = np.array(list(map(unicodedata.category, characters)))
@@ -96,7 +100,7 @@ def _forms() -> tuple[np.ndarray, np.ndarray]:
 
 @kernel()
 def _after_number(data: np.ndarray, i: int, end: int, entries: np.ndarray) -> int:
-    """Return the position after the number that begins at i: digits, and a point with digits."""
+    """Return the position after the number that begins at i: its digits, and a point if digits follow it."""
     points = 0
     while i < end:
         size = character_size(data, i, end)

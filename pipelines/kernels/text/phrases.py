@@ -28,7 +28,7 @@ _J, _A, _I, _P, _S, _O, _K, _V, _C, _M, _SPACE, _BRACE, _BRACKET, _BRACKET_END =
 
 
 class Hits(NamedTuple):
-    """Hits in the order of the text."""
+    """The phrases, braces and citation markers found in a block, in the order of the text."""
 
     places: np.ndarray  # int32, into the block's bytes; within a phrase, or at a brace or marker
     ends: np.ndarray  # int32, the byte after a marker
@@ -63,8 +63,8 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
 
 @kernel()
 def _candidates(data: np.ndarray) -> np.ndarray:
-    """Return 1 at every possible brace, bracket or anchor, uint8 [bytes]. It has no branches, so that LLVM
-    vectorises it.
+    """Return 1 at every byte that may be a brace, a bracket or an anchor, uint8 [bytes]. The loop has no
+    branches, so that LLVM vectorises it.
     """
     out = np.ones(len(data), np.uint8)
     n = max(len(data) - 2, 0)
@@ -94,7 +94,7 @@ def _matches(data: np.ndarray, begin: int, start: int, end: int, row: np.ndarray
 
 @kernel()
 def _marker_end(data: np.ndarray, begin: int, i: int, end: int, markers: np.ndarray) -> int:
-    """Return the end of the citation marker at i; i if there is none. Case matters."""
+    """Return the end of the citation marker at i, or i if there is none. Case matters."""
     at = i + 1
     while at < end and 48 <= data[at] <= 57:
         at += 1

@@ -1,4 +1,4 @@
-"""Prefixes of texts in a buffer, their lengths in characters, and texts in capitals."""
+"""Cut prefixes of texts in a buffer, count their characters, and lower-case texts in capitals."""
 
 import numpy as np
 
@@ -14,8 +14,8 @@ Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 def cut_prefixes(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, most: int, least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ends int64 [n], filled bool [n]) of prefixes of at most `most` bytes of the texts
-    data[starts[n]:ends[n]].
+    """Cut the texts data[starts[n]:ends[n]] to prefixes of at most `most` bytes. Return (ends int64 [n],
+    filled bool [n]).
 
     A prefix never ends inside a character. It is filled if at least `least` of its bytes are not ASCII white
     space.
@@ -49,7 +49,9 @@ def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> 
 
 @kernel()
 def _in_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return of which texts data[starts[n]:ends[n]] more than nine tenths of the letters are capitals, bool [n]."""
+    """Return for each text data[starts[n]:ends[n]] whether more than nine tenths of its letters are capitals,
+    bool [n].
+    """
     capitals = np.zeros(len(starts), np.bool_)
     for text in range(len(starts)):
         i, upper, other, size_of_text = starts[text], 0, 0, ends[text] - starts[text]
@@ -67,7 +69,7 @@ def _in_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, classes
 
 
 def lower_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Texts:
-    """Return the same texts, those in lower case of which more than nine tenths of the letters are capitals."""
+    """Return the same texts, but lower-case each in which more than nine tenths of the letters are capitals."""
     rows = np.flatnonzero(_in_capitals(data, starts, ends, character_classes()))
     if not len(rows):
         return data, starts, ends

@@ -4,33 +4,33 @@ Characters are decoded and classified once (`characters.classify`). Every segmen
 classes, and every signal is computed from the spans, so no document is split twice or turned into Python
 objects.
 
-**Word**: a maximal run of letters, numbers (N*), connectors (`_`), marks and format characters that does not
-begin with a mark or format character. An apostrophe (' or U+2019) between two letters and `.` or `,` between
-two ASCII digits stay inside: "don't" and "3.14" are one word, "well-known" is two. In scripts without spaces
-between words (Han, kana, Thai, Lao, Khmer, Burmese and the others of `tables`) every letter with its marks is
-a word, because splitting words there takes a dictionary of the language; pipelines/kernels/text/units.py says
-how many such letters equal a word. Hangul has spaces. Peers differ: `str.split` (dolma, NeMo Curator) keeps
-punctuation in the word and takes a Chinese sentence for one word; NLTK and spaCy (datatrove) make punctuation
-marks words of their own and split "don't"; Unicode's default word boundaries (UAX 29) are closest, but join
-`U.S.A` and separate Thai characters.
+**Word**: a maximal run of letters, numbers (N*), connectors (`_`), marks and format characters that does not begin
+with a mark or format character. An apostrophe (' or U+2019) between two letters and `.` or `,` between two ASCII
+digits stay inside: "don't" and "3.14" are one word each, "well-known" is two. In scripts without spaces between words
+(Han, kana, Thai, Lao, Khmer, Burmese and the others of `tables`) every letter with its marks is a word, because
+splitting words there takes a dictionary of the language; pipelines/kernels/text/units.py says how many such letters
+equal a word. Hangul has spaces. Peers differ: `str.split` (dolma, NeMo Curator) keeps punctuation in the word and
+takes a Chinese sentence for one word; NLTK and spaCy (datatrove) make each punctuation mark a word and split "don't";
+Unicode's default word boundaries (UAX 29) are closest, but join `U.S.A` and separate Thai characters.
 
-**Token**: a maximal run of characters other than white space, which `str.split` calls a word. Not stored as
-spans.
+**Token**: a maximal run of characters other than white space, which is a word in the sense of `str.split`. Tokens are
+not stored as spans.
 
-**Line**: non-blank text between line feeds, without the white space at its ends. Blank lines do not count;
-peers count them, so double spacing halves their shares of lines.
+**Line**: non-blank text between line feeds, without the white space at its ends. Blank lines do not count; peers
+count them, so double spacing halves their shares of lines.
 
 **Paragraph**: consecutive lines without a blank line between them.
 
-**Sentence**: sentences cover the document; white space between two belongs to the first. A sentence ends
+**Sentence**: sentences cover the document; white space between two sentences belongs to the first. A sentence ends
 - at every blank line; a single line feed is white space, because texts are wrapped;
 - after a run of stops (. ! ? … and those of other scripts) and closing quotes or brackets, before white
   space, unless a lower-case letter follows, or the stop is one full stop after a title or abbreviation of
   `ABBREVIATIONS`, after a single letter other than I (initials, "e.g.", "U.S."), or after a number that
   begins the sentence (list items);
-- after the stops 。！？．｡ and closing quotes or brackets, regardless of what follows. Peers use NLTK's Punkt,
-  which learns abbreviations. The list here is short on purpose: an unknown abbreviation ends a sentence
-  before a capital or a digit ("approx. 5 km").
+- after the stops 。！？．｡ and closing quotes or brackets, regardless of what follows.
+
+Peers use NLTK's Punkt, which learns abbreviations. The list here is short on purpose: an unknown abbreviation
+ends a sentence before a capital or a digit ("approx. 5 km").
 """
 
 from typing import NamedTuple
@@ -74,7 +74,7 @@ _ONES, _SEVEN = np.uint64(0x0101010101010101), np.uint64(0x7F7F7F7F7F7F7F7F)
 
 
 class Segments(NamedTuple):
-    """A block of documents, segmented. `classes` holds the class bits of each byte's character."""
+    """A segmented block of documents. `classes` holds, for each byte, the class bits of its character."""
 
     offsets: np.ndarray  # int64 [documents + 1], into data
     data: np.ndarray  # uint8
@@ -86,7 +86,9 @@ class Segments(NamedTuple):
 
 
 def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
-    """Segment a block of documents (`buffers.blocks`). Scratch memory is at most 15 bytes per byte, 3 on prose."""
+    """Segment a block of documents (`buffers.blocks`). Scratch memory is at most 15 bytes per byte of text,
+    and 3 for prose.
+    """
     classes = classify(offsets, data)
     lines, paragraphs = find_lines(offsets, data, classes)
     words, sentences = find_words(offsets, data, classes), find_sentences(offsets, data, classes)
@@ -96,8 +98,8 @@ def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
 def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts of sentences: (offsets int64 [n + 1], starts int64 [sentences]).
 
-    Document d has the sentences starts[offsets[d]:offsets[d + 1]], byte offsets within the document,
-    ascending and on code-point boundaries; the first is 0. An empty document has none.
+    Document d has the sentences starts[offsets[d]:offsets[d + 1]]. They are byte offsets within the document,
+    ascending and on code-point boundaries; the first is 0. An empty document has no sentences.
     """
     offsets, data = text_buffers(text)
     starts = [np.zeros(0, np.int64)]
@@ -126,7 +128,7 @@ def find_sentences(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -
 
 
 def count_sentences(starts: np.ndarray, ends: np.ndarray, data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Count the sentences in each span of a block, segmented as if it were a document, int64 [spans]."""
+    """Count the sentences in each span of a block, as if the span were a document, int64 [spans]."""
     begins, stops = starts.astype(np.int64), ends.astype(np.int64)
     begins.flags.writeable = stops.flags.writeable = False
     sentences = _allocate(len(data) // 2 + len(starts) + 1, len(starts) + 1)
@@ -209,8 +211,8 @@ def _line_end(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def _is_abbreviation(data: np.ndarray, classes: np.ndarray, opening: int, stop: int, abbreviations: np.ndarray) -> bool:
-    """Whether the full stop at `stop` belongs to the word before it: a title, an initial, the number of a
-    list item.
+    """Return whether the full stop at `stop` belongs to the word before it, because this is a title or
+    abbreviation, an initial, or the number of a list item.
     """
     i, packed, characters, digits = stop, np.uint64(0), 0, True
     while i > opening and classes[i - 1] & WORD and stop - i < 9:

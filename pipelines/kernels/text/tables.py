@@ -72,7 +72,7 @@ def _assigned_characters() -> str:
 
 
 def _matching(pattern: str) -> np.ndarray:
-    """Return which of the assigned code points match a pattern for one character."""
+    """Return for each assigned code point whether it matches a pattern for one character, bool."""
     found = np.zeros(len(ASSIGNED), bool)
     for match in re.finditer(f"{pattern}+", _assigned_characters()):
         found[match.start() : match.end()] = True
@@ -118,8 +118,8 @@ def character_classes() -> np.ndarray:
 
 
 def _ends_in_final_sigma(before: str) -> np.ndarray:
-    """Return, for every assigned character c, whether str.lower() turns Σ into a final sigma in the string
-    `before` + c + Σ.
+    """Return, for every assigned character c, whether str.lower() turns the Σ of the string `before` + c + Σ
+    into a final sigma.
     """
     probes = np.empty((len(ASSIGNED), 4), np.uint32)
     probes[:] = (ord(before), 0, SIGMA, ord("\n"))
@@ -130,8 +130,8 @@ def _ends_in_final_sigma(before: str) -> np.ndarray:
 
 
 def _continuing_characters() -> np.ndarray:
-    """Return the joiners and the marks of letters. Variation selectors and enclosing marks (Me) are excluded,
-    because they mark symbols.
+    """Return for each assigned code point whether it is a joiner or the mark of a letter. Variation selectors
+    and enclosing marks (Me) do not count, because they mark symbols.
     """
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     selectors = _matching("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
@@ -140,7 +140,9 @@ def _continuing_characters() -> np.ndarray:
 
 @functools.cache
 def unit_kinds() -> np.ndarray:
-    """Return SPACED, IDEOGRAPH or ABUGIDA for the first character of a unit, uint8 [0x110000]."""
+    """Return for each code point the kind of a unit that begins with it, SPACED, IDEOGRAPH or ABUGIDA, uint8
+    [0x110000].
+    """
     return _table({IDEOGRAPH: _matching(f"[{_IDEOGRAPHS}{_SYLLABLES}]"), ABUGIDA: _matching(f"[{_ABUGIDAS}]")})
 
 
@@ -148,9 +150,9 @@ def unit_kinds() -> np.ndarray:
 def lower_case() -> tuple[np.ndarray, np.ndarray]:
     """Return (lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
 
-    The kernel handles two exceptions: İ (U+0130), the only one that becomes two characters (the table holds
-    the first), and the capital sigma, whose lower case depends on its neighbours (the table holds the form
-    inside words).
+    The kernel handles two exceptions. İ (U+0130) is the only character that becomes two; the table holds the
+    first of them. The lower case of the capital sigma depends on its neighbours; the table holds the form
+    inside words.
     """
     text = _assigned_characters().replace(chr(DOTTED_I), "I").lower()
     lower = np.arange(CODE_POINTS, dtype=np.int32)

@@ -19,8 +19,8 @@ _GATHER = np.uint64(
 
 
 class Spans(NamedTuple):
-    """Byte spans of a block: span k is [starts[k], ends[k]); document d has the spans offsets[d] to offsets[d
-    + 1] - 1.
+    """Byte spans in a block. Span k is [starts[k], ends[k]). The spans of document d are those from
+    offsets[d] to offsets[d + 1] - 1.
     """
 
     starts: np.ndarray  # int32 [spans], into the block's bytes
@@ -43,8 +43,8 @@ def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Sp
 
 @intrinsic
 def _trailing_zeros(typing: Any, value: Any) -> Any:
-    """Return the number of zero bits below the lowest 1 of a non-zero uint64: one instruction, which numba
-    does not expose.
+    """Return the number of zero bits below the lowest 1 of a non-zero uint64. This is one instruction, which
+    numba does not expose.
     """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -55,8 +55,8 @@ def _trailing_zeros(typing: Any, value: Any) -> Any:
 
 @kernel()
 def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
-    """Return the length in bytes of an apostrophe or decimal mark at i that continues the word before it; 0
-    if there is none.
+    """Return the length in bytes of an apostrophe or decimal mark at i that continues the word before it, or
+    0 if there is none.
     """
     size = 1
     if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
@@ -74,8 +74,8 @@ def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int)
 
 @kernel()
 def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return 1 for bytes in words, joiners included; valid if no character is ALONE or EXTEND and no document
-    boundary is near.
+    """Return 1 for each byte in a word, joiners included. The result is valid only where no character is
+    ALONE or EXTEND, and not at the boundaries of documents.
 
     The result is uint8 [len(data) + 64]. The loop has no branches and no wider integers, so that LLVM
     vectorises it.
@@ -145,7 +145,9 @@ def _clear_outer_joiners(data: np.ndarray, begin: int, end: int, insides: np.nda
 
 @kernel()
 def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarray, edge: int) -> int:
-    """Write where runs of 1 begin and end, 64 bytes at a time; return the number of edges so far."""
+    """Write the positions where runs of 1 begin and end, handling 64 bytes at a time. Return the number of
+    edges so far.
+    """
     carry = np.uint64(0)
     for at in range(begin, end, 64):
         bits = np.uint64(0)
@@ -169,7 +171,9 @@ def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarr
 def _find_words_anywhere(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, room: int, edges: np.ndarray, edge: int
 ) -> int:
-    """Write the edges of the words of a document with any characters; return the number of edges so far."""
+    """Write the edges of the words of a document that may have any characters. Return the number of edges so
+    far.
+    """
     begun = ended = edge >> 1
     i, inside, alone = begin, 0, 0
     while i < end:

@@ -35,18 +35,21 @@ _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN)
 _TYPES: tuple[ColumnType, ...] = ("bool", "int", "float", "date")  # tried in this order
 _SPEAKERS = (("role", "content"), ("from", "value"), ("speaker", "text"))
-"""Who speaks and what, in turns of conversations: OpenAI's form, ShareGPT's, and that of logs."""
+"""The fields with the speaker and the text in turns of conversations: OpenAI's form, ShareGPT's form, and
+that of logs.
+"""
 _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 
 
 @dataclass(frozen=True)
 class FileGroup:
-    """The files of a directory that one source can read.
+    """Files of a directory that one source can read.
 
-    `kind` is the name of their format. `patterns` are globs for the files, `members` for the members of archives. `text_field`
-    is the field with the most text, None if no sampled record has any; `url_field` has URLs. `columns` are fields that could be
-    columns, with their types: those of records, or what the format puts into `meta`. `turns` is the field with the turns of
-    conversations and the template of a turn, where there is no other text.
+    `kind` is the name of their format. `patterns` are globs for the files, `members` for the members of
+    archives. `text_field` is the field with the most text, None if no sampled record has any, and `url_field`
+    the field with URLs. `columns` are fields that could become columns, with their types: fields of the
+    records, or fields that the format puts into `meta`. `turns` is set if the text is in conversations: the
+    field that holds the turns, and the template of a turn.
     """
 
     kind: str
@@ -61,15 +64,15 @@ class FileGroup:
 
     @property
     def amount(self) -> str:
-        """The number of files and their size, for people."""
+        """The number of files and their total size, as text for people."""
         one, many = ("repository", "repositories") if self.kind == "git" else ("file", "files")
         return f"{self.files:,} {one if self.files == 1 else many}, {human_bytes(self.bytes)}"
 
 
 def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
-    """Return the groups of files below a directory, and the number of files of each suffix that no format reads.
+    """Return the groups of files below a directory, and the number of files that no format reads, by suffix.
 
-    Hidden files and directories are passed over, as globs do. A bare git repository is one file.
+    Hidden files and directories are skipped, as globs skip them. A bare git repository counts as one file.
     """
     found: dict[tuple[str, bool], list[tuple[Path, str, int]]] = {}
     unknown: Counter[str] = Counter()
@@ -106,7 +109,7 @@ def _repositories(directory: Path, found: list[Path]) -> FileGroup:
 
 
 def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
-    """Yield the files below a directory, and add the bare git repositories there to a list."""
+    """Yield the files below a directory, and append the bare git repositories found there to `repositories`."""
     for root, folders, names in os.walk(directory):
         if git_directory(Path(root)) == Path(root):
             folders.clear()
@@ -120,8 +123,8 @@ def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
 
 
 def _suffix(path: Path | PurePosixPath) -> str:
-    """Return the suffix of a file, with that of its compression: `.jsonl.gz`. Of the posts of a Stack Exchange dump, whose
-    suffix says nothing, it is the end of their name.
+    """Return the suffix of a file including that of its compression, such as `.jsonl.gz`. For the posts of a
+    Stack Exchange dump, whose suffix says nothing, return the end of the file name, such as `Posts.xml`.
     """
     if posts := re.search(r"Posts\.xml(\.\w+)?$", path.name):
         return posts[0]
@@ -138,7 +141,9 @@ def _kind(suffix: str) -> str | None:
 
 
 def _member_suffix(path: Path) -> str:
-    """Return the most frequent suffix among the first members of an archive; empty if it cannot be opened."""
+    """Return the most frequent suffix of a known format among the first members of an archive. Empty if there
+    is none, or if the archive cannot be opened.
+    """
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -156,8 +161,11 @@ def _member_suffix(path: Path) -> str:
 def _fields(
     kind: str, path: Path
 ) -> tuple[str | None, str, tuple[tuple[str, ColumnType], ...], tuple[str, str] | None]:
-    """Return the fields of the text and of the URL, those that hold numbers, dates or truth values alone, with their types, and
-    that of turns with their template if there is no text, from the first records of a file.
+    """Return what the first records of a file show: the text field, the URL field, the typed columns, and the
+    turns.
+
+    The typed columns are fields that contain only numbers, only dates or only Booleans. The turns are a field
+    and its template if conversations hold more text than any text field; the text field is then None.
     """
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
         return "text", "url", (), None
@@ -187,7 +195,9 @@ def _fields(
 
 
 def _turns(name: str, values: list[Any]) -> tuple[str, str] | None:
-    """Return a field and the template of its turns, if all values are lists of them."""
+    """Return (field, template of a turn) if all values of the field are lists of turns of a known form;
+    otherwise None.
+    """
     turns = [turn for each in values if isinstance(each, list) for turn in each]
     if len(turns) < len(values) or not all(isinstance(turn, dict) for turn in turns):
         return None
@@ -196,12 +206,14 @@ def _turns(name: str, values: list[Any]) -> tuple[str, str] | None:
 
 
 def _length(values: list[Any]) -> int:
-    """Return the characters of all texts in lists of turns."""
+    """Return the number of characters in all strings of lists of turns."""
     return sum(len(text) for turns in values for turn in turns for text in turn.values() if isinstance(text, str))
 
 
 def _type_of(values: list[Any]) -> ColumnType | None:
-    """Return the first type that all values have; None if they are texts."""
+    """Return the first column type that fits all values; None if no type fits, so that the values are plain
+    text.
+    """
     for kind in _TYPES:
         try:
             for value in values:

@@ -23,7 +23,7 @@ _TOKENIZERS = (
 )
 _LARGEST_TOKENIZER = "vocab_size: 32768"
 RULE_SETS = ("gopher_quality@massivetext", "gopher_repetition@massivetext")
-"""The first choice of rules."""
+"""The rule sets that a starter file uses."""
 _SHOWN_LANGUAGES, _SHOWN_RULES = 4, 3
 _PARTS = 16  # of a source, so that the workers of a small machine share it
 _SMALLEST_PART, _LARGEST_PART = 2, 128  # MB; the larger one is about the default of a source
@@ -31,7 +31,7 @@ _SMALLEST_PART, _LARGEST_PART = 2, 128  # MB; the larger one is about the defaul
 
 @dataclass(frozen=True)
 class StarterSource:
-    """A source of the file: its name, the directory, and the files."""
+    """A source of the starter corpus file: its name, its directory, and its files."""
 
     name: str
     root: Path
@@ -39,9 +39,11 @@ class StarterSource:
 
 
 def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], Counter[str]]:
-    """Return a source for every format in every directory, and the number of files of each suffix that none reads.
+    """Return a source for every format in every directory, and the number of files that no format reads, by
+    suffix.
 
-    Raises UserError for a directory that does not exist or has no file that can be read, and for records without text.
+    Raises UserError for a directory that does not exist or has no readable file, and for records without
+    text.
     """
     sources: list[StarterSource] = []
     unknown: Counter[str] = Counter()
@@ -80,8 +82,8 @@ def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
 def write_starter(
     sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample] | None = None
 ) -> None:
-    """Write the corpus file, with what samples of the sources say. Without samples, raises ConflictError if there is a file of
-    this name.
+    """Write the corpus file. With `samples` of its sources, comments are added, the steps are adjusted, and
+    an existing file is overwritten. Without `samples`, raises ConflictError if the file exists.
     """
     try:
         with file.open("x" if samples is None else "w", encoding="utf-8") as sink:
@@ -91,7 +93,9 @@ def write_starter(
 
 
 def starter_text(sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample]) -> str:
-    """Return the text of the corpus file. `samples` are those of sources, by name, as far as there are any."""
+    """Return the text of the corpus file. `samples` has the samples of those sources that were sampled, by
+    source name.
+    """
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)
     tokenizer = next((knobs for limit, knobs in _TOKENIZERS if size < limit), _LARGEST_TOKENIZER)
@@ -132,7 +136,7 @@ def _source_lines(source: StarterSource, sample: StarterSample | None) -> list[s
 
 
 def sample_line(sample: StarterSample) -> str:
-    """Return in a line what the first documents of a source are."""
+    """Describe the first documents of a source in one line: their languages, or why there are no documents."""
     if not sample.documents:
         return f"no documents were sampled: {printable(' '.join(sample.reason.split()))}"
     shown = [f"{name} {share:.0%}" for name, share in sample.languages[:_SHOWN_LANGUAGES]]
@@ -142,7 +146,9 @@ def sample_line(sample: StarterSample) -> str:
 
 
 def rule_lines(name: str, sample: StarterSample) -> list[str]:
-    """Return in a line for each set of rules what it would drop of the first documents of a source."""
+    """Return one line for each set of rules, with the share of the first documents of a source that the set
+    would drop, and a last line for all sets together. Empty if the sample has no rules.
+    """
     lines = []
     for whole, *rules in (sample.dropped or {}).values():
         shown = [f"{rule.name} {rule.share:.1%}" for rule in rules[:_SHOWN_RULES]]

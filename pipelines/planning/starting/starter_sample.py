@@ -1,4 +1,6 @@
-"""Look at the first documents of a source before its first build: their languages, and what rules would drop."""
+"""Look at the first documents of a source before its first build: which languages they are in, and how many
+of them rules would drop.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ _BYTES = 4_000_000  # of text; reading and measuring them takes a second or two,
 
 
 class RuleShare(NamedTuple):
-    """What a rule, or a set of rules, would drop by itself: its name and the share of the sampled documents."""
+    """A rule or a set of rules, and the share of the sampled documents that it would drop by itself."""
 
     name: str
     share: float
@@ -34,9 +36,11 @@ class RuleShare(NamedTuple):
 class StarterSample:
     """The first documents of a source.
 
-    `languages` are shares of the documents by ISO 639 code, `und` for none, the largest first. `dropped` are, for each set of
-    rules by name, the share of the documents that it would drop, and that of each of its rules that drops any, the largest
-    first. `dropped_by_any` is the share that all sets together would drop. `reason` says why there are no documents.
+    `languages` are (ISO 639 code, share of the documents), the largest share first; `und` stands for
+    documents without a language. `dropped` maps the name of each set of rules to the share of the documents
+    that the whole set would drop, followed by the share for each rule of the set that drops any, the largest
+    first. `dropped_by_any` is the share that all sets together would drop. `reason` says why there are no
+    documents, if there are none.
     """
 
     documents: int
@@ -52,9 +56,10 @@ class StarterSample:
 
 
 def sample_for_start(source: Source, rule_sets: Sequence[str]) -> StarterSample:
-    """Read about 4 MB of text from the first of at most 16 files of a source, and apply sets of rules by name.
+    """Read about 4 MB of text from up to 16 files of a source, and apply the named sets of rules to it.
 
-    A source that cannot be read gives no documents and the reason: `plan` says what to do about it.
+    If the source cannot be read, the sample has no documents and gives the reason; `plan` says what to do
+    about it.
     """
     try:
         files = list_files(source)

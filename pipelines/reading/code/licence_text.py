@@ -1,9 +1,11 @@
-"""Recognise licences by their texts, and name them as the SPDX licence list does (https://spdx.org/licenses/).
+"""Recognise licences by their texts, and name them as the SPDX licence list does
+(https://spdx.org/licenses/).
 
-A long licence is recognised by its title with its version, a short one by the sentences that grant and restrict, which were
-taken from the texts of the SPDX list. Layout, case, comment signs and names of holders play no part. The text of the
-GPL does not say whether later versions are allowed, so `GPL-2.0` names the text alone, as GitHub does; a notice in a file says
-more, and gives `GPL-2.0-or-later`.
+A long licence is recognised by its title, which includes its version. A short licence is recognised by the
+sentences that grant and restrict rights, taken from the texts of the SPDX list. Layout, case, comment signs
+and the names of copyright holders are ignored. The text of the GPL does not say whether later versions are
+allowed, so `GPL-2.0` names only the text, as on GitHub. A notice in a file does say so, and gives
+`GPL-2.0-or-later` or `GPL-2.0-only`.
 """
 
 import re
@@ -34,7 +36,7 @@ _TITLES = {
     "CC-BY-SA-4.0": ("attribution sharealike 4 0 international public license", 2900),
     "WTFPL": ("do what the fuck you want to public license version 2 december 2004", 90),
 }
-"""Titles, and about how many words their texts have."""
+"""The title of each licence, and about how many words its text has."""
 _GRANTS = {
     "MIT": ("permission is hereby granted free of charge to any person obtaining a copy of", 170),
     "BSD": ("redistribution and use in source and binary forms with or without modification are permitted", 230),
@@ -65,8 +67,9 @@ _SPDX = re.compile(rf"SPDX-License-Identifier:[ \t]*({_ID}(?:[ \t]+(?:AND|OR|WIT
 
 
 def licences_in(text: str) -> list[str]:
-    """Return the SPDX identifiers of the licences in a licence file, sorted; `unknown` among them if it also holds much else,
-    or nothing else than that.
+    """Return the SPDX identifiers of the licences in a licence file, sorted. `unknown` is among them if the
+    file also has much other text. It is the only identifier if no licence is recognised, or if the file
+    restricts commercial use. An empty file gives an empty list.
     """
     words = _WORDS.findall(text.lower())
     plain = f" {' '.join(words)} "
@@ -92,8 +95,9 @@ def licences_in(text: str) -> list[str]:
 
 
 def licence_of_header(text: str) -> str | None:
-    """Return the licence that the head of a source file states: the expression of its `SPDX-License-Identifier`
-    (https://reuse.software/spec/), or the licence of its notice or of the text there. None if it states none.
+    """Return the licence that the head of a source file states, or None if it states none. This is the
+    expression of its `SPDX-License-Identifier` (https://reuse.software/spec/) or, without one, the licences
+    that its notices name or whose texts it contains.
     """
     if tag := _SPDX.search(text):
         return tag[1].rstrip("-.") if tag[1].count("(") == tag[1].count(")") else None
@@ -112,7 +116,7 @@ def _notices(plain: str) -> set[str]:
 
 
 def _grants(plain: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the family, the usual number of words and the place of each short licence."""
+    """Yield the family, the usual number of words and the position of each short licence."""
     for name, (grant, size) in _GRANTS.items():
         place = plain.find(f" {grant} ")
         while place >= 0:
@@ -121,14 +125,14 @@ def _grants(plain: str) -> Iterator[tuple[str, int, int]]:
 
 
 def together(licences: list[str]) -> str | None:
-    """Return the licences as one SPDX expression. They are joined with AND, which is the strict reading: files do not say
-    whether one may choose.
+    """Return the licences as one SPDX expression, or None if there are none. They are joined with AND, the
+    strict reading, because files do not say whether the user may choose between them.
     """
     return " AND ".join(dict.fromkeys(licences)) or None
 
 
 def _variant(name: str, plain: str) -> str:
-    """Return which licence of a family it is, by the conditions that follow the grant."""
+    """Return which licence of the family `name` a text is, judging by the conditions that follow the grant."""
     if name == "MIT":
         if "shall be used for good not evil" in plain:
             return "JSON"

@@ -1,4 +1,6 @@
-"""Files of a repository that nobody wrote there: generated ones and copies of other projects."""
+"""Recognise files of a repository that were not written for it: generated files, and copies of other
+projects.
+"""
 
 import re
 from pathlib import PurePosixPath
@@ -33,8 +35,9 @@ _GENERATED_HEAD = re.compile(
 
 
 def is_generated(path: str, text: str) -> bool:
-    """Whether a file was written by a program: by its name, as lock files and minified scripts have, by lines of more than 110
-    characters on average in JavaScript and CSS, or because its first 40 lines say so.
+    """Return whether a file was written by a program: its name is that of a lock file, a minified script or
+    another kind of generated file; or it is JavaScript or CSS with lines of more than 110 characters on
+    average; or its first 40 lines say so.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name.lower()
     if _GENERATED_NAME.fullmatch(name):
@@ -45,11 +48,13 @@ def is_generated(path: str, text: str) -> bool:
 
 
 def is_vendored(path: str) -> bool:
-    """Whether a file lies in a directory for copies of other projects, such as `vendor`, `node_modules` or `third_party`."""
+    """Return whether a file is in a directory for copies of other projects, such as `vendor`, `node_modules`
+    or `third_party`.
+    """
     directories = re.split(r"[/!]", path.lower())[:-1]
     return any(name in _VENDORED or _THIRD_PARTY.fullmatch(name) for name in directories)
 
 
 def head_of(text: str, lines: int, most: int = 10_000) -> str:
-    """Return the first lines of a text, of at most `most` characters."""
+    """Return the first `lines` lines of a text, but at most its first `most` characters."""
     return "\n".join(text[:most].split("\n")[:lines])

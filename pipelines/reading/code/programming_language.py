@@ -1,6 +1,8 @@
-"""The programming language of a file, by its name, its first line or, where languages share a suffix, its text.
+"""Find the programming language of a file from its name, its first line or, where languages share a suffix,
+its text.
 
-Names are those of GitHub Linguist (https://github.com/github-linguist/linguist), which The Stack and other corpora of code use.
+Names are those of GitHub Linguist (https://github.com/github-linguist/linguist), which The Stack and other
+code corpora use.
 """
 
 import re
@@ -56,10 +58,11 @@ _TYPESCRIPT_XML = re.compile(r"\s*(?:<\?xml|<!DOCTYPE TS)")
 
 
 def language_of(path: str, text: str) -> str | None:
-    """Return the language of a file; None if its name and its first line tell nothing.
+    """Return the language of a file, or None if neither its name nor its first line reveals it.
 
-    `.h` is C unless its text has what only C++ or Objective-C has, `.m` is MATLAB unless it is Objective-C, `.pl` Perl unless it
-    is Prolog, and `.ts` TypeScript unless it is the XML of Qt's translations.
+    `.h` is C unless its text has constructs that only C++ or Objective-C has. `.m` is Objective-C or MATLAB
+    if its text shows which, else None. `.pl` is Perl unless its text is Prolog, and `.ts` is TypeScript
+    unless its text is the XML of a Qt translation.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name.lower()
     if name in _BY_NAME:
@@ -80,7 +83,7 @@ def language_of(path: str, text: str) -> str | None:
 
 
 def _interpreted(text: str) -> str | None:
-    """Return the language of a script whose first line names its interpreter."""
+    """Return the language of a script from the interpreter that its first line names, or None."""
     match = _SHEBANG.match(text)
     if not match:
         return None

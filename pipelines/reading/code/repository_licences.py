@@ -1,4 +1,6 @@
-"""The licences of directories: of a checkout from the licence files beside and above a file, of an archive from those in it."""
+"""Find the licences of directories. For a checkout they come from the licence files beside and above a file,
+for an archive from the licence files inside it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +24,7 @@ _MEMBERS = (
 
 @dataclass
 class RepositoryLicences:
-    """Looks up which licence each directory has for the files of one task."""
+    """Looks up which licences apply to the files of one task, by directory."""
 
     source: Source
     _read_files: dict[str, list[str]] = field(default_factory=dict)  # by the location of a licence file
@@ -30,11 +32,14 @@ class RepositoryLicences:
     _in_it: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, file: SourceFile, path: str) -> dict[str, str]:
-        """Return SPDX expressions by directory, as `nearest` finds them, for the entry `path` of a file. For a member of an
-        archive these are the directories in it that have a licence file, and the archive is read once more to find them.
-        Otherwise it is the root alone, with the licence of the directory that is nearest to the file.
+        """Return SPDX expressions by directory for the entry `path` of a file; `nearest` chooses the one that
+        applies. For a member of an archive, these are the directories in the archive that have a licence
+        file; the archive is read an extra time to find them. For any other file, or if the archive has no
+        licence files, only the root has an expression, made from the licence files of the directory nearest
+        to the file.
 
-        Raises SourceError and StorageError if a licence file cannot be opened. Damage is left to the reader.
+        Raises SourceError or StorageError if a licence file cannot be opened. Damage is ignored here, because
+        the reader reports it.
         """
         if "!" in path:
             if self._archive != file.location:

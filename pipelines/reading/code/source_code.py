@@ -1,4 +1,6 @@
-"""Files of repositories, in checkouts and in archives of code: a file is a document, with its language and its licence."""
+"""Files of repositories, from checkouts and from archives of code. Each file is a document, with its language
+and licence.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,12 +18,13 @@ _HEAD_LINES = 60
 
 
 def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield the whole file as one document, read as in `text`. Binary files are set aside as `binary`, licence files as
-    `licence`.
+    """Yield the whole file as one document, read as in the format `text`. Binary files are set aside as
+    `binary`, licence files as `licence`.
 
-    `meta` gets `language`, `licence` (an SPDX expression: what the head of the file states, else the licence files of the
-    nearest directory above it, `unknown` if these are not recognised), `generated` and `vendored`. A language or a licence that
-    is not found is left out. `entry.shared` holds the licences by directory.
+    `meta` gets `language`, `licence`, `generated` and `vendored`. `licence` is an SPDX expression: the
+    licence that the head of the file states, or else that of the licence files in the nearest directory above
+    it, which is `unknown` if they are not recognised. A language or licence that is not found is left out.
+    `entry.shared` maps directories to licences.
     """
     chunks = iter(entry.chunks)
     first = b""

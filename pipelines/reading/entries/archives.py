@@ -42,8 +42,8 @@ class Entry:
     """A named stream of decoded bytes: a file, or a member of an archive.
 
     `chunks` raises BrokenInput if the bytes end early. `file` is the file itself if it is neither compressed
-    nor an archive, else None. `size` is the length in bytes if it is known before reading, else None. `shared` is what
-    the entries of a file have in common, if their format asks for it.
+    nor an archive, else None. `size` is the length in bytes, or None if it is not known before reading.
+    `shared` is the value that the function from `Format.load_shared` returns for the entry.
     """
 
     path: str
@@ -53,7 +53,9 @@ class Entry:
     shared: Any = None
 
     def read(self, most: int) -> bytes | None:
-        """Return all bytes of the stream; None if there are more than `most`, of which the rest is not read."""
+        """Return all bytes of the stream, or None if there are more than `most`; the rest is then left
+        unread.
+        """
         held = bytearray()
         for chunk in self.chunks:
             held += chunk
@@ -108,7 +110,9 @@ def _is_tar(path: str, head: bytes) -> bool:
 
 
 def _is_package(path: str, head: bytes, source: Source) -> bool:
-    """Whether a zip is a file of the source's format, such as an EPUB."""
+    """Return whether a zip is itself a file of the source's format, such as an EPUB, and not an archive of
+    files.
+    """
     kind = format_of(source.format)
     if not kind.zip_name:
         return False
@@ -138,8 +142,8 @@ def _is_selected(name: str, source: Source) -> bool:
 
 
 class _Input:
-    """Input of tarfile. A broken stream looks as if it ended, so that tarfile delivers everything before the
-    break.
+    """The file object that tarfile reads from. A broken stream appears to end normally, so that tarfile
+    delivers everything before the break.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -149,7 +153,7 @@ class _Input:
         self.ended = False
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes; none at the end."""
+        """Return at most `size` bytes, or none at the end."""
         if not self._held:
             try:
                 self._held = next(self._chunks, b"")
@@ -182,8 +186,8 @@ class _Header(tarfile.TarInfo):
 
 
 class _Archive(tarfile.TarFile):
-    """An archive that knows whether its end mark was read, because tarfile silently takes a damaged header
-    for the end.
+    """A tar archive that records whether its end mark was read, because tarfile silently mistakes a damaged
+    header for the end.
     """
 
     tarinfo = _Header
@@ -191,8 +195,8 @@ class _Archive(tarfile.TarFile):
 
 
 class _TarReader:
-    """The members of one tar. Damage is reported once: by the damaged member's entry, or else by the
-    archive's own.
+    """Reads the members of one tar. Damage is reported once: by the entry of the damaged member, or else by
+    an entry for the archive itself.
     """
 
     def __init__(self, path: str, chunks: Iterator[bytes], source: Source, budget: DecodeBudget) -> None:
@@ -283,8 +287,8 @@ def _zip_members(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
 
 
 def _open_zip(file: SourceFile) -> zipfile.ZipFile:
-    """Return an open zip. zipfile reports an I/O error in its last record as damage; here it stays an I/O
-    error.
+    """Open and return the zip. zipfile reports an I/O error in the archive's last record as damage; here it
+    is raised as the I/O error that it is.
     """
     with attribute_os_errors(file):
         try:

@@ -31,8 +31,8 @@ _SUFFIXES = {
 
 
 def decoded_bound(size: int, limit: int) -> int:
-    """Return the bytes that a file of `size` bytes may decode to: at most `limit`, and beyond 1 GiB at most
-    1,000 times `size`.
+    """Return how many bytes a file of `size` bytes may decode to: 1 GiB or 1,000 times `size`, whichever is
+    more, but never more than `limit`.
     """
     return min(limit, max(_FREE_BYTES, _EXPANSION_RATIO * size))
 
@@ -44,7 +44,9 @@ class DecodeBudget:
         self._left = limit
 
     def bound(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the same chunks, charged to the budget. Raises BrokenInput("decoded_limit") once it is spent."""
+        """Yield the same chunks, charged to the budget. Raises BrokenInput("decoded_limit") when they exceed
+        it, after yielding the bytes that still fit.
+        """
         for chunk in chunks:
             if len(chunk) > self._left:
                 yield chunk[: self._left]
@@ -68,7 +70,9 @@ def codec_of(head: bytes) -> str | None:
 
 
 def inflate(data: bytes | memoryview, most: int) -> bytes:
-    """Return what deflated bytes without a header hold, at most `most` bytes of it. Raises BrokenInput("corrupt")."""
+    """Decompress raw deflate data, which has no header, and return at most its first `most` bytes. Raises
+    BrokenInput("corrupt") if the data is invalid.
+    """
     from zlib_ng import zlib_ng
 
     try:
@@ -78,10 +82,12 @@ def inflate(data: bytes | memoryview, most: int) -> bytes:
 
 
 def decompress(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tuple[bytes, Iterator[bytes], int]:
-    """Decompress a stream: (its first bytes, all its bytes, layers of compression removed).
+    """Decompress a stream. Return its first decoded bytes, a stream of all decoded bytes, and the number of
+    compression layers removed.
 
-    The bytes decide which compression it is. If the file name has the suffix of another one, the stream
-    raises BrokenInput("wrong_suffix"), or BrokenInput("truncated") if it is empty.
+    The compression is recognised by the bytes. If the file name has the suffix of another compression, the
+    returned stream raises BrokenInput("wrong_suffix"), or BrokenInput("truncated") if the input is empty.
+    With more than two layers it raises BrokenInput("nested_archive").
     """
     head, chunks = peek(chunks, HEAD_BYTES)
     promised = _SUFFIXES.get(PurePosixPath(path).suffix.lower())
@@ -106,8 +112,8 @@ def rechunk(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
-    """Return at least the first `size` bytes of a stream, fewer if it is shorter, and an equal stream that
-    still has them.
+    """Return at least the first `size` bytes of a stream, or all of them if it is shorter, and an equivalent
+    stream that still begins with those bytes.
     """
     held: list[bytes] = []
     total = 0
@@ -133,7 +139,7 @@ def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
 
 
 def broken_stream(reason: str) -> Iterator[bytes]:
-    """Make a stream that is broken from its first byte."""
+    """Return a stream that raises BrokenInput before it delivers any bytes."""
     raise BrokenInput(reason)
     yield b""
 
@@ -169,8 +175,8 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _salvage(member: Any, data: bytes) -> Iterator[bytes]:
-    """Yield the output of a gzip stream up to its damage; zlib withholds the output of the call that reaches
-    it.
+    """Yield the output of a gzip stream up to the damage. The call to zlib that meets the damage returns
+    nothing, so its input is decoded again in small steps.
     """
     from zlib_ng import zlib_ng as zlib
 
@@ -181,7 +187,7 @@ def _salvage(member: Any, data: bytes) -> Iterator[bytes]:
 
 
 def _make_decoder(make: Callable[[], Any], errors: type[Exception]) -> Callable[[Iterator[bytes]], Iterator[bytes]]:
-    """Return a decoder for the interface that bz2 and lzma share."""
+    """Return a decoder that uses the decompressor interface shared by bz2 and lzma."""
 
     def decode(chunks: Iterator[bytes]) -> Iterator[bytes]:
         stream, started = make(), False

@@ -22,14 +22,16 @@ _USER_ERRNOS = (
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a source.
+    r"""One file of a source.
 
     `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 are written
-    `\\xNN`, so it is always valid text. `size` is in bytes. `location` is the absolute path of a local file,
-    or the URL of a remote one; `remote` then says how URLs are opened, and `version` is the ETag, hash or
-    time in the listing, if any. `licences` are the licence files that apply to it, if the format asks for them. `commit` is
-    the full id of a commit, if it is a git repository; then `location` is the directory with its objects, and `size` the sum
-    over the files of the commit.
+    `\xNN`, so it is always valid text. `size` is in bytes. `location` is the absolute path of a local file,
+    or the URL of a remote one. For a remote file, `remote` says how its URL is opened, and `version` is the
+    ETag, hash or time in the listing, if any. `licences` are the licence files that apply to the file, if its
+    format asks for them.
+
+    For a git repository, `commit` is the full id of the commit, `location` is the directory with the
+    repository's objects, and `size` is the total size of the files in the commit.
     """
 
     path: str
@@ -50,7 +52,7 @@ class SourceFile:
 
 
 def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[SourceFile]]:
-    """Group neighbouring files into units of at most `unit_bytes` bytes; a larger file is a unit of its own.
+    """Group neighbouring files into units of at most `unit_bytes` bytes. A larger file is a unit by itself.
 
     The grouping depends on the list alone. A file is never divided, because archives and compressed files can
     only be read from the start.
@@ -89,7 +91,7 @@ def checksum_of(file: SourceFile) -> str:
 
 
 def has_changed(file: SourceFile, checksum: str) -> bool:
-    """Whether a file's content no longer has this checksum.
+    """Return whether a file's content no longer has this checksum.
 
     A remote file with a version is not fetched again: its size and version are compared with those of the
     listing. A commit never changes.
@@ -102,7 +104,7 @@ def has_changed(file: SourceFile, checksum: str) -> bool:
 
 
 def content_checksum(path: str | os.PathLike[str]) -> str:
-    """Return the xxh3_128 of a file's bytes as 32 hex digits. Errors are those of `file_chunks`."""
+    """Return the xxh3_128 of a file's bytes as 32 hex digits. Raises the same errors as `file_chunks`."""
     try:
         return file_checksum(Path(path))
     except OSError as error:
@@ -123,7 +125,7 @@ def read_error(location: str, error: OSError) -> SourceError | StorageError:
 
 @contextmanager
 def attribute_os_errors(file: SourceFile) -> Iterator[None]:
-    """Convert OSErrors of the system to SourceError or StorageError.
+    """Convert OSErrors of the operating system to SourceError or StorageError.
 
     An OSError without errno comes from a library that found the file damaged; it propagates unchanged.
     """

@@ -19,8 +19,8 @@ _WITH_NAMES = ("file", "not_regular", "submodule")  # the others are parts of th
 
 @dataclass(frozen=True)
 class GitMember:
-    """A file of a commit: its path, its size in bytes and its content, or the reason for which it is set aside. An empty path
-    stands for the repository itself.
+    """A file of a commit. It has a path and either its size in bytes and its content, or the reason why it is
+    set aside. An empty path denotes the repository itself.
     """
 
     path: str
@@ -30,13 +30,16 @@ class GitMember:
 
 
 def is_repository(path: str) -> bool:
-    """Whether there is a git repository at a path: a bare one, or a directory with one in `.git`."""
+    """Return whether a path is a git repository: a bare one, or a directory that has one in `.git`."""
     return git_directory(Path(path)) is not None
 
 
 def describe_repository(source: Source, raw: str, location: str, where: str) -> SourceFile | None:
-    """Return a repository as a file of the source, at the commit of `revision`; None if there is none at the location. Its
-    size is that of all files of the commit. Raises SourceError if it has no such commit, or that cannot be read.
+    """Return the git repository at `location` as a file of the source, at the commit that `revision` names.
+    Return None if there is no repository at the location. The size of the file is the total size of the files
+    in the commit.
+
+    Raises SourceError if the repository has no such commit, or if the commit cannot be read.
     """
     directory = git_directory(Path(location))
     if directory is None:
@@ -53,8 +56,8 @@ def describe_repository(source: Source, raw: str, location: str, where: str) -> 
 
 
 def git_members(file: SourceFile, source: Source, is_wanted: Callable[[str], bool]) -> Iterator[GitMember]:
-    """Yield the wanted files of the commit of a repository, in order, and directories that cannot be read. The content of one is
-    valid only until the next is requested.
+    """Yield the wanted files of a repository's commit, in order, and every directory that cannot be read. The
+    content of a member is valid only until the next member is requested.
     """
     assert file.commit is not None
     with GitObjects(Path(file.location), len(file.commit), source.page_memory_bytes) as objects:

@@ -1,7 +1,8 @@
 """Globs over relative paths, with the rules of a shell: `*` stays within a name, `**` crosses directories.
 
-`*`, `?` and `[abc]` do not match a leading dot, and neither does a name that `**` skips, so hidden files are
-read only where a pattern spells the dot. `**/` may match nothing: `**/*.py` also finds `setup.py` at the top.
+`*`, `?` and `[abc]` do not match a leading dot, and `**` does not cross a name that begins with one, so
+hidden files are read only where a pattern spells out the dot. `**/` may match nothing: `**/*.py` also finds
+`setup.py` at the top.
 """
 
 import re
@@ -12,19 +13,31 @@ _CLASS_SPECIAL = re.compile(r"[\\^\[\]&~|]")
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a relative POSIX path matches at least one pattern."""
+    """Return whether a relative POSIX path matches at least one pattern."""
     return any(compile_glob(pattern).fullmatch(path) for pattern in patterns)
 
 
 def may_contain(directory: str, patterns: Sequence[str]) -> bool:
-    """Whether any file below a relative directory could match; lets a walk skip whole trees."""
+    """Return whether any file below a relative directory could match a pattern, so that a walk can skip whole
+    trees.
+    """
     names = directory.split("/")
     return any(_may_contain(names, pattern.split("/")) for pattern in patterns)
 
 
-def covers(directory: str, patterns: Sequence[str]) -> bool:
-    """Whether every file below a relative directory matches some pattern, because the pattern ends in `/**`."""
-    return any(p.endswith("/**") and compile_glob(p[:-3]).fullmatch(directory) for p in patterns)
+def covers(directory: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Return whether a pattern of `exclude` that ends in `/**` rejects every file below a relative directory
+    that `include` matches, so that a walk can skip the directory.
+
+    Such a pattern does not reject hidden files. The result is therefore False if `include` may match one
+    there.
+    """
+    hidden = any(_spells_dot(p) and may_contain(directory, [p]) for p in include)
+    return not hidden and any(p.endswith("/**") and compile_glob(p[:-3]).fullmatch(directory) for p in exclude)
+
+
+def _spells_dot(pattern: str) -> bool:
+    return pattern.startswith(".") or "/." in pattern
 
 
 def _may_contain(names: list[str], segments: list[str]) -> bool:
@@ -40,7 +53,7 @@ def _may_contain(names: list[str], segments: list[str]) -> bool:
 
 @lru_cache(maxsize=1024)
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression that matches the whole relative paths that a glob matches."""
+    """Return a regular expression whose full matches are exactly the relative paths that a glob matches."""
     segments = pattern.split("/")
     parts = []
     for position, segment in enumerate(segments):

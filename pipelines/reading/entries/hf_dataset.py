@@ -1,5 +1,5 @@
-"""Hugging Face datasets as `save_to_disk` writes them: Arrow streams in directories, listed in the state.json
-of each.
+"""Hugging Face datasets as `save_to_disk` writes them: directories of Arrow streams, each with a state.json
+that lists them.
 """
 
 import json

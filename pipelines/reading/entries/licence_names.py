@@ -1,4 +1,6 @@
-"""Names of files that hold a licence, and which of them apply to a file: those of the nearest directory above it."""
+"""Recognise licence files by their names, and find those that apply to a file: the ones in the nearest
+directory above it that has any.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +11,7 @@ from typing import TypeVar
 from pipelines.reading.entries.files import SourceFile
 
 VERSION = "2"
-"""Increase when files get other licences, or others are set aside as licences."""
+"""Increase when a change gives files other licences, or sets other files aside as licences."""
 _NAME = re.compile(
     r"(?:un)?licen[cs]e|(?:(?:licen[cs]es?|copying|copyright)(?:[-_.][\w.+-]*)?|[\w.+-]*[-_.]licen[cs]e)(?:\.(?:txt|md|rst|html))?",
     re.IGNORECASE,
@@ -19,16 +21,16 @@ Value = TypeVar("Value")
 
 
 def is_licence_name(path: str) -> bool:
-    """Whether the last part of a path is the name of a file with a licence, such as `LICENSE`, `LICENCE-MIT`, `COPYING.LESSER`
-    or `UNLICENSE`.
+    """Return whether the last component of a path is a name that licence files have, such as `LICENSE`,
+    `LICENCE-MIT`, `COPYING.LESSER` or `UNLICENSE`.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name  # `a.zip!LICENSE` is a member without a directory
     return _NAME.fullmatch(name) is not None and not _CODE.fullmatch(name)
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
-    """Return the value of the nearest directory above a file that has one. The members of an archive, `a.tar!b/c`, have no
-    directories outside it.
+    """Return the value of the nearest directory above a file that has a value, or None if no directory has.
+    For a member of an archive, `a.tar!b/c`, only directories within the archive count.
     """
     archive, mark, inner = path.rpartition("!")
     directory = PurePosixPath(inner).parent
@@ -40,7 +42,9 @@ def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
 
 
 def directory_of(path: str) -> str:
-    """Return the directory of a file, as `nearest` names it: `a.tar!b` for `a.tar!b/c`, and empty for one at the root."""
+    """Return the directory of a file in the form that `nearest` looks up: `a.tar!b` for `a.tar!b/c`, and an
+    empty string for a file at the root.
+    """
     archive, mark, inner = path.rpartition("!")
     parent = str(PurePosixPath(inner).parent)
     return archive + mark + ("" if parent == "." else parent)

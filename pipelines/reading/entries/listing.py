@@ -26,12 +26,12 @@ def list_files(source: Source) -> list[SourceFile]:
     The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name.
     Links to files and directories are followed; a directory that is its own ancestor through a link is not
     entered again. Pipes, sockets and devices are skipped. The root may also be the URL of a prefix or of one
-    file. With `files`, the names come from that list, and each must be a file. In a format of repositories, the files are
-    the directories that hold one; the root may be one itself.
+    file. With `files`, the names come from that list, and each must be a file. In a format that reads git
+    repositories, each directory that is a repository is one file; the root may be a repository itself. A
+    format that asks for licences also gets the licence files below the root that `include` does not match.
 
-    Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern matches
-    nothing, or two names map to the same path. A format that asks for licences also gets the licence files below the root
-    that `include` does not match.
+    Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern
+    matches nothing, or two names map to the same path.
     """
     where = f"source {source.name!r}"
     names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)
@@ -73,8 +73,8 @@ def list_files(source: Source) -> list[SourceFile]:
 
 
 def _list_local(source: Source, where: str) -> _Listing:
-    """Return the names of local files, and a function from a name to its SourceFile, or to None if it is not
-    a regular file.
+    """Return the names of local files, and a function from a name to its SourceFile. The function returns
+    None for a name that is not a regular file or, in a format that reads repositories, not a repository.
     """
     root = Path(source.root)
     if not root.exists():
@@ -157,7 +157,7 @@ def _walk(
         relative = prefix + entry.name
         if not entry.is_dir() or (format_of(source.format).repositories and is_repository(entry.path)):
             yield relative
-        elif may_contain(relative, source.include) and not covers(relative, source.exclude):
+        elif may_contain(relative, source.include) and not covers(relative, source.include, source.exclude):
             status = _stat(entry.path, where)
             identity = (status.st_dev, status.st_ino)
             if identity not in ancestors:

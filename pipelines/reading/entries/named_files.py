@@ -18,8 +18,8 @@ _AT_ONCE = 64  # concurrent requests for sizes
 
 
 def chosen_patterns(source: Source) -> tuple[str, ...]:
-    """Return the patterns of `include` that a name must match. A list without `include` is read as a whole, hidden
-    files included.
+    """Return the patterns of `include` that a name must match. There are none for a list of files without
+    `include`, which is read as a whole, hidden files included.
     """
     everything = source.files is not None and source.include == Source.include
     return () if everything else source.include
@@ -56,8 +56,8 @@ def read_names(source: Source, where: str) -> list[str]:
 
 
 def ask_facts(source: Source, root: str, names: Sequence[str], where: str) -> dict[str, Facts]:
-    """Ask a store for the size and version of every named file below the URL `root`. Raises SourceError for one that
-    does not exist.
+    """Ask a store for the size and version of every named file below the URL `root`. Raises SourceError if
+    one of them does not exist.
     """
     ask = partial(_facts, source, root, where)
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -20,8 +20,8 @@ _LEADS = (0xC2, 0xE2)  # first bytes of C1 characters and of separators
 
 
 def _windows_1252() -> dict[bytes, bytes]:
-    """Return a map, in UTF-8, from each C1 character to the Windows-1252 character of the same code, or to
-    nothing if there is none.
+    """Return a map from each C1 character to the Windows-1252 character with the same code, both as UTF-8
+    bytes. The codes that Windows-1252 does not define map to empty bytes.
     """
     return {chr(code).encode(): bytes([code]).decode("cp1252", "ignore").encode() for code in range(0x80, 0xA0)}
 
@@ -55,9 +55,9 @@ def normalise(text: str, unicode_form: str = "NFC", bordered: bool = False) -> t
     - CR LF, CR, vertical tab, form feed, U+2028 and U+2029 become LF.
     - U+0080 to U+009F become the Windows-1252 characters of the same code, as the HTML standard reads
       `&#146;` ("numeric character reference end state"): they are Windows-1252 bytes that were decoded as
-      Latin-1. The five codes that are undefined there are removed. U+0085 is ambiguous: the ellipsis in
-      Windows-1252, the line end of mainframe texts in Unicode. It becomes LF if the text has no other line
-      break and no other of these characters, else the ellipsis.
+      Latin-1. The five codes that Windows-1252 does not define are removed. U+0085 is ambiguous: it is the ellipsis
+      in Windows-1252, and the line end of mainframe texts in Unicode. It becomes LF if the text has no other line
+      break and no other character in this range; otherwise it becomes the ellipsis.
     - All other control characters except tab and LF are removed.
     - The text is brought to `unicode_form`, "NFC" or "none".
     - A `bordered` text keeps U+2029, the mark between the two sides of a pair.
@@ -88,10 +88,11 @@ def normalise(text: str, unicode_form: str = "NFC", bordered: bool = False) -> t
 
 
 def normalise_tweet(data: bytes) -> tuple[bytes, dict[str, int]]:
-    """Return the UTF-8 of a normalised text with `@USER` for each user name and `HTTPURL` for each URL, as in BERTweet (Nguyen et
-    al., 2020, section 2), and how many `user_names` and `urls` were replaced.
+    """Replace each user name in a normalised UTF-8 text with `@USER` and each URL with `HTTPURL`, as in
+    BERTweet (Nguyen et al., 2020, section 2). Return the new text, and how many `user_names` and `urls` were
+    replaced.
 
-    As in its authors' code, a URL begins with `http://`, `https://` or `www.`.
+    A URL begins with `http://`, `https://` or `www.`, as in the code of BERTweet's authors.
     """
     counts = {"user_names": 0, "urls": 0}
     if b"@" not in data and b"://" not in data and b"www." not in data.lower():
@@ -110,8 +111,9 @@ def _separators(bordered: bool) -> tuple[str, ...]:
 
 
 def _may_compose(data: bytes) -> bool:
-    """Whether UTF-8 holds characters from U+0300 on, other than punctuation from U+2002 to U+203F. All texts without are in NFC:
-    nothing there composes or has another form.
+    """Return whether UTF-8 text has characters from U+0300 on, other than the punctuation from U+2002 to
+    U+203F. Text without them is always in NFC, because no other character composes or has a different normal
+    form.
     """
     return (
         bool(data.translate(None, _BELOW_COMBINING))
@@ -165,7 +167,7 @@ def normalise_all(texts: Sequence[str], unicode_form: str = "NFC", bordered: boo
 
 
 def _is_normal(text: str, data: memoryview, classes: int, unicode_form: str, bordered: bool) -> bool:
-    """Whether a text with suspicious bytes of these classes is already normalised."""
+    """Return whether a text with suspicious bytes of these classes is already normalised."""
     if classes & _CONTROL:
         return False
     if classes & _LEAD and (_C1.search(data) or any(mark in text for mark in _separators(bordered))):
@@ -181,10 +183,10 @@ def _join(texts: list[tuple[bytes, int]]) -> Normalised:
 
 
 def cut(data: bytes, limit: int) -> list[bytes]:
-    """Cut UTF-8 bytes into pieces of at most `limit` bytes; concatenated, they give `data` again.
+    """Cut UTF-8 bytes into pieces of at most `limit` bytes. Concatenated, they give `data` again.
 
     A piece ends after its last line feed or, if it has none, after the last code point that fits. A code
-    point longer than `limit` is a piece of its own.
+    point longer than `limit` is a piece by itself.
     """
     pieces = []
     start = 0

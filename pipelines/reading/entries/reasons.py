@@ -7,7 +7,7 @@ REASONS = {
     "bad_header": "the header block of a message has a line that is neither `Name: value` nor a continuation",
     "bad_http": "the record is declared an HTTP response but does not begin with a status line and headers",
     "bad_message": "the message has no header, or its parts nest too deep",
-    "bad_post": "a post of a Stack Exchange dump without a number as id, parent or score, or with the id of another",
+    "bad_post": "a post of a Stack Exchange dump whose id, parent or score is not a number, or whose id another post has",
     "bad_quotes": "a CSV row has a quote or a lone carriage return where RFC 4180 allows none",
     "binary": "a file of a repository that is not text: one of its first 8,000 bytes is zero",
     "corrupt": "the bytes are not what the compression, archive or format allows; what came before is kept",
@@ -23,13 +23,13 @@ REASONS = {
     "large_batch": "a record batch of an Arrow file takes more than 512 MiB of memory; what came before is kept",
     "large_page": "a page of a Parquet file takes more than 256 MiB of memory; what came before is kept",
     "lfs_pointer": "a file in Git LFS, of which the git repository holds only a pointer",
-    "licence": "a file with a licence, which says what the files beside and below it may be used for",
+    "licence": "a licence file, which says how the files in its directory and below may be used",
     "lone_surrogate": "the text or the URL holds half of a surrogate pair, which no Unicode encoding can represent",
     "malformed_record": "bytes of a web archive that form no record (no header, or a wrong length), up to the next record",
-    "metadata": "a metadata record of a web archive (in WAT files, all)",
+    "metadata": "a metadata record of a web archive, as are all records of a WAT file",
     "missing_object": "a file or directory that the git repository does not hold, such as a partial clone",
     "nested_archive": "an archive inside an archive, or more than two layers of compression; it is not opened",
-    "no_question": "an answer whose question the Stack Exchange dump does not hold",
+    "no_question": "an answer whose question is not in the Stack Exchange dump",
     "no_text": "the record has no text field, or it is null",
     "no_text_extracted": "the page or document holds no text, or none that the extractor considers content",
     "no_text_layer": "the pages of the PDF are pictures without a text layer, such as those of a scanner",
@@ -50,7 +50,7 @@ REASONS = {
     "not_regular": "the member of an archive or a git repository is a link, a device or a pipe",
     "not_sampled": "the source is read in part (`sample`), and the record is not in the sample",
     "not_stack_exchange": "not the XML of Posts.xml in a Stack Exchange data dump",
-    "not_subtitles": "the file holds no line with the times of a cue (`00:00:01,000 --> 00:00:02,000`)",
+    "not_subtitles": "the file has no line with the times of a cue (`00:00:01,000 --> 00:00:02,000`)",
     "not_wikitext": "the page of a MediaWiki dump is not wikitext",
     "oversized": "the record is longer than max_document_bytes",
     "file_bytes": "the file is longer than max_file_bytes",
@@ -69,7 +69,7 @@ REASONS = {
     "trailing_bytes": "bytes follow the end of the archive or JSON document; they are not read",
     "truncated": "the file ends within compressed data, an archive, a member or a document; what came before is kept",
     "unclosed_quote": "a quoted field of a CSV row does not end within max_document_bytes",
-    "undecodable": "the bytes are invalid in the declared encoding; for a page, those of over a tenth of its text",
+    "undecodable": "the bytes are invalid in the declared encoding; for a page, in more than a tenth of its text",
     "unknown_record_type": "the WARC standard does not know the type of the record",
     "unsupported_compression": "the archive member uses a compression that Python cannot read",
     "warcinfo": "a record about the web archive itself",
@@ -93,8 +93,8 @@ records is fine; many records with another reason suggest that the source is rea
 
 
 class BrokenInput(Exception):
-    """The bytes of a file or member end early, for a reason of REASONS. Everything decoded before has been
-    delivered.
+    """Raised when the bytes of a file or member end early. `reason` is a key of REASONS. Everything decoded
+    before that point has been delivered.
     """
 
     def __init__(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The records of a source that are read if it is read in part: chosen by hash of their ids."""
+"""Choose the records to read when a source is only sampled, by a hash of their ids."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ _PURPOSE = b"read"  # the stage `sample` hashes another, so that it chooses inde
 
 @dataclass(frozen=True)
 class RecordSample:
-    """A share of all records. Each is chosen by itself, so files, parts and workers change nothing, and a smaller sample is
-    part of a larger one.
+    """A sample of all records, with the given share. Each record is chosen independently of the others, so
+    files, parts and workers make no difference, and a smaller sample is a subset of a larger one.
     """
 
     share: float
 
     def has(self, key: int, record: int) -> bool:
-        """Whether record number `record` of the file with that key is in the sample."""
+        """Return whether record number `record` of the file with this key is in the sample."""
         return xxhash.xxh3_64_intdigest(document_id(key, record) + _PURPOSE) < self.share * 2.0**64

@@ -10,8 +10,8 @@ BOM = b"\xef\xbb\xbf"
 
 
 class TextRecord(NamedTuple):
-    """A record with text. `size` is the bytes of the record in the decoded file, `meta` JSON in UTF-8 or
-    None.
+    """A record with text. `size` is the length of the record in the decoded file, in bytes. `meta` is JSON in
+    UTF-8, or None.
     """
 
     text: str
@@ -21,8 +21,9 @@ class TextRecord(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A record to quarantine for a reason of REASONS. `size` is its length in bytes, None if they were not
-    all read. `fields` are its field names, if its text is missing.
+    """A record to quarantine. `reason` is a key of REASONS. `size` is its length in bytes, or None if it is
+    unknown, for example because not all of the record was read. `fields` are its field names if its text is
+    missing or not a string.
     """
 
     reason: str
@@ -31,8 +32,9 @@ class Bad(NamedTuple):
 
 
 class RawRecord(NamedTuple):
-    """A record whose text a child process has yet to extract: the bytes of a page or a document, and the charset
-    that HTTP declares (or ""). The other fields are those of TextRecord, but `meta` lacks what the child finds.
+    """A record whose text a child process has yet to extract. `content` is the bytes of a page or a document,
+    and `charset` is what HTTP declares, or "". The other fields are those of TextRecord, but `meta` is not
+    JSON yet and lacks the fields that the child process adds.
     """
 
     content: bytes | memoryview
@@ -43,8 +45,8 @@ class RawRecord(NamedTuple):
 
 
 def to_json(value: Any) -> bytes:
-    """Return a record's other fields as JSON in UTF-8; with a lone surrogate among them, as ASCII JSON with
-    escapes.
+    """Return a record's other fields as JSON in UTF-8, or as ASCII JSON with escapes if they contain a lone
+    surrogate.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
     try:
@@ -54,9 +56,11 @@ def to_json(value: Any) -> bytes:
 
 
 def composed_record(record: dict[str, Any], size: int, source: Source) -> TextRecord | Bad:
-    """Return a record of a source that has `text`, from its fields, which are changed. The rest of them goes to `meta`.
+    """Compose the record of a source that sets `text` from the fields of `record`, which is modified. Fields
+    that become neither text nor URL go to `meta`.
 
-    Raises ValueError if `meta` holds what JSON lacks.
+    Return a Bad if the record has no text or is too long. Raises ValueError if `meta` would contain a number
+    that JSON cannot represent, such as NaN.
     """
     assert source.text is not None
     names = tuple(record)

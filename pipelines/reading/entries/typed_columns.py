@@ -1,4 +1,4 @@
-"""Records whose fields do not have the types that `columns` of their source gives them."""
+"""Set aside records whose fields do not have the types that the source's `columns` gives them."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -11,7 +11,9 @@ Record = TypeVar("Record", TextRecord | Bad, TextRecord | Bad | RawRecord)
 
 
 def check_types(records: Iterator[Record], source: Source) -> Iterator[Record | Bad]:
-    """Yield the same records; those with a field of another type than its column become Bad("wrong_type")."""
+    """Yield the same records, except that a record becomes Bad("wrong_type") if one of its fields does not
+    have the type of its column.
+    """
     fields = [field for _, field in source.typed_fields()]
     if not fields:
         yield from records

@@ -33,7 +33,7 @@ _BUFFERS, _COMPRESSION = 2, 3
 
 
 def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per row of an IPC file or stream; columns as in Parquet.
+    """Yield one record per row of an IPC file or stream. Columns are treated as in Parquet.
 
     A record batch is held in memory whole. A batch over 512 MiB ends the file as `large_batch`; the remedy is
     to write smaller batches. The first batch with wrong offsets or lengths ends the file as `corrupt`.
@@ -65,7 +65,9 @@ def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
-    """Return the next batch, validated so that nothing in it points outside it; None at the end."""
+    """Return the next batch, or None at the end. The batch is validated, so that nothing in it points outside
+    it.
+    """
     try:
         batch = reader.read_next_batch()
         # Strings as bytes, so that invalid UTF-8 costs only its row.
@@ -84,8 +86,8 @@ def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
 
 
 def _view_bytes(column: pa.Array) -> int:
-    """Return the size in bytes of the values of a view column. In the file, values may share bytes; once they
-    are read, they do not.
+    """Return the total size in bytes of the values of a view column, or 0 for a column of another type.
+    Values may share bytes in the file, but not once they are read.
     """
     if column.type not in (pa.string_view(), pa.binary_view()):
         return 0
@@ -125,10 +127,10 @@ class _Bytes:
 
 
 class _Messages(io.RawIOBase):
-    """Input of Arrow: whole messages, each checked before Arrow allocates the memory that the message claims
-    to need.
+    """The file object that Arrow reads from. It delivers whole messages, each checked before Arrow allocates
+    the memory that the message claims to need.
 
-    A broken stream looks as if it ended; `failure` then holds the reason.
+    A broken stream appears to end normally; `failure` then holds the reason.
     """
 
     def __init__(self, file: _Bytes) -> None:

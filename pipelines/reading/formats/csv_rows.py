@@ -17,15 +17,15 @@ _RETRIES = 16  # per file; bounds the cost of a file full of stray quotes
 
 
 class _Unfinished(Exception):
-    """A quoted field does not end within the limit or the file."""
+    """Raised if a quoted field does not end within the limit or the file."""
 
 
 def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank row after the first, which names the fields. `text_field` is the text,
-    `url_field` the URL; all other fields are strings in `meta`.
+    """Yield one record per non-blank row after the first, which names the fields. `text_field` is the text
+    and `url_field` is the URL; all other fields are strings in `meta`.
 
-    The delimiter is the first of comma, tab, semicolon and bar (for .tsv and .tab, tab is tried first) with
-    which the first row has the field `text_field`. Rows set aside:
+    The delimiter is the first of comma, tab, semicolon and bar with which the first row has the field
+    `text_field`; for .tsv and .tab, tab is tried first. Rows set aside:
 
     - `field_count`: a row with more or fewer fields than the first.
     - `bad_quotes`: a row with a quote where RFC 4180 allows none.
@@ -84,7 +84,7 @@ def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
 
 
 class _Rows:
-    """The rows of a stream of lines, with the bytes of each, in bounded memory."""
+    """Reads the rows of a stream of lines, each with its size in bytes, in bounded memory."""
 
     def __init__(self, stream: Iterator[bytes | LongRecord], source: Source) -> None:
         self._stream = stream
@@ -95,7 +95,9 @@ class _Rows:
         self._long: LongRecord | None = None
 
     def first_line(self) -> str | Bad | None:
-        """Return the first line that is not blank."""
+        """Return the first line that is not blank, or None if there is none. Return a Bad if a line is too
+        long or cannot be decoded.
+        """
         for line in self._stream:
             if isinstance(line, LongRecord):
                 return Bad("oversized", line.drain())
@@ -108,7 +110,7 @@ class _Rows:
         return None
 
     def read(self, delimiter: str) -> Iterator[tuple[list[str], int] | Bad]:
-        """Yield each row as (fields, bytes), or as a Bad record."""
+        """Yield each row as (fields, size in bytes), or as a Bad record."""
         csv.field_size_limit(1 << 30)  # applies to the whole process; _lines bounds the rows
         retries = _RETRIES
         reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
@@ -140,8 +142,8 @@ class _Rows:
                     yield row, self._size
 
     def _lines(self) -> Iterator[str]:
-        """Yield lines for the parser. A long line is passed as a blank one; within a row it raises
-        _Unfinished.
+        """Yield lines for the CSV parser. A line over the limit is passed on as a blank line. Within a row,
+        it raises _Unfinished, and so does a row that grows too long or that the file does not finish.
         """
         for line in self._stream:
             within = bool(self._held)

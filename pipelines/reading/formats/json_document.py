@@ -1,4 +1,6 @@
-"""JSON: one document, an array of objects or a single object, divided into records as a stream."""
+"""JSON files that hold one document, which is an array of objects or a single object. It is divided into
+records as a stream.
+"""
 
 import re
 from collections.abc import Iterator
@@ -19,11 +21,11 @@ _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 
 def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per element of the array, or one for the object; fields, bounds and reasons as in
+    """Yield one record per element of the array, or one for the object. Fields, limits and reasons are as in
     jsonl.
 
-    At most `max_document_bytes` of an element are held. An array without an end is `truncated`; bytes after
-    the document are one more record, `trailing_bytes`.
+    At most `max_document_bytes` of an element are held in memory. If the array does not end, the rest is set
+    aside as `truncated`. Bytes after the document count as one more record, set aside as `trailing_bytes`.
     """
     head, chunks = peek(entry.chunks, len(BOM))
     mark = BOM
@@ -46,7 +48,7 @@ def _skip_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def _elements(divider: "_Divider", limit: int) -> Iterator[bytes | LongRecord]:
-    """Yield the elements of the array: bytes if they fit into `limit`, else a LongRecord."""
+    """Yield the elements of the array, each as bytes if it fits into `limit`, else as a LongRecord."""
     held: list[bytes] = []
     size = count = 0
     for piece in divider:
@@ -76,10 +78,10 @@ def _rest(held: list[bytes], divider: "_Divider") -> Iterator[bytes]:
 
 
 class _Divider:
-    """The pieces of the elements of a JSON array, or of a single object.
+    """Divides a JSON array, or a single object, into pieces, none of which spans two elements.
 
-    `between` is true after a piece that ends its element, `ended` after the last piece. Brackets are only
-    counted; whether they match is left to the parser of the element.
+    `between` is true after a piece that ends its element, and `ended` after the last piece. Brackets are only
+    counted; the parser of the element finds out whether they match.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:

@@ -80,18 +80,18 @@ _BLANK = re.compile(rb"\n(?:\n+|[ \t\r\v\f]{1,%d}\n)+" % _BLANK_BYTES)
 
 
 def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Return the same stream without most of its blank lines; handling them one by one takes a hundred times
-    as long.
+    """Return the same stream without most of its blank lines, because handling them one by one takes a
+    hundred times as long.
     """
     return (_BLANK.sub(b"\n", chunk) for chunk in rechunk(chunks))
 
 
 def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank line. `text_field` is the text, `url_field` the URL if it is a string,
-    and all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is never held whole: it
-    is `oversized`, or split by `split_record`.
+    """Yield one record per non-blank line. `text_field` is the text, `url_field` is the URL if it is a
+    string, and all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is never held
+    whole: it is set aside as `oversized`, or split by `split_record`.
 
-    NaN, Infinity and numbers beyond a double become null in `meta`, because other readers reject them.
+    NaN, Infinity and numbers too large for a double become null in `meta`, because other readers reject them.
     """
     chunks = entry.chunks if source.max_document_bytes < _BLANK_BYTES else _drop_blank_lines(entry.chunks)
     yield from json_records(lines(chunks, source.max_document_bytes), source)
@@ -99,7 +99,7 @@ def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per non-blank JSON text. A text whose values would take far more memory than the text
-    itself is `too_many_values`, because orjson crashes when an allocation fails.
+    itself is set aside as `too_many_values`, because orjson crashes when an allocation fails.
     """
     import orjson
 
@@ -166,7 +166,9 @@ def _record(value: Any, size: int, source: Source, write: Callable[[Any], bytes]
 
 
 def _may_have_lost_digits(value: Any) -> bool:
-    """Whether a number may have lost digits in orjson, which turns integers beyond 64 bits into floats."""
+    """Return whether a number may have lost digits in orjson, which turns integers beyond 64 bits into
+    floats.
+    """
     kind = type(value)
     if kind is float:
         return not -(2**63) < value < 2**63

@@ -16,7 +16,9 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z
 
 
 class _Loader(yaml.BaseLoader):
-    """Loads strings, lists and mappings; rejects aliases, with which a few lines can expand to gigabytes."""
+    """A YAML loader for strings, lists and mappings. It rejects aliases, with which a few lines can expand to
+    gigabytes.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
@@ -25,7 +27,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield the whole file as one document including its markup, read as in text.
+    """Yield the whole file as one document with its markup, read as in the format `text`.
 
     Front matter is a YAML mapping without aliases between a first line `---` and a line `---` or `...` within
     64 KiB. Its fields become `meta`, with values as written (`true` is the string "true"); the field named by

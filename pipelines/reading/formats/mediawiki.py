@@ -20,13 +20,13 @@ _URL_SAFE = ":/@!$*(),;'"  # characters that MediaWiki does not escape in the UR
 
 
 def read_mediawiki(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per page: the plain text of its last revision in the dump, see
-    `pipelines.reading.formats.wikitext`.
+    """Yield one record per page: the plain text of its last revision in the dump (see
+    `pipelines.reading.formats.wikitext`).
 
-    Redirects are set aside as `redirect`, pages outside the namespace of articles as `not_article`, pages in
-    another markup as `not_wikitext`. The URL is built from the dump's `base` and the title; title, page id,
-    revision id and timestamp are `meta`. XML with a document type or entities, which no dump has, is rejected
-    as `xml_doctype` before anything is expanded.
+    Redirects are set aside as `redirect`, pages outside the article namespace as `not_article`, and pages in
+    another markup as `not_wikitext`. The URL is built from the dump's `base` and the title. `meta` holds the
+    title, page id, revision id and timestamp. XML with a document type or entities, which no dump has, is
+    rejected as `xml_doctype` before anything is expanded.
     """
     dump = _Dump(source)
     for _ in XmlStream("mediawiki", "not_mediawiki", dump.start, dump.end, dump.data).parse(entry.chunks):
@@ -34,7 +34,9 @@ def read_mediawiki(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 class _Dump:
-    """The path of open elements, the fields of the open page, and the records found since the last `take`."""
+    """The state of parsing a dump: the path of open elements, the fields of the open page, and the records
+    found since the last `take`.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -48,7 +50,7 @@ class _Dump:
         self._found: list[TextRecord | Bad] = []
 
     def take(self) -> list[TextRecord | Bad]:
-        """Return the pages that have ended since the last call."""
+        """Return the records of the pages that have ended since the last call."""
         found, self._found = self._found, []
         return found
 

@@ -23,15 +23,15 @@ _PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writ
 
 
 def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per row; `text_field` and `url_field` as in jsonl, all other columns as JSON in
-    `meta`.
+    """Yield one record per row. `text_field` and `url_field` are used as in jsonl, and all other columns are
+    kept as JSON in `meta`.
 
-    Values that JSON lacks are written as Python prints them (dates in ISO form), NaN as null. Parquet is read
-    from its end, so only a plain file can be read; in an archive or under gzip it is `not_parquet`. A file
-    ends as `decoded_limit` if its footer announces, or its records add up to, more than it may decode to.
-    Dictionary-encoded text is expanded a batch at a time. A page is decompressed whole, so one over 256 MiB
-    ends the file as `large_page`. Raises SourceError if the text column is missing or neither string nor
-    binary.
+    Values that JSON lacks are written as Python prints them (dates in ISO form), and NaN as null. Parquet is
+    read from its end, so only a plain file can be read; inside an archive or under gzip it is set aside as
+    `not_parquet`. A file ends as `decoded_limit` if its footer announces, or its records add up to, more than
+    the file may decode to. Dictionary-encoded text is expanded one batch at a time. A page is decompressed
+    whole, so a page over 256 MiB ends the file as `large_page`. Raises SourceError if the text column is
+    missing or is neither string nor binary.
     """
     import pyarrow.parquet as pq
 
@@ -81,10 +81,10 @@ def _rows(file: Any, probe: Any, headers: Any, source: Source, limit: int) -> It
 def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
     """Return how many rows of a row group to read at once, so that a batch stays small.
 
-    Three measures bound it: the mean size of a row; the longest values of the columns' dictionaries, which
-    every row might repeat; and the largest pages of the columns in `shared`, whose values may repeat the
-    prefixes of others. Reading one row as a dictionary shows whole dictionaries; Arrow cannot read the
-    columns in `shared` that way.
+    Three measures bound the number: the mean size of a row; the longest value in each column's dictionary,
+    which every row might repeat; and the largest page of each column in `shared`, because a value there may
+    repeat the prefix of another. Reading one row as a dictionary loads the whole dictionary. Arrow cannot
+    read the columns in `shared` that way.
     """
     import pyarrow.compute as pc
 

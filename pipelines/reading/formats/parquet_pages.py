@@ -16,10 +16,11 @@ _DELTA_BYTE_ARRAY = 7
 
 
 class Pages(NamedTuple):
-    """Sizes of the pages of a row group, decompressed, in bytes.
+    """Sizes of the decompressed pages of a row group, in bytes.
 
-    `largest`: the largest page. `shared`: the largest page of each column in which values share prefixes
-    (DELTA_BYTE_ARRAY), so that every value may be as long as a page; by name of the column.
+    `largest` is the size of the largest page. `shared` maps the name of each column in which values share
+    prefixes (DELTA_BYTE_ARRAY) to the size of its largest page, because every value there may be as long as a
+    page.
     """
 
     largest: int
@@ -27,8 +28,8 @@ class Pages(NamedTuple):
 
 
 def scan_pages(handle: Any, group: Any) -> Pages:
-    """Scan the pages of a row group. `handle` is the file, open for reading, and `group` the metadata of the
-    row group.
+    """Scan the page headers of a row group. `handle` is the file, open for reading, and `group` is the
+    metadata of the row group.
 
     A column is scanned up to the first unreadable header; Arrow gets no further either.
     """
@@ -79,8 +80,8 @@ def _header(handle: Any, at: int) -> tuple[dict[int, Any], int] | None:
 
 
 class _Compact:
-    """Reader of structs of Thrift's compact protocol. Raises IndexError if the bytes end early, ValueError if
-    they are not a struct.
+    """A reader for structs in Thrift's compact protocol. It raises IndexError if the bytes end early, and
+    ValueError if they are not a struct.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -88,7 +89,7 @@ class _Compact:
         self.at = 0
 
     def struct(self, depth: int) -> dict[int, Any]:
-        """Read a struct: its values by field number."""
+        """Read a struct and return its values by field number."""
         fields: dict[int, Any] = {}
         number = 0
         while byte := self._byte():

@@ -14,8 +14,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def read_text(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield the whole stream as one document; a longer one with `oversized: split` as documents of
-    `max_document_bytes`.
+    """Yield the whole stream as one document. A stream over `max_document_bytes` is set aside as `oversized`
+    or, with `oversized: split`, cut into documents of at most that many bytes.
     """
     held = bytearray()
     for chunk in entry.chunks:
@@ -37,7 +37,9 @@ def read_text(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 def split_text(
     first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
 ) -> Iterator[TextRecord | Bad]:
-    """Yield documents of at most `limit` bytes of UTF-8, cut at line ends where possible."""
+    """Yield the stream, which is `first` followed by `chunks`, as documents of at most `limit` bytes of
+    UTF-8, cut at line ends where possible.
+    """
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     rest = b""  # UTF-8 not yielded yet, at most `limit` bytes
     try:
@@ -62,14 +64,16 @@ def _regroup(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple
 
 
 def read_message(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Read a header block and a body, as in e-mail and in the METADATA of a Python package; the body is the
+    """Read a header block and a body, as in e-mail and in the METADATA of a Python package. The body is the
     text.
 
-    Headers become `meta`: a string for a name that occurs once, a list for one that is repeated. The header
-    named by `source.url_field`, case ignored, is the URL. Continuation lines (which begin with a space or
-    tab) are joined to their header with a line feed. A message with any other line in its header block is set
-    aside as `bad_header`, one without an empty line, and therefore without a body, as `empty`, and one over
-    `max_document_bytes` as `oversized`: messages are never split.
+    Headers become `meta`: a string for a name that occurs once, a list for a name that is repeated. The
+    header named by `source.url_field`, ignoring case, is the URL. Continuation lines (which begin with a
+    space or tab) are joined to their header with a line feed.
+
+    A message with any other line in its header block is set aside as `bad_header`. A message without an empty
+    line has no body and is set aside as `empty`. Messages are never split; a message over
+    `max_document_bytes` is set aside as `oversized`.
     """
     held = entry.read(source.max_document_bytes)
     if held is None:

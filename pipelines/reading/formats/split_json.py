@@ -27,9 +27,9 @@ def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord
     ends where possible.
 
     `pieces` are the bytes of the line; at most a few times `max_document_bytes` of them are held. All
-    documents carry the fields before the text, the last one also those after it. A record whose text does not
-    begin within `max_document_bytes` is `oversized`. If the rest turns out not to be JSON, the documents so
-    far are kept and the rest is one more record, set aside.
+    documents carry the fields before the text; the last document also carries the fields after it. A record
+    whose text does not begin within `max_document_bytes` is set aside as `oversized`. If the rest turns out
+    not to be JSON, the documents so far are kept and the rest is set aside as one more record.
     """
     try:
         yield from _split(pieces, source)
@@ -87,8 +87,8 @@ def _document(text: bytes, fields: dict[str, Any], source: Source) -> TextRecord
 
 
 def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
-    """Return the fields before the text, and where the contents of its string begin; -1 if they do not begin
-    in `line`.
+    """Return the fields before the text, and the position in `line` where the contents of the text's string
+    begin, or -1 if they do not begin in `line`.
     """
     fields: dict[str, Any] = {}
     position = _skip(line, 0, "{")
@@ -105,8 +105,8 @@ def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
 
 
 def _after_text(tail: str) -> dict[str, Any]:
-    """Return the fields after the text; `tail` begins after its closing quote. Raises ValueError if the
-    record ends wrongly.
+    """Return the fields after the text. `tail` begins after the text's closing quote. Raises ValueError or
+    IndexError if the record does not end properly.
     """
     position = _space(tail, 0)
     if tail[position] == "}":

@@ -1,8 +1,8 @@
 """Stack Exchange data dumps (https://archive.org/details/stackexchange): Posts.xml, one record per question.
 
-Posts are in the order in which they were written, so the answers of a question may follow years after it. The rows are
-sorted by question in runs that a temporary file holds, then merged: memory does not grow with the dump, and the
-temporary file takes as much as the text of the posts.
+Posts are in the order in which they were written, so the answers to a question may appear long after it. The
+rows are sorted by question in runs, which are kept in a temporary file and then merged. Memory therefore does
+not grow with the dump, and the temporary file takes as much space as the text of the posts.
 """
 
 import heapq
@@ -40,18 +40,19 @@ Row = tuple[Key, bytes]
 
 
 def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
-    """Yield one record per question, in the order of their ids: its title and body, then its answers, the accepted one
-    first and the others by score. `pipelines.reading.rich.threads` turns them into text.
+    """Yield one record per question, in the order of their ids: its title and body, then its answers, the
+    accepted one first and the others by score. `pipelines.reading.rich.threads` turns them into text.
 
-    `meta` holds `id`, `title`, `tags`, `score`, `created`, `views`, `licence`, `answer_count` (answers in the dump),
-    `top_answer_score` (the highest score of an answer), `accepted_answer` (its id) and `answers`, a list of `id`,
-    `score` and `created` in the order of the text. The URL is built from the question and the name of the site,
-    if the path of the file holds it, as in `math.stackexchange.com/Posts.xml`.
+    `meta` holds `id`, `title`, `tags`, `score`, `created`, `views`, `licence`, `answer_count` (answers in the
+    dump), `top_answer_score` (the highest score of an answer), `accepted_answer` (its id) and `answers`, a
+    list of `id`, `score` and `created` in the order of the text. The URL is built from the id of the question
+    and the name of the site, if the path of the file contains that name, as in
+    `math.stackexchange.com/Posts.xml`.
 
-    Posts that are neither questions nor answers are set aside as `not_question`, answers without their question as
-    `no_question`, posts without a number as id, parent or score as `bad_post`. Questions whose bodies, with those of
-    their answers, are longer than `max_html_bytes` are set aside as `html_bytes`. Raises StorageError if the temporary
-    file cannot be written.
+    Posts that are neither questions nor answers are set aside as `not_question`, answers without their
+    question as `no_question`, and posts whose id, parent or score is not a number as `bad_post`. A question
+    that is longer than `max_html_bytes` together with its answers is set aside as `html_bytes`. Raises
+    StorageError if the temporary file cannot be written.
     """
     with tempfile.TemporaryFile() as file:
         rows = _SortedRows(file)
@@ -74,7 +75,7 @@ def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecor
 
 
 class _SortedRows:
-    """The rows of a dump, sorted by question. `file` takes the runs that memory does not hold."""
+    """The rows of a dump, sorted by question. Sorted runs that no longer fit in memory are written to `file`."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -134,7 +135,9 @@ class _SortedRows:
 
 
 def _thread(group: Iterator[Row], site: str | None, limit: int) -> Iterator[Bad | RawRecord]:
-    """Yield the record of the question that begins a group, and those of all rows that are not part of it."""
+    """Yield the record of a group's question with its answers, and a Bad for each row that does not belong to
+    it.
+    """
     question: dict[str, str] | None = None
     answers: list[dict[str, str]] = []
     size = 0

@@ -13,10 +13,10 @@ from pipelines.reading.sources.source import Source
 
 
 def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per row: `text_field` and `url_field` as in jsonl, all other columns as JSON in
-    `meta`.
+    """Yield one record per row. `text_field` and `url_field` are used as in jsonl, and all other columns are
+    kept as JSON in `meta`.
 
-    Values that JSON lacks are written as Python prints them (dates in ISO form), NaN as null.
+    Values that JSON lacks are written as Python prints them (dates in ISO form), and NaN as null.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names}
     if source.text is not None:
@@ -64,7 +64,7 @@ def record_bytes(record: TextRecord | Bad) -> int:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds strings or bytes, dictionary-encoded or not."""
+    """Return whether a column of this type holds strings or bytes, dictionary-encoded or not."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return (
@@ -78,8 +78,8 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
-    """Raise SourceError if the text column is missing or neither string nor binary, or a column name occurs
-    twice.
+    """Raise SourceError if a text column is missing or is neither string nor binary, or if a column name
+    occurs twice.
     """
     name = source.text_field
     if source.text is not None:
@@ -108,8 +108,8 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
 
 
 def _values(column: pa.Array) -> Sequence[Any]:
-    """Return the values of a column as Python objects; strings as bytes, since files may hold invalid UTF-8,
-    and nested values still as Arrow scalars.
+    """Return the values of a column as Python objects. Strings become bytes, because files may contain
+    invalid UTF-8. Nested values stay Arrow scalars.
     """
     if isinstance(column, pa.DictionaryArray):
         # The dictionary holds the values of the whole row group; convert only those of this batch.
@@ -131,7 +131,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to types of JSON. Raises UnicodeDecodeError for a scalar with invalid UTF-8."""
+    """Convert a value to JSON types. Raises UnicodeDecodeError for an Arrow scalar with invalid UTF-8."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if isinstance(value, bytes):

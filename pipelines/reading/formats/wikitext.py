@@ -53,8 +53,8 @@ _MARK = re.compile("\x7f([0-9]+)\x7f")
 
 
 def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
-    """Return the text of a page. `hidden` are names of the file and category namespaces in the wiki's
-    language, lower case.
+    """Return the text of a page. `hidden` are the names of the file and category namespaces in the wiki's
+    language, in lower case.
     """
     kept: list[str] = []
 
@@ -121,10 +121,11 @@ def _remove_templates(text: str) -> str:
 
 
 def _replace_links(text: str, hidden: set[str]) -> str:
-    """Return the text with each `[[link]]` replaced with its label, and links to files and categories left
-    out.
+    """Return the text with each `[[link]]` replaced with its label, and links to files and categories
+    removed.
 
-    Beyond _LINK_DEPTH open links, the outermost is kept as written, because each closing copies its label.
+    If more than _LINK_DEPTH links are open, the outermost is kept as written. This bounds the work, because
+    closing a link copies its label.
     """
     pieces: list[list[str]] = [[]]
     position = 0
@@ -153,8 +154,8 @@ def _label(content: str, hidden: set[str]) -> str:
 
 
 def _tidy_lines(text: str) -> str:
-    """Return the text without list marks, rules and headings that have no text below them, with white space
-    normalised.
+    """Remove list marks, horizontal rules, empty parentheses, and headings that have no text below them, and
+    normalise white space.
     """
     lines: list[tuple[int, str]] = []  # (level of a heading, 0 for text; line)
     for raw in text.split("\n"):

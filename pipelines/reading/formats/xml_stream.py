@@ -1,4 +1,4 @@
-"""Parse XML of any length through expat, without entities and without anything outside the file."""
+"""Parse XML of any length with expat, without expanding entities or reading anything outside the file."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,10 +12,11 @@ Handler = Callable[..., None]
 
 
 class XmlStream:
-    """An expat parser that is fed a stream. XML whose root is not `root` is rejected for the reason `other`, XML with a
-    document type or entities as `xml_doctype`, before anything is expanded.
+    """An expat parser for a stream of bytes. XML whose root element is not `root` is rejected for the reason
+    `other`. XML with a document type or entities is rejected as `xml_doctype`, before anything is expanded.
 
-    `start(name, attributes)`, `end(name)` and `data(text)` are called for what is below the root and for the root itself.
+    `start(name, attributes)`, `end(name)` and `data(text)` are called for the root element and for everything
+    below it.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class XmlStream:
 
     def parse(self, chunks: Iterator[bytes]) -> Iterator[None]:
         """Yield after every piece of the stream, so that the caller can pass on what was found in it. Raises
-        BrokenInput, after a last yield, if the XML is malformed or ends too early.
+        BrokenInput, after a last yield, if the XML is malformed, rejected or ends too early.
         """
         for chunk in chunks:
             for start in range(0, len(chunk), CHUNK_BYTES):

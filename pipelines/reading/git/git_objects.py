@@ -1,9 +1,11 @@
-"""Read objects of a git repository through `git cat-file`, in a process that trusts nothing of the repository.
+"""Read objects of a git repository through `git cat-file`, in a process that trusts nothing in the
+repository.
 
-The process gets a repository of our own, empty and temporary, and of the other one only the directory of its objects
-(GIT_OBJECT_DIRECTORY, git(1)). So the configuration, hooks, attributes, grafts and replacements of the other are never read,
-nothing is checked out, and no missing object is fetched. Its memory is bounded by the kernel (RLIMIT_AS). The content of every
-object is compared with its id, so a commit id determines all that is read.
+The process runs in an empty temporary repository that we create. All it gets of the other repository is the
+directory of its objects (GIT_OBJECT_DIRECTORY, git(1)). Therefore the other repository's configuration,
+hooks, attributes, grafts and replacements are never read, nothing is checked out, and no missing object is
+fetched. The kernel bounds the memory of the process (RLIMIT_AS). The content of every object is compared with
+its id, so a commit id determines everything that is read.
 """
 
 import hashlib
@@ -38,7 +40,9 @@ _SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
 
 
 class DamagedObjectError(Exception):
-    """An object of a repository that cannot be read. `reason` is one of REASONS: missing_object or corrupt."""
+    """Raised if an object of a repository cannot be read. `reason` is one of REASONS: missing_object or
+    corrupt.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -46,10 +50,11 @@ class DamagedObjectError(Exception):
 
 
 class GitObjects:
-    """The objects of a repository, whose `directory` holds `objects`. `id_digits`: 40, or 64 for SHA-256. `memory`: bytes that
-    a process of git may map.
+    """The objects of a git repository, as a context manager. `directory` is the one that contains `objects`.
+    `id_digits` is 40, or 64 for SHA-256. `memory` is how many bytes a git process may map.
 
-    Raises SourceError if git is missing or needs more memory, StorageError if it fails in another way.
+    Methods raise SourceError if git is missing or needs more memory, and StorageError if it fails in another
+    way.
     """
 
     def __init__(self, directory: Path, id_digits: int, memory: int) -> None:
@@ -77,8 +82,8 @@ class GitObjects:
         self._place.cleanup()
 
     def read(self, name: str, kind: str, most: int) -> bytes:
-        """Return the content of an object of this kind: commit, tag, tree or blob. Raises DamagedObjectError if it is missing,
-        damaged, of another kind or longer than `most` bytes.
+        """Return the content of an object of this kind: commit, tag, tree or blob. Raises DamagedObjectError
+        if the object is missing, damaged, of another kind or longer than `most` bytes.
         """
         actual, size, chunks = self.open(name)
         if actual != kind or size > most:
@@ -86,9 +91,10 @@ class GitObjects:
         return b"".join(chunks)
 
     def open(self, name: str) -> tuple[str, int, Iterator[bytes]]:
-        """Return the kind of an object, its size in bytes, and its content, which is valid until the next call.
+        """Return the kind of an object, its size in bytes, and its content, which is valid until the next
+        call.
 
-        Raises DamagedObjectError here or at the end of the content.
+        Raises DamagedObjectError, either here or while the content is read.
         """
         if self._contents is not None and self._contents.is_behind:
             self._contents.close()
@@ -161,7 +167,9 @@ class _CatFile:
         _limit(self._child.pid, memory)
 
     def ask(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        """Ask for objects by their full ids. Returns the kind and the size of each, None for one that is missing."""
+        """Ask for objects by their full ids. Return the kind and size of each, or None for an object that is
+        missing.
+        """
         self._pass_over()
         assert self._child.stdin is not None
         with suppress(BrokenPipeError):  # seen again when the answer is read
@@ -178,7 +186,7 @@ class _CatFile:
         return answers
 
     def content(self, size: int) -> Iterator[bytes]:
-        """Yield the content of the object that was asked for last."""
+        """Yield the content of the last object that was asked for."""
         while size:
             chunk = self._some(size)
             size -= len(chunk)
@@ -231,7 +239,9 @@ class _CatFile:
         self._held += data
 
     def _ended(self) -> None:
-        """Raise the error for a process that ended by itself: DamagedObjectError if an object of the repository was the cause."""
+        """Raise the error for a process that ended by itself. It is DamagedObjectError if an object of the
+        repository was the cause.
+        """
         status = self._child.wait()
         self.close()
         said = self._errors.read_bytes()[-2000:].lower()
@@ -246,7 +256,9 @@ class _CatFile:
 
 
 def _environment(place: Path, directory: Path) -> dict[str, str]:
-    """Return the whole environment of git: nothing of the user's or the machine's configuration, no network, no prompts."""
+    """Return the whole environment of the git process. It excludes the user's and the machine's
+    configuration, network access and prompts.
+    """
     return {
         "PATH": os.environ.get("PATH", os.defpath), "HOME": str(place), "LC_ALL": "C",
         "GIT_DIR": str(place), "GIT_OBJECT_DIRECTORY": str(directory / "objects"),
@@ -257,7 +269,9 @@ def _environment(place: Path, directory: Path) -> dict[str, str]:
 
 
 def _limit(process: int, memory: int) -> None:
-    """Bound the memory of a process. It has not been asked for anything yet. The limit of the task does not apply to it."""
+    """Bound the memory of a git process before it is asked for anything. The memory limit of the task does
+    not apply to it.
+    """
     if not hasattr(resource, "prlimit"):  # other systems than Linux
         return
     for which, size in ((resource.RLIMIT_DATA, resource.RLIM_INFINITY), (resource.RLIMIT_AS, memory)):

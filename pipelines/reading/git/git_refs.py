@@ -1,7 +1,8 @@
 """Find git repositories, and the commits that their branches and tags name, without running git.
 
-A repository may come from anyone, and its configuration can name programs that git then runs. So only its refs are read here,
-as git's own files hold them (gitrepository-layout), in the order in which git looks for a name (gitrevisions).
+A repository may come from anyone, and its configuration can name programs that git would run. So git is not
+run here. Only the repository's refs are read, from the files in which git stores them (gitrepository-layout),
+in the order in which git looks up a name (gitrevisions).
 """
 
 import re
@@ -18,14 +19,17 @@ _SHOWN = 8
 
 
 def check_revision(revision: str) -> None:
-    """Raise ValueError("expected ...") for a text that is neither the name of a branch or tag nor the full id of a commit."""
+    """Raise ValueError("expected ...") for a text that cannot be the name of a branch or tag, or the full id
+    of a commit.
+    """
     if not revision or _NO_REF.search(revision):
         raise ValueError("expected a branch, a tag, HEAD, or the full id of a commit")
 
 
 def git_directory(path: Path) -> Path | None:
-    """Return the directory with the objects and refs of a repository: `path` itself if it is bare, else its `.git`. None if it
-    is no repository. A `.git` that is a file, as submodules and linked work trees have, is none: it names another place.
+    """Return the directory with the objects and refs of a repository: `path` itself for a bare repository,
+    else its `.git`. Return None if `path` is not a repository. A `.git` that is a file does not count:
+    submodules and linked work trees have one, and it refers to another place.
     """
     for each in (path, path / ".git"):
         if (each / "HEAD").is_file() and (each / "objects").is_dir() and (each / "refs").is_dir():
@@ -34,9 +38,11 @@ def git_directory(path: Path) -> Path | None:
 
 
 def resolve_revision(directory: Path, revision: str) -> str:
-    """Return the id, 40 or 64 hex digits, of what a revision names in a repository: a commit, or a tag object.
+    """Return the id, 40 or 64 hex digits, of the commit or tag object that a revision names. A full id is
+    returned unchanged.
 
-    Raises ValueError with what is wrong, for a revision that the repository does not have, and for refs that cannot be read.
+    Raises ValueError, which says what is wrong, if the repository does not have the revision, if its refs
+    cannot be read, or if it borrows objects from another repository.
     """
     if (directory / "objects/info/alternates").exists():
         raise ValueError(
@@ -63,7 +69,9 @@ def resolve_revision(directory: Path, revision: str) -> str:
 
 
 def _follow(directory: Path, name: str, packed: dict[str, str]) -> str | None:
-    """Return the id that a ref has, directly or through others; None if there is no such ref."""
+    """Return the id that a ref points to, directly or through other refs. Return None if there is no such
+    ref.
+    """
     for _ in range(_SYMBOLIC + 1):
         content = _loose_ref(directory, name)
         if content is None:
@@ -86,7 +94,9 @@ def _loose_ref(directory: Path, name: str) -> str | None:
 
 
 def _packed_refs(directory: Path) -> dict[str, str]:
-    """Return the refs of `packed-refs`: lines with an id and a name, comments (`#`), and what tags lead to (`^`)."""
+    """Return the ids in the file `packed-refs` by the names of their refs. Comments (`#`) and the objects
+    that tags point to (`^`) are skipped.
+    """
     path = directory / "packed-refs"
     if not path.is_file():
         return {}

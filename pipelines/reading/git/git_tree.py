@@ -1,4 +1,6 @@
-"""The files of a commit in a git repository, in the order of its trees (git's own: by the bytes of their paths)."""
+"""List the files of a commit in a git repository, in the order of its trees, which git sorts by the bytes of
+paths.
+"""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -6,7 +8,9 @@ from typing import Literal, NamedTuple
 from pipelines.reading.git.git_objects import DamagedObjectError, GitObjects
 
 MOST_ENTRIES = 1_000_000
-"""Files and directories of a commit. A few objects can stand for a tree of billions, as one tree may occur in it many times."""
+"""The most files and directories of a commit that are read. A few objects can encode billions, because one tree may occur
+many times.
+"""
 _MOST_DEPTH = 1000
 _HEADER_BYTES = 16 << 20  # of a commit or a tag, with its message
 _TREE_BYTES = 64 << 20  # of one directory
@@ -18,8 +22,9 @@ Kind = Literal["file", "not_regular", "submodule", "missing_object", "corrupt", 
 
 
 class GitFile(NamedTuple):
-    """A file of a commit: its path and the id of its content. Other kinds than `file` have no content: they are reasons to set
-    it aside. A directory that cannot be read, or the rest of a commit with too many files, is one such file.
+    """A file of a commit: its path, its kind, and the id of its content. A `kind` other than `file` is the
+    reason why the file is set aside; it then has no content. A directory that cannot be read counts as one
+    such file, and so does the rest of a commit with too many files.
     """
 
     path: bytes
@@ -28,7 +33,9 @@ class GitFile(NamedTuple):
 
 
 def commit_of(objects: GitObjects, name: str) -> str:
-    """Return the commit that an id stands for: itself, or what a tag leads to. Raises ValueError if there is none."""
+    """Return the id of the commit that an id denotes: the id itself, or that of the commit to which a tag
+    leads. Raises ValueError if there is no such commit.
+    """
     for _ in range(_TAGS):
         try:
             kind, _, _ = objects.open(name)
@@ -44,7 +51,9 @@ def commit_of(objects: GitObjects, name: str) -> str:
 
 
 def files_of_commit(objects: GitObjects, commit: str) -> Iterator[GitFile]:
-    """Yield the files of a commit, at most MOST_ENTRIES. Raises ValueError if the commit cannot be read."""
+    """Yield the files of a commit, in order. If it has more than MOST_ENTRIES files and directories, the last
+    item has the kind `too_many_files`. Raises ValueError if the commit cannot be read.
+    """
     left = MOST_ENTRIES
     stack = [iter([(_DIRECTORY, b"", _field(objects, commit, "commit", b"tree"))])]
     while stack:
@@ -73,8 +82,9 @@ def files_of_commit(objects: GitObjects, commit: str) -> Iterator[GitFile]:
 
 
 def _entries(tree: bytes, directory: bytes, id_bytes: int) -> Iterator[tuple[int, bytes, str]]:
-    """Return the entries of a tree: mode, a space, name, a zero byte and the id, without separators. Raises DamagedObjectError
-    if it is anything else.
+    """Return an iterator over the entries of a tree object: (file type, path, id). In the object, an entry is
+    a mode, a space, a name, a zero byte and an id, and nothing separates two entries. Raises
+    DamagedObjectError if the bytes have any other form.
     """
     found = []
     at = 0

@@ -21,11 +21,13 @@ _CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab"
 def docx_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return (fields of the worker's answer, text) of a Word document.
 
-    Paragraphs and headings are divided by blank lines. An item of a list is a line that begins with `• `, indented by
-    its level; a row of a table is a line, with a tab between cells. Footnotes and endnotes follow at the end. Running heads,
-    comments, deleted text and codes of fields are left out. `meta` gets `title`, `author`, `language` and `created`, as far
-    as the document has them. Reasons: `not_docx`, `encrypted`, `xml_doctype`, `corrupt`, `html_bytes` (a member of the
-    package), `decoded_limit`, `oversized`, and `no_text_extracted`.
+    Paragraphs and headings are separated by blank lines. A list item is a line that begins with `• `,
+    indented by its level. A table row is a line, with a tab between cells. Footnotes and endnotes follow at
+    the end. Running heads, comments, deleted text and field codes are left out.
+
+    `meta` gets those of `title`, `author`, `language` and `created` that the document has. Reasons:
+    `not_docx`, `encrypted`, `xml_doctype`, `corrupt`, `html_bytes` (for a member of the package),
+    `decoded_limit`, `oversized`, and `no_text_extracted`.
     """
     if data.startswith(b"\xd0\xcf\x11\xe0"):  # a compound file: an encrypted document, or one of Word 97
         return {"reason": "encrypted" if "EncryptedPackage".encode("utf-16-le") in data else "not_docx"}, ""
@@ -45,7 +47,7 @@ def docx_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 
 def _members(package: ZipPackage) -> tuple[str, str]:
-    """Return the names of the member with the text and of that with title and author."""
+    """Return the names of two members: the one with the text, and the one with the title and author."""
     found = {_DOCUMENT_TYPE: _DEFAULT, _PROPERTIES_TYPE: "docProps/core.xml"}
 
     def relation(name: str, attributes: Attributes) -> None:

@@ -18,12 +18,13 @@ _EMPTY_TAG = re.compile(rf"<(?!(?:{'|'.join(_VOID)})\b)([A-Za-z][\w:.-]*)([^<>]*
 
 
 def epub_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) of an EPUB: its chapters, divided by a blank line. Headings and paragraphs
-    are divided by blank lines, items of lists and rows of tables are lines. The table of contents is left out.
+    """Return (fields of the worker's answer, text) of an EPUB: its chapters, separated by blank lines.
+    Headings and paragraphs are also separated by blank lines; each list item and each table row is one line.
+    The table of contents is left out.
 
-    `meta` gets `title`, `author`, `language`, `date`, `publisher` and `rights`, as far as the book has them; several of a
-    kind are joined with `; `. Reasons: `not_epub`, `encrypted` (a chapter is), `xml_doctype`, `corrupt`, the limits of pages,
-    and `no_text_extracted`.
+    `meta` gets those of `title`, `author`, `language`, `date`, `publisher` and `rights` that the book has;
+    several values of one field are joined with `; `. Reasons: `not_epub`, `encrypted` (a chapter is
+    encrypted), `xml_doctype`, `corrupt`, the limits of pages, and `no_text_extracted`.
     """
     import resiliparse.extract.html2text
     import resiliparse.parse.html  # noqa: F401
@@ -55,8 +56,8 @@ def _opened(tag: re.Match[str]) -> str:
 
 
 def _spine(package: ZipPackage) -> tuple[bytes, list[str]]:
-    """Return the package document, and the names of the chapters in reading order. Chapters that the book lacks are left
-    out.
+    """Return the package document, and the names of the chapters in reading order. Chapters that are not in
+    the package are left out.
     """
     if _CONTAINER not in package:
         raise BrokenInput("not_epub")
@@ -93,7 +94,7 @@ def _spine(package: ZipPackage) -> tuple[bytes, list[str]]:
 
 
 def _refuse_encrypted(data: bytes, chapters: set[str]) -> None:
-    """Raise BrokenInput if a chapter is encrypted. Fonts may be."""
+    """Raise BrokenInput if a chapter is encrypted. Encrypted fonts are accepted."""
 
     def entry(name: str, attributes: Attributes) -> None:
         if name == "CipherReference" and resolve("", attributes.get("URI", "")) in chapters:

@@ -1,7 +1,7 @@
 """Books of Project Gutenberg as plain text, without its licence, title lines and credits.
 
-The lines that frame a book have changed since 1991; those below are the forms that its files have. They are the marks of
-https://www.gutenberg.org/policy/license.html and of its older "small print".
+The lines that frame a book have changed since 1991; the patterns below cover the forms that occur in its
+files. They are the marks of https://www.gutenberg.org/policy/license.html and of its older "small print".
 """
 
 import re
@@ -56,12 +56,14 @@ _HEAD_BYTES = 20_000
 
 
 def read_gutenberg(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one document of a file: the book, from the line that says it starts to the line that says it ends, without the
-    credits that come first.
+    """Yield the book in a file as one document: the text between the line that marks its start and the line
+    that marks its end, without the credits at its beginning.
 
-    Files are UTF-8, or what their line `Character set encoding:` says. `meta` gets `title`, `author`, `translator`, `editor`,
-    `language`, `released` and `ebook`, its number. A file without a line where a book starts is set aside as `not_gutenberg`,
-    one that ends before the book does as `truncated`, and one over `max_document_bytes`, unless it is cut, as `oversized`.
+    Files are UTF-8, or in the encoding that their line `Character set encoding:` names. `meta` gets `title`,
+    `author`, `translator`, `editor`, `language`, `released` and `ebook`, the number of the book. A file
+    without a start line is set aside as `not_gutenberg`, and a book without an end line as `truncated`. With
+    `oversized: split`, a book over `max_document_bytes` is cut into several documents; otherwise it is set
+    aside as `oversized`.
     """
     most = source.max_document_bytes if source.oversized == "quarantine" else source.max_file_bytes
     held = entry.read(most)

@@ -26,15 +26,16 @@ _TITLE_CHARACTERS = 1000
 
 
 def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) of a file of LaTeX, or of a tar with the files of a paper.
+    r"""Return (fields of the worker's answer, text) of a LaTeX file, or of a tar with the files of a paper.
 
-    The text is LaTeX, with its mathematics and commands. It goes from `\\begin{document}` to `\\end{document}` of the main
-    file; `\\input`, `\\include` and `\\subfile` are replaced by the files of the archive that they name. One that leads back to a
-    file that is being included, or deeper than TeX goes, is left out, and so is one whose file the archive lacks. Plain TeX
-    has no preamble and is taken as a whole.
+    The text is LaTeX, with its mathematics and commands. It goes from `\begin{document}` to `\end{document}`
+    of the main file. `\input`, `\include` and `\subfile` are replaced by the files of the archive that they
+    name. A command is left out if its file is already being included, if it nests deeper than TeX allows, or
+    if the archive lacks its file. Plain TeX has no preamble and is taken as a whole.
 
-    `meta` gets `title`, `main` (the name of the main file in an archive), `files` (those whose text is used),
-    `missing_inputs` and `cut_inputs`. Reasons: `not_latex`, `corrupt`, `too_many_files`, `oversized`, `no_text_extracted`.
+    `meta` gets `title`, `main` (the name of the main file in an archive), and the numbers `files` (files
+    used), `missing_inputs` and `cut_inputs`. Reasons: `not_latex`, `corrupt`, `too_many_files`, `oversized`,
+    `no_text_extracted`.
     """
     try:
         files = _files(data, limits.text_bytes)
@@ -56,7 +57,9 @@ def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
 
 def _body(text: str) -> str:
-    """Return what stands between the begin and the end of the document; all of a text without them."""
+    r"""Return the text between `\begin{document}` and `\end{document}`, or the whole text if it has no
+    `\begin{document}`.
+    """
     begin = _BEGIN.search(text)
     if not begin:
         return text
@@ -65,8 +68,8 @@ def _body(text: str) -> str:
 
 
 def _files(data: bytes, most: int) -> dict[str, str]:
-    """Return the LaTeX files of a paper by name, without comments; a file that is no archive has the name "". Together they
-    may have `most` bytes.
+    """Return the LaTeX files of a paper by name, without comments. A file that is not an archive has the name
+    "". Raises BrokenInput if they have more than `most` bytes together.
     """
     if data[257:262] != b"ustar":
         if len(data) > most:
@@ -95,7 +98,7 @@ def _files(data: bytes, most: int) -> dict[str, str]:
 
 
 def _decode(data: bytes) -> str:
-    """Decode UTF-8, or else the encoding that older sources mostly have."""
+    """Decode a file as UTF-8, or else as Windows-1252, which is the encoding of most older sources."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -104,7 +107,9 @@ def _decode(data: bytes) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """Remove comments and what is left of their lines, and environments of comments; verbatim text stays as it is."""
+    """Remove comments, lines that held nothing but a comment, and `comment` environments. Verbatim text is
+    unchanged.
+    """
     lines: list[str] = []
     verbatim = ""
     for line in text.split("\n"):
@@ -128,10 +133,11 @@ def _without_comments(text: str) -> str:
 
 
 def _main_file(files: Mapping[str, str]) -> str:
-    """Return the name of the file that is compiled: with a class and a document, and included by no other; of several the one
-    nearest to the root of the archive, and of these the longest.
+    """Return the name of the file that is compiled. It has a document class and a document, and preferably no
+    other file includes it. If there are several, choose the one nearest to the root of the archive, then the
+    longest.
 
-    Raises BrokenInput if no file is one.
+    Raises BrokenInput if there is no such file.
     """
     included = {name for one, text in files.items() for name in _included(text, posixpath.dirname(one), files)}
     candidates = [name for name, text in files.items() if _CLASS.search(text) and _BEGIN.search(text)]
@@ -150,8 +156,8 @@ def _included(text: str, folder: str, files: Mapping[str, str]) -> set[str]:
 
 
 def _resolve(reference: str, folder: str, files: Mapping[str, str]) -> str | None:
-    """Return the name of the file that an input means, relative to the directory of the main file; None if the archive lacks
-    it.
+    """Return the name of the file that an input command refers to. References are relative to `folder`, the
+    directory of the main file. Return None if the archive lacks the file.
     """
     name = posixpath.normpath(posixpath.join(folder, reference.strip().strip('"')))
     return next((each for each in (f"{name}.tex", name) if each in files), None)
@@ -172,7 +178,7 @@ class _Paper:
     _inputs: int = 0
 
     def include(self, name: str, above: tuple[str, ...]) -> None:
-        """Add a file, with those that it includes; `above` are the files that led to it."""
+        """Add a file, together with the files that it includes. `above` are the files that led to it."""
         text, place = self.files[name], 0
         if above:  # a subfile is a document of its own, too
             text = _body(text)

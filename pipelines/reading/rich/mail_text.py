@@ -27,14 +27,16 @@ _ATTRIBUTION_LINES = 3
 
 
 def mail_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) of a message: its plain text, or the text of its HTML if it has none.
-    Attachments are left out.
+    """Return (fields of the worker's answer, text) of a message: its plain text, or the text of its HTML if
+    it has no plain text. Attachments are left out.
 
-    From plain text these are removed: everything from the first line `-- ` (the signature) or `--- Original Message ---`
-    on; lines that begin with `>`; and before them an attribution, a paragraph of up to three lines or a last line that ends
-    in a colon and holds an address or a digit. `meta` gets `from`, `subject`, `date` (ISO 8601, in UTC), `message_id`,
-    `in_reply_to` and `list`, as far as the message has them. Reasons: `bad_message`, `undecodable`, the limits of pages,
-    and `oversized`.
+    These are removed from plain text: everything from the first line `-- ` (the signature) or `--- Original
+    Message ---` on; lines that begin with `>`; and the attribution before such lines. An attribution is a
+    paragraph of up to three lines, or the last line of a longer paragraph, if it ends in a colon and has an
+    address or a digit.
+
+    `meta` gets those of `from`, `subject`, `date` (ISO 8601, in UTC), `message_id`, `in_reply_to` and `list`
+    that the message has. Reasons: `bad_message`, `undecodable`, the limits of pages, and `oversized`.
     """
     import resiliparse.extract.html2text
     import resiliparse.parse.html  # noqa: F401
@@ -68,7 +70,9 @@ def mail_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """Yield the parts of a message that are not divided further and are shown in its text. Messages inside are not."""
+    """Yield the text parts of a message, in order, without attachments. The parts of messages that are
+    enclosed in it are not included.
+    """
     waiting: list[Message] = [message]
     while waiting:
         part = waiting.pop()
@@ -80,7 +84,7 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _decode(content: bytes, part: Message) -> str | None:
-    """Return the text of a part; None if it is in no known encoding."""
+    """Return the text of a part, or None if no known encoding fits it."""
     codec = codec_of_label(part.get_content_charset("utf-8")) or "utf-8"
     decoded = decode(content, codec)
     if decoded.replaced:

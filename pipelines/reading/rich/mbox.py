@@ -16,11 +16,12 @@ _QUOTED = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 
 def read_mbox(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
-    """Yield one record per message. A message begins after a line with `From `, a sender and a time, which is the first of
-    the file or follows a blank line; the `>` that programs put before such lines of a text is taken away.
+    """Yield one record per message. A message begins after a line with `From `, a sender and a time; that
+    line is the first of the file or follows a blank line. Where programs put a `>` before such a line within
+    a text, the `>` is removed.
 
-    Bytes without such a line at their start are set aside as `not_mbox`. Of a message over `max_file_bytes`
-    (`file_bytes`) no more than that is held.
+    A file that does not begin with such a line is set aside as `not_mbox`. A message over `max_file_bytes` is
+    set aside as `file_bytes`, and no more than that is held in memory.
     """
     held = bytearray()
     begun = False

@@ -1,4 +1,4 @@
-"""The lines of printed pages as text: without running heads and page numbers, with divided words joined."""
+"""The lines of printed pages as text, without running heads and page numbers, and with divided words joined."""
 
 import re
 from collections import Counter
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import islice
 
 EDGE_LINES = 2
-"""Lines at the top and at the bottom of a page that may be a running head or a page number."""
+"""How many lines at the top, and at the bottom, of a page may be a running head or a page number."""
 REPEATED = 3
-"""Pages that must have the same line there, digits and Roman numerals aside; both pages, if there are only two."""
+"""How many pages must have the same line there, ignoring digits and Roman numerals; both pages, if there are only two."""
 
 _LINE_END = re.compile(r"\r\n|[\r\n\v\f\x85\u2028\u2029]")
 _DIGITS = re.compile(r"\d+")
@@ -28,27 +28,28 @@ _PART_CHARACTERS = 40  # of the first part of a divided word
 
 
 def join_pages(pages: Sequence[str]) -> str:
-    """Return the text of pages, a line of it per line of a page.
+    """Return the text of pages, with one line for each line of a page.
 
-    - A running head is a line among the two at an edge of its page that occurs at an edge of at least three pages (both,
-      if there are two), with the same words; digits and a Roman numeral alone may differ, so page numbers are such lines.
-    - A word that a hyphen divides at the end of a line is joined, on the line where it begins, if it goes on with a lower-case
-      letter. The hyphen stays if the document writes the word with a hyphen somewhere inside a line, and nowhere without.
-    - Ligatures become letters, trailing white space goes, and so do blank lines at the edges of a page.
+    - A running head is one of the two lines at the top or bottom of its page, and occurs there on at least three pages (on
+      both, if there are only two). Only digits may differ, or a Roman numeral that is the whole line, so page numbers count
+      as running heads. Running heads are removed.
+    - A word that a hyphen divides at the end of a line is joined, on the line where it begins, if its second part begins with
+      a lower-case letter. The hyphen stays if the document has the word with a hyphen inside a line, and nowhere without one.
+    - Ligatures become letters. Trailing white space is removed, and so are blank lines at the top and bottom of a page.
     """
     lines = _without_heads([page for page in map(_lines, pages) if page])
     return _join_words("\n".join("\n".join(page) for page in lines if page))
 
 
 def _lines(page: str) -> list[str]:
-    """Return the lines of a page, without blank ones at its edges."""
+    """Return the lines of a page without blank lines at its top and bottom, and without trailing white space."""
     if not page.isascii():
         page = _LIGATURE.sub(lambda found: _LIGATURES[found[0]], page)
     return _trim([line.rstrip(" \t\xa0") for line in _LINE_END.split(page)])
 
 
 def _trim(lines: list[str]) -> list[str]:
-    """Return the lines without the blank ones at the edges; a line of blanks is empty."""
+    """Return the lines without empty ones at the beginning and end."""
     while lines and not lines[-1]:
         lines.pop()
     first = next((place for place, line in enumerate(lines) if line), len(lines))
@@ -67,14 +68,16 @@ def _without_heads(pages: Sequence[list[str]]) -> list[list[str]]:
 
 
 def _edges(page: Sequence[str]) -> set[int]:
-    """Return the places of the first and last filled lines of a page."""
+    """Return the positions of the first and last lines of a page that are not empty, up to EDGE_LINES of
+    each.
+    """
     top = islice((place for place, line in enumerate(page) if line), EDGE_LINES)
     bottom = islice((place for place in range(len(page) - 1, -1, -1) if page[place]), EDGE_LINES)
     return {*top, *bottom}
 
 
 def _mask(line: str) -> str:
-    """Return what a line has in common with the same running head or page number of another page."""
+    """Return what a line has in common with the same running head or page number on another page."""
     line = " ".join(line.split())
     return "#" if _ROMAN.fullmatch(line) else _DIGITS.sub("#", line)
 

@@ -1,7 +1,8 @@
-"""The text layer of a PDF, by pdfium, without what repeats on its pages.
+"""The text layer of a PDF, read with pdfium, without what repeats on its pages.
 
-pdfium gives the text of a page in the order in which the page draws it, which is the reading order of what word
-processors and TeX write, columns included. `pipelines.reading.rich.page_lines` takes the lines from there.
+pdfium returns the text of a page in the order in which the page draws it. For files made by word processors
+and TeX this is the reading order, columns included. `pipelines.reading.rich.page_lines` processes the lines
+from there.
 """
 
 import re
@@ -23,9 +24,10 @@ _TEXTS = {"Title": "title", "Author": "author"}
 def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return (fields of the worker's answer, text) of a PDF.
 
-    Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (no page can be loaded, or more than 100 cannot),
-    `no_text_layer` (a scan), `oversized`. `meta` gets `title`, `author` and `created` if the file has them, `pages`, and
-    `pages_without_text`, of which some may be scans.
+    Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (no page can be loaded, or more than 100
+    cannot), `no_text_layer` (a scan), `oversized`. `meta` gets `title`, `author` and `created` if the file
+    has them, `pages`, `pages_without_text` (some of these may be scans), and `pages_unreadable` if there are
+    any.
     """
     import pypdfium2
 
@@ -59,7 +61,7 @@ def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, obj
 
 
 def _pages(document: Any, error: type[Exception]) -> Iterator[str | None]:
-    """Yield the text of each page, None for one that cannot be loaded."""
+    """Yield the text of each page, or None for a page that cannot be loaded."""
     for number in range(len(document)):
         try:
             page = document[number]
@@ -75,7 +77,7 @@ def _pages(document: Any, error: type[Exception]) -> Iterator[str | None]:
 
 
 def _information(document: Any) -> dict[str, str]:
-    """Return the title, the author and the time of creation, as far as the file has them."""
+    """Return the title, the author and the time of creation, where the file has them."""
     found = document.get_metadata_dict(skip_empty=True)
     texts = {name: found[key].strip("\0 \t\r\n") for key, name in _TEXTS.items() if key in found}
     created = _date(found.get("CreationDate", ""))
@@ -83,7 +85,7 @@ def _information(document: Any) -> dict[str, str]:
 
 
 def _date(written: str) -> str | None:
-    """Return a date of a PDF (PDF 32000-1, 7.9.4), without its zone, in ISO 8601; None if it is not valid."""
+    """Return a PDF date (PDF 32000-1, 7.9.4) in ISO 8601 without its time zone, or None if it is not valid."""
     match = _DATE.match(written)
     if match is None:
         return None

@@ -1,8 +1,10 @@
-"""Read large XML of which few elements matter, in a fraction of the time of an XML parser's callbacks.
+"""Read large XML in which few elements matter, in a fraction of the time that an XML parser with callbacks
+takes.
 
-expat checks that the XML is well-formed and has no document type; without callbacks it takes a third of its time. In well-formed
-XML, `<` begins a tag, a comment, a section or an instruction and nothing else. If there are none of the latter three, a regular
-expression finds every tag. Other XML is left to `zip_package.read_elements`.
+expat checks that the XML is well-formed and has no document type; without callbacks it takes a third of the
+time. In well-formed XML, `<` only begins a tag, a comment, a section or an instruction. If there are no
+comments, sections or instructions, a regular expression finds every tag. Other XML is left to
+`zip_package.read_elements`.
 """
 
 import re
@@ -19,7 +21,7 @@ _CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 
 
 class NotPlain(Exception):
-    """The XML has to be read by a parser. What was called so far does not count."""
+    """Raised if the XML has to be read by a parser. The effects of the calls made so far must be undone."""
 
 
 def read_plain(
@@ -29,11 +31,11 @@ def read_plain(
     texts: Mapping[str, Callable[[str], None]],
     left_out: Collection[str],
 ) -> None:
-    """Call what `starts`, `ends` and `texts` name for an element, by its name without a namespace, as
-    `zip_package.read_elements` does.
+    """Call the functions in `starts`, `ends` and `texts` for the elements of XML, by element name without
+    namespace, as `zip_package.read_elements` does.
 
-    Raises BrokenInput as that does, and NotPlain for other encodings than UTF-8, comments, sections, instructions, and elements
-    inside those of `texts`.
+    Raises BrokenInput where that function does. Raises NotPlain for encodings other than UTF-8, comments,
+    sections, instructions, and elements inside those of `texts`.
     """
     check_xml(data)
     skipped, depth = "", 0  # the element that is left out, and how many of its name are open
@@ -76,7 +78,9 @@ def _decoded(data: bytes) -> str:
 
 @lru_cache(maxsize=8)
 def _tags(names: frozenset[str], texts: frozenset[str], left_out: frozenset[str]) -> re.Pattern[str]:
-    """Return the expression of the tags of these elements, and of those of `texts` with their text and their end."""
+    """Return a regular expression that matches the tags of these elements. A match for an element of `texts`
+    also takes in its text and the beginning of its end tag.
+    """
     prefix = r"(?:[^\s<>/:=\"']++:)?+"
     whole = rf"{prefix}({'|'.join(sorted(texts))})(?=[\s>]){_ATTRIBUTES}(?<!/)>([^<]*+)</"
     tag = rf"(/?+){prefix}({'|'.join(sorted(names | texts | left_out))})(?=[\s/>])({_ATTRIBUTES})>"

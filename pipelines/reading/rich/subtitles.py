@@ -36,12 +36,14 @@ class _Cue:
 def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the whole file as one document: the lines of its cues.
 
-    Consecutive lines are joined with a space, within a cue and across cues. A new line of text begins after the end of a
-    sentence, and before a dash, which marks another speaker. If a cue follows the one before without a pause, lines that repeat
-    its end are left out, because rolling captions show every line twice.
+    Consecutive lines are joined with a space, within a cue and across cues. A new line of text begins after
+    the end of a sentence, and before a dash, which marks another speaker. If a cue follows the previous cue
+    without a pause, lines that repeat the end of that cue are left out, because rolling captions show every
+    line twice.
 
-    `meta` holds `cues`, `seconds` (the end of the last cue), and of WebVTT the `language` that its header names. A file without
-    a line of times is set aside as `not_subtitles`, one over `max_document_bytes` as `oversized`: subtitles are never split.
+    `meta` holds `cues`, `seconds` (the end of the last cue), and for WebVTT the `language` that its header
+    names. A file without a line of times is set aside as `not_subtitles`. Subtitles are never split; a file
+    over `max_document_bytes` is set aside as `oversized`.
     """
     held = entry.read(source.max_document_bytes)
     if held is None:
@@ -64,7 +66,9 @@ def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _cues(lines: list[str], is_vtt: bool) -> list[_Cue]:
-    """Divide lines at those with times. The line before these is the cue's number or name, and no text."""
+    """Divide the lines into cues, at the lines with times. The line before the times is the number or name of
+    the cue, and not part of a text.
+    """
     cues: list[_Cue] = []
     skipping = False  # within a comment or a style sheet
     for line in lines:
@@ -85,8 +89,8 @@ def _cues(lines: list[str], is_vtt: bool) -> list[_Cue]:
 
 
 def _remove_name(lines: list[str], is_vtt: bool) -> None:
-    """Remove the name of the next cue from the end of the lines of a cue: in WebVTT any line, in SRT a number. A blank line
-    comes before it; in an SRT where these are missing, the number alone tells.
+    """Remove the name of the next cue from the end of a cue's lines. In WebVTT it is any line after a blank
+    line. In SRT it is a number; it need not follow a blank line, because some files have none.
     """
     if lines and lines[-1].strip():
         after_blank = len(lines) > 1 and not lines[-2].strip()
@@ -101,7 +105,7 @@ def _milliseconds(parts: tuple[str | None, ...]) -> int:
 
 
 def _language(lines: list[str]) -> str | None:
-    """Return the language that the header of a WebVTT file names."""
+    """Return the language that the header of a WebVTT file names, or None."""
     for line in lines[1:]:
         if not line.strip():
             break
@@ -132,6 +136,6 @@ def _plain(line: str, is_vtt: bool) -> str:
 
 
 def _repeated(before: list[str], lines: list[str]) -> int:
-    """Return how many of the lines repeat the last lines of the cue before."""
+    """Return how many of the first lines of a cue repeat the last lines of the previous cue."""
     most = min(len(before), len(lines), _ROLLED_LINES)
     return next((count for count in range(most, 0, -1) if before[-count:] == lines[:count]), 0)

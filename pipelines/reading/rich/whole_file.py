@@ -1,4 +1,6 @@
-"""Formats in which a whole file is one document with layout: its bytes, for the process that extracts the text."""
+"""Formats in which a whole file is one document with a layout. Its bytes are passed to the process that
+extracts the text.
+"""
 
 from collections.abc import Iterator
 

@@ -20,7 +20,9 @@ _HEADER, _LENGTHS = 30, 26  # bytes of a local header, and where the lengths of 
 
 
 class ZipPackage:
-    """The members of a package. `member` raises BrokenInput for what the limits or the bytes do not allow."""
+    """The members of a package. `member` raises BrokenInput if a member is damaged, encrypted or over the
+    limits.
+    """
 
     def __init__(self, data: bytes, limits: PageLimits) -> None:
         self._data = memoryview(data)
@@ -63,7 +65,9 @@ class ZipPackage:
         return b"".join(pieces)
 
     def _deflated(self, info: zipfile.ZipInfo) -> bytes:
-        """Return the bytes of a deflated member whose header the library has checked, in a fraction of its time."""
+        """Return the bytes of a deflated member, in a fraction of the time that zipfile takes. zipfile has
+        already checked the header.
+        """
         name, extra = struct.unpack_from("<HH", self._data, info.header_offset + _LENGTHS)
         begin = info.header_offset + _HEADER + name + extra
         packed = self._data[begin : begin + info.compress_size]
@@ -81,8 +85,8 @@ class ZipPackage:
 
 
 def resolve(base: str, reference: str) -> str:
-    """Return the name of the member that a reference in the member `base` leads to. A name above the root of the package is
-    no member.
+    """Return the name of the member that a reference in the member `base` leads to. If the reference leads
+    above the root of the package, the result is not the name of any member.
     """
     path = unquote(reference.partition("#")[0])
     return posixpath.normpath(path[1:] if path.startswith("/") else posixpath.join(posixpath.dirname(base), path))
@@ -113,8 +117,9 @@ def read_elements(
     texts: Mapping[str, Callable[[str], None]],
     left_out: Collection[str],
 ) -> None:
-    """Parse XML as `read_xml` does, for documents with many elements of which few matter. What `starts` and `ends` name for an
-    element is called, and what `texts` names with the text in it. Nothing is called for what is in elements `left_out`.
+    """Parse XML as `read_xml` does, for documents with many elements of which few matter. `starts`, `ends`
+    and `texts` map an element name to a function, which is called at the start of the element, at its end,
+    and with the text in it. No function is called for elements in `left_out` or for anything inside them.
     """
     local = _LocalNames()
     depth = 0  # open elements inside one that is left out, itself included
@@ -144,7 +149,7 @@ def read_elements(
 
 
 def check_xml(data: bytes) -> None:
-    """Raise BrokenInput as `read_xml` does."""
+    """Raise BrokenInput where `read_xml` does."""
     _parse(data, None, None, None)
 
 
@@ -165,7 +170,7 @@ def _parse(
 
 
 class _LocalNames(dict[str, str]):
-    """Names without their namespaces, as far as they occurred."""
+    """A cache of names without their namespaces, filled as they occur."""
 
     def __missing__(self, name: str) -> str:
         local = self[name] = name.rpartition("}")[2]
@@ -177,7 +182,9 @@ def _refuse(*_: Any) -> None:
 
 
 def read_values(data: bytes, names: dict[str, str]) -> dict[str, str]:
-    """Return the texts of elements, by the names that `names` gives to theirs; several of a name are joined with `; `."""
+    """Return the texts of elements. `names` maps element names to the names under which their texts are
+    returned. Several texts with the same name are joined with `; `.
+    """
     found: dict[str, list[str]] = {}
     held: list[str] | None = None
 

@@ -1,4 +1,4 @@
-"""Fields of records as values of a type: what a source and the stage `record_fields` make columns of."""
+"""Read fields of records as typed values, from which a source and the stage `record_fields` make columns."""
 
 import json
 import re
@@ -22,7 +22,7 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
     "bool": pa.bool_(),
     "date": pa.timestamp("us"),
 }
-"""The type of the column of each type. Dates are times in UTC."""
+"""The Arrow type of the column for each type. Dates are times in UTC."""
 
 _INT = re.compile(r"[-+]?[0-9]{1,19}")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -35,10 +35,10 @@ class RecordField:
     field: str
     """Name of the field; `a.b` is the field `b` in the object `a`, unless the record has a field named `a.b`."""
     type: ColumnType = "string"
-    """string; int, up to 64 bits; float; bool; date, a date or a time in ISO 8601, as UTC if it names no zone. Texts that hold
-    such a value have its type, so that `7` and `"7"` are ints; an empty text is null, unless the type is string."""
+    """string; int (up to 64 bits); float; bool; or date (a date or time in ISO 8601, taken as UTC if it names no zone). A text
+    that holds such a value has its type, so `7` and `"7"` are both ints. An empty text is null, unless the type is string."""
     first: int | None = None
-    """Keep only the first characters of a text: 4 of the date `2021-03-05` are the year."""
+    """Keep only this many characters from the start of a text: with 4, `2021-03-05` becomes the year."""
 
     def check(self) -> None:
         """Validate ranges."""
@@ -46,8 +46,8 @@ class RecordField:
             raise ValueError(f"first: got {self.first} for the type {self.type}, expected 1 or more, for a string")
 
     def read(self, record: Any) -> Any:
-        """Return the field of a record as a value of the type; None if it is missing or null. Raises ValueError if it has
-        another type.
+        """Return the field of a record as a value of its type. Return None if the field is missing or null,
+        or is an empty text and the type is not string. Raises ValueError if the value has another type.
         """
         found = self._find(record)
         if found is None:
@@ -56,8 +56,8 @@ class RecordField:
         return value[: self.first] if isinstance(value, str) else value
 
     def read_or_null(self, record: Any) -> Any:
-        """Return the field of a record as a value of the type; None if it is missing, null, or of another type. Values that
-        are no text are texts of JSON, if the type is string.
+        """Return the field of a record as a value of its type, or None if it is missing, null, or of another
+        type. If the type is string, a value that is not a text is returned as its JSON text.
         """
         found = self._find(record)
         if self.type == "string" and found is not None and not isinstance(found, str):
@@ -77,8 +77,8 @@ class RecordField:
 
 
 def typed_value(value: Any, kind: ColumnType) -> Any:
-    """Return a value of JSON, other than null, as one of a column type; None for an empty text, unless `kind` is string.
-    Raises ValueError if it has another type.
+    """Convert a JSON value, which must not be null, to a column type. An empty or blank text becomes None
+    unless `kind` is string. Raises ValueError if the value has another type.
     """
     if kind == "string":
         if not isinstance(value, str):
@@ -106,7 +106,9 @@ def typed_value(value: Any, kind: ColumnType) -> Any:
 
 
 def parse_date(text: str) -> datetime:
-    """Parse a date or a time in ISO 8601: the time in UTC, without a zone. Raises ValueError for anything else."""
+    """Parse a date or a time in ISO 8601. Return it in UTC, as a datetime without a time zone. Raises
+    ValueError for anything else.
+    """
     found = datetime.fromisoformat(text.strip())
     try:
         return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
@@ -115,7 +117,9 @@ def parse_date(text: str) -> datetime:
 
 
 def load_meta(meta: str | bytes | None) -> Any:
-    """Parse the `meta` of a document. JSON with half of a surrogate pair, which orjson refuses, is parsed too."""
+    """Parse the `meta` of a document; None gives None. JSON with a lone surrogate, which orjson rejects, is
+    parsed too.
+    """
     if meta is None:
         return None
     try:
@@ -125,7 +129,7 @@ def load_meta(meta: str | bytes | None) -> Any:
 
 
 def check_columns(columns: Mapping[str, Any]) -> None:
-    """Raise ValueError("columns...: what is wrong") for no column, or for a name that is not valid."""
+    """Raise ValueError("columns...: what is wrong") if there are no columns, or if a name is not valid."""
     if not columns:
         raise ValueError("columns: got an empty mapping, expected {COLUMN: {field: FIELD}}")
     for name in columns:

@@ -1,4 +1,6 @@
-"""The text of a record from several of its fields, nested ones too, or from the turns of a conversation."""
+"""Compose the text of a record from several of its fields, which may be nested, or from the turns of a
+conversation.
+"""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +14,9 @@ _PLACE = re.compile(r"\{([^{}\s]+)\}")
 
 
 class NoTextError(Exception):
-    """A record has no text. `reason`: no_text, or text_not_string if its fields hold other things than texts."""
+    """Raised if a record has no text. `reason` is no_text, or text_not_string if a field holds something
+    other than text.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -23,8 +27,8 @@ class NoTextError(Exception):
 class RecordText:
     """Several fields of a record, or the turns of a conversation, as its text.
 
-    The texts of `fields` and then those of the turns are joined. What is missing, null or empty is left out; a record of which
-    nothing is left has no text.
+    The texts of `fields` are joined, followed by those of the turns. Missing, null and empty texts are left
+    out. A record for which all of them are left out has no text.
     """
 
     fields: tuple[str, ...] = ()
@@ -32,13 +36,14 @@ class RecordText:
     turns: str = ""
     """Field with a list of objects, the turns of a conversation, such as `messages`."""
     template: str = "{role}: {content}"
-    """Text of a turn. Names in braces are fields of the turn. A turn without a text in the last of them is left out."""
+    """Text of a turn. Names in braces are fields of the turn. A turn is left out if the last of these
+    fields is missing or empty."""
     join: str = "\n\n"
-    """What stands between two texts."""
+    """What is put between two texts."""
     target: str = field(default="", metadata=ADDED)
-    """Field with the other side of the text, such as its translation; the other fields are then its source. Documents are the
-    source, a line feed, U+2029 and the target, and `target: true` of `shards` finds the border. A record with one side only
-    has no border."""
+    """Field with the other side of the text, such as its translation; the other fields are then its source. A document is the
+    source, a line feed, U+2029 and the target; with `target: true`, `shards` finds the border between them. A record with only
+    one side has no border."""
 
     def check(self) -> None:
         """Validate the names."""
@@ -56,7 +61,9 @@ class RecordText:
         return (*self.fields, *((self.turns,) if self.turns else ()), *((self.target,) if self.target else ()))
 
     def take(self, record: dict[str, Any]) -> str:
-        """Remove the fields from a record, and return their text. Raises NoTextError if there is none."""
+        """Remove the fields from a record and return their text. Raises NoTextError if there is none, or if a
+        field holds something other than text.
+        """
         pieces = [text for field in self.fields if (text := _text(_take(record, field.split("."), field)))]
         if self.turns:
             pieces += self._turns(_take(record, self.turns.split("."), self.turns))
@@ -68,8 +75,8 @@ class RecordText:
         return text
 
     def _with_target(self, source: str, target: str) -> str:
-        """Return both sides with the border between them. Neither keeps the mark of a border: it becomes a line feed, as when
-        other texts are normalised.
+        """Return both sides with the border between them, or only one side if the other is blank. A border
+        mark within a side becomes a line feed, as in the normalisation of other texts.
         """
         sides = [side.replace(TARGET_MARK, "\n") for side in (source, target) if side.strip()]
         return BORDER.join(sides)
@@ -92,7 +99,7 @@ def _filled(template: str, turn: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a text; empty for null. Raises NoTextError for other values."""
+    """Return the value if it is a text, or an empty text for null. Raises NoTextError for any other value."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -109,7 +116,9 @@ def _find(value: Any, name: str) -> Any:
 
 
 def _take(record: dict[str, Any], path: list[str], name: str) -> Any:
-    """Remove a field, and the objects around it that this empties, and return its value; None if there is none."""
+    """Remove a field and return its value, or None if the field is missing. Enclosing objects that become
+    empty are removed too.
+    """
     if name in record:
         return record.pop(name)
     inner = record.get(path[0])

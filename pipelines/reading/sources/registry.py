@@ -1,5 +1,5 @@
-"""The formats that a corpus file may name. None of our readers is imported before a file of its format
-is read; that of an installed package is imported when a corpus file that names it is loaded.
+"""The formats that a corpus file may name. A built-in reader is imported only when a file of its format is
+read. The reader of an installed package is imported when a corpus file that names it is loaded.
 """
 
 import pkgutil
@@ -21,23 +21,24 @@ GROUP = "gristmill.formats"
 class Format:
     """How the files of a format are read.
 
-    - `reader`: a function below `pipelines.reading`, as MODULE:NAME; or that of an installed package.
-    - `record`: what a record is, in the reference of the corpus file.
-    - `libraries`: the distributions that decode the format; the step `read` depends on their versions. `module`: the optional
-      module of theirs that is imported.
-    - `parser`: the function that extracts the text of raw records in a child process, as MODULE:NAME. `pages`: these are HTML
-      pages, and the source chooses their extractor.
-    - `repositories`: its files are git repositories, in directories, and the members of each are the files of a commit.
-    - `licences`: the licence files of a source are listed, and `shared`, a class as MODULE:NAME, finds what they mean for the
-      entries of each file.
-    - `markup`: its text is HTML, of which a source may keep the structure as Markdown.
-    - `text_field`: a field of the record is the text, which may be HTML.
-    - `lines`: the bytes are divided at line feeds before they are decoded. `joined`: no record is known before the whole file
-      is read.
-    - `zip_name`, `zip_suffix`: a zip whose first member has a name that matches the expression, or whose own name has the
-      suffix, is a file of the format instead of an archive.
-    - `holds_tar`: a tar is a file of the format, unless the source chooses `members` of it, which may then be tars.
-    - `suffixes`: the ends of lower-case names by which `init` knows its files, without those of compression.
+    - `reader`: a function below `pipelines.reading`, as MODULE:NAME, or the function of an installed package.
+    - `record`: what a record is, in the words of the corpus file's reference.
+    - `libraries`: the distributions that decode the format; the step `read` depends on their versions.
+    - `module`: the module of the optional dependency that the format needs, if any.
+    - `parser`: the function that extracts the text of raw records in a child process, as MODULE:NAME.
+    - `pages`: the raw records are HTML pages, and the source chooses their extractor.
+    - `repositories`: each file is a git repository, which is a directory; its members are the files of a commit.
+    - `licences`: the licence files of a source are listed.
+    - `shared`: a class, as MODULE:NAME, that finds the licences that apply to the entries of a file.
+    - `markup`: the text is HTML, whose structure a source may keep as Markdown.
+    - `text_field`: the text is a field of the record, and may be HTML.
+    - `lines`: the bytes are divided at line feeds before they are decoded.
+    - `joined`: no record is complete before the whole file has been read.
+    - `zip_name`, `zip_suffix`: a zip is a file of the format, not an archive, if the name of its first member
+      matches the expression `zip_name` or its own name ends in `zip_suffix`.
+    - `holds_tar`: a tar is a file of the format, unless the source chooses `members` of it, which may be tars.
+    - `suffixes`: the endings of file names, in lower case and without compression suffixes, by which `init`
+      recognises the format.
     - `columns`: fields that the reader puts into `meta`, with their types, which `init` proposes as columns.
     - `only_utf8`: the reason why no other encoding is possible.
     """
@@ -63,9 +64,10 @@ class Format:
     only_utf8: str = ""
 
     def load_reader(self) -> Callable[..., Any]:
-        """Import the reader: (Entry, Source) -> a TextRecord, Bad or RawRecord per record, in order.
+        """Import the reader: a function (Entry, Source) -> a TextRecord, Bad or RawRecord per record, in
+        order.
 
-        It raises BrokenInput if the bytes end early.
+        The reader raises BrokenInput if the bytes end early.
         """
         if not isinstance(self.reader, str):
             return self.reader
@@ -73,7 +75,9 @@ class Format:
         return reader
 
     def load_shared(self) -> Callable[..., Any]:
-        """Import `shared`: (Source) -> (SourceFile, path of an entry) -> `Entry.shared` of that entry, None by default."""
+        """Import `shared`: a function (Source) -> (SourceFile, entry path) -> `Entry.shared` for that entry.
+        Without `shared`, every entry gets None.
+        """
         if not self.shared:
             return lambda source: lambda file, path: None
         shared: Callable[..., Any] = pkgutil.resolve_name(f"pipelines.reading.{self.shared}")
@@ -187,9 +191,10 @@ FORMATS = {
 
 
 def format_of(name: str) -> Format:
-    """Return a format of ours, or one of an installed package: PACKAGE:FORMAT, an entry point of `gristmill.formats`.
+    """Return a built-in format, or a format of an installed package. An installed format is named
+    PACKAGE:FORMAT, after an entry point in the group `gristmill.formats`.
 
-    Raises ConfigError("format: message") for an unknown name, and for an entry point that is no function.
+    Raises ConfigError("format: message") for an unknown name, and for an entry point that is not a function.
     """
     if name in FORMATS:
         return FORMATS[name]
@@ -200,7 +205,9 @@ def format_of(name: str) -> Format:
 
 
 def format_code(name: str) -> dict[str, str]:
-    """Return where the code of a format comes from (`gristmill.libraries.provenance`); empty for ours."""
+    """Return where the code of a format comes from (`gristmill.libraries.provenance`); empty for built-in
+    formats.
+    """
     reader = format_of(name).reader
     return provenance(reader) if callable(reader) else {}
 

@@ -48,8 +48,9 @@ class Source:
     exclude: tuple[str, ...] = ()
     """Globs relative to root of files to leave out."""
     files: str | None = field(default=None, metadata=ADDED)
-    """File, or URL, with the paths of the files to read, relative to root, one a line, compressed or not; nothing is listed
-    then. `root: https://data.commoncrawl.org` and `files: https://data.commoncrawl.org/crawl-data/CC-MAIN-2024-10/wet.paths.gz`
+    """File or URL with a list of the files to read: one path per line, relative to root. The list may be compressed. The root
+    itself is then not listed. `root: https://data.commoncrawl.org` and
+    `files: https://data.commoncrawl.org/crawl-data/CC-MAIN-2024-10/wet.paths.gz`
     read a crawl. Without `include`, every line is read; `include` and `exclude` choose among them."""
     members: tuple[str, ...] = ()
     """Globs over member names of tar, zip and wheel archives, and of the files in git repositories; empty means all. Members are
@@ -84,7 +85,7 @@ class Source:
     """What happens to a document over `max_document_bytes`; `split` cuts it, at line ends where possible."""
     extract: Literal["resiliparse", "trafilatura", "best"] = "resiliparse"
     """The library that extracts the main text of HTML. resiliparse is tens of times faster; trafilatura is an
-    extra to install. best: the lines of both, chosen one by one; trafilatura runs where resiliparse leaves doubt."""
+    extra that must be installed. best: the lines of both, chosen one by one; trafilatura runs where resiliparse leaves doubt."""
     text_is: Literal["text", "html", "html_page"] = field(default="text", metadata=ADDED)
     """What the text of a record is, in a format of records such as jsonl or parquet. text: text. html: a piece of HTML, such as
     the body of a post, all of which is text. html_page: a page, whose main text is extracted as `extract` says."""
@@ -98,9 +99,9 @@ class Source:
     """Record in `meta` what share of a page's text is within links (`page_link_density`), and what share is not in the
     extracted text (`page_boilerplate`)."""
     comments: bool = field(default=False, metadata=ADDED)
-    """Whether comments of readers belong to the main text of a page, where the extractor recognises them."""
+    """Whether readers' comments are part of the main text of a page, where the extractor recognises them."""
     max_html_bytes: int = 16 << 20
-    """A longer page is quarantined, as `html_bytes`; so is a question with its answers, and a book with a longer chapter.
+    """A longer page is quarantined as `html_bytes`; so are a longer question with its answers, and a book with a longer chapter.
     (Common Crawl cuts pages at 5 MiB.)"""
     max_html_nodes: int = 1_000_000
     """A page with more elements is quarantined, as `html_nodes`."""
@@ -197,7 +198,7 @@ class Source:
 
 
 def check_format(source: Source) -> None:
-    """Raise ValueError("field: ...") for a combination of fields with which no file can be read."""
+    """Raise ValueError("field: ...") if no file could be read with the source's combination of fields."""
     try:
         kind = format_of(source.format)
     except ConfigError as error:
@@ -236,7 +237,7 @@ def check_format(source: Source) -> None:
 
 
 def check_html(source: Source) -> None:
-    """Raise ValueError("field: ...") for fields about HTML that do not fit the format."""
+    """Raise ValueError("field: ...") if the source's fields about HTML do not fit its format."""
     kind = format_of(source.format)
     if source.text is not None:
         check_text(source)
@@ -270,7 +271,7 @@ def check_html(source: Source) -> None:
 
 
 def check_text(source: Source) -> None:
-    """Raise ValueError("field: ...") for a source with `text` whose other fields do not fit it."""
+    """Raise ValueError("field: ...") if other fields of the source do not fit its `text`."""
     names = [name for name, each in FORMATS.items() if each.text_field]
     if source.format not in names:
         raise ValueError(

@@ -6,13 +6,13 @@ declaration; detection from the bytes. Labels have the meaning that https://enco
 them (`latin1` is windows-1252, `gb2312` is gb18030). Declarations are often wrong, so two rules override
 them:
 
-- Valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes is UTF-8; with fewer it is if nothing is
-  declared. Text in another encoding is valid UTF-8 about as often as noise is.
-- An encoding in which more than _BAD_SHARE of the non-ASCII bytes are invalid is skipped. So is windows-1252,
-  in which every byte is valid and which servers declare by default, if fewer than _ALONE_SHARE of at least
-  _ENOUGH non-ASCII bytes are isolated, as accented letters are.
+- Valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes is taken as UTF-8. With fewer, it is taken as
+  UTF-8 if nothing is declared. Text in another encoding is hardly ever valid UTF-8 by chance.
+- An encoding in which more than _BAD_SHARE of the non-ASCII bytes are invalid is skipped. A declared windows-1252
+  is skipped too, if fewer than _ALONE_SHARE of at least _ENOUGH non-ASCII bytes are isolated, as accented letters
+  are. Every byte is valid in it, and servers declare it by default.
 
-Detection is resiliparse's, which is right for most encodings (benchmarks/charsets.py) but takes EUC-KR for
+Detection is resiliparse's, which is right for most encodings (benchmarks/charsets.py) but mistakes EUC-KR for
 UTF-8. If the detected encoding does not fit, the bytes are Korean if most non-ASCII characters decoded as
 Korean are Hangul, and windows-1252 if enough of them are isolated. KOI8-R is read as KOI8-U, which has
 Ukrainian letters instead of eight box-drawing characters.
@@ -88,8 +88,8 @@ def decode_page(data: bytes, http_charset: str = "") -> Decoded:
 
 
 def codec_of_label(label: str) -> str | None:
-    """Return the Python codec for a label of the standard; None for unknown labels and those that browsers
-    refuse.
+    """Return the Python codec for a label of the WHATWG encoding standard. Return None for an unknown label,
+    and for a label that browsers refuse.
     """
     from resiliparse.parse.encoding import map_encoding_to_html5
 
@@ -115,7 +115,9 @@ def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
 
 
 def is_undecodable(text: str) -> bool:
-    """Whether more than a tenth of the characters of a text, white space aside, are U+FFFD, the replacement character."""
+    """Return whether more than a tenth of a text's characters, not counting white space, are U+FFFD, the
+    replacement character.
+    """
     return text.count(_MARK) > _BAD_SHARE * sum(map(len, text.split()))
 
 
@@ -149,7 +151,7 @@ def _likely_codecs(data: bytes, latin: bool) -> Iterator[str]:
 
 
 def decode(data: bytes, codec: str) -> Decoded:
-    """Decode with a Python codec; invalid bytes are replaced."""
+    """Decode with a Python codec. Invalid bytes are replaced with U+FFFD."""
     try:
         return Decoded(data.decode(codec), codec, 0)
     except UnicodeDecodeError:

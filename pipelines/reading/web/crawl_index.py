@@ -1,7 +1,8 @@
-"""The files of a crawl that hold the captures of an index query, as a list for `files` of a source.
+"""Find the files of a crawl that hold the captures of an index query, as a list for the `files` of a source.
 
-An index server (pywb, https://index.commoncrawl.org) answers with a JSON object per line, which names the WARC file of a capture
-as `filename`, and the columnar index of Common Crawl as `warc_filename`. CDXJ files have the key and the time before the object.
+An index server (pywb, https://index.commoncrawl.org) answers with one JSON object per line, in which
+`filename` names the WARC file of a capture. In Common Crawl's columnar index the field is `warc_filename`.
+CDXJ files have the key and the time before the object.
 """
 
 import re
@@ -24,18 +25,19 @@ _WARC = re.compile(r"(.*)/warc/([^/]+)\.warc\.gz")
 
 @dataclass(frozen=True)
 class CrawlFiles:
-    """The files that hold some captures, sorted, and how many captures these are."""
+    """The files that hold the captures of index queries, sorted, and the number of captures."""
 
     files: tuple[str, ...]
     captures: int
 
 
 def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
-    """Return the files that the lines of index queries name, compressed or not. `kind` is warc, or wet or wat for the files with
-    the text or the metadata of the same captures in a crawl of Common Crawl.
+    """Return the crawl files that the lines of `indexes` name. `indexes` are files with the answers to index
+    queries, compressed or not. `kind` is warc, or wet or wat for the files with the text or the metadata of
+    the same captures in a crawl of Common Crawl.
 
-    Raises SourceError, which names file and line, for a line that is no answer of an index, and for a file that has no such
-    `kind`.
+    Raises SourceError, which names file and line, for a line that is not the answer of an index, and for a
+    capture without a file of this `kind`.
     """
     files: set[str] = set()
     captures = 0
@@ -66,7 +68,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _file(line: bytes, where: str) -> str:
-    """Return the file of a capture."""
+    """Return the file of the capture that a line describes."""
     try:
         fields = orjson.loads(line[max(0, line.find(b"{")) :])
         name = next(fields[each] for each in _NAMES if each in fields)

@@ -19,9 +19,13 @@ from pipelines.reading.web.page_reservations import page_reservations
 
 @dataclass(frozen=True)
 class PageLimits:
-    """The function that parses a record (`parser` of a Format), the extractor of pages, and the limits: bytes of a
-    page, number and depth of its elements, bytes of the text, bytes that a file may decode to, and the CPU seconds and
-    bytes of memory of the worker. `markup`, `page_fields`, `page_measures` and `comments` are those of the source.
+    """How the worker extracts text, and its limits. `parser` is the function that parses a record (`parser`
+    of a Format), and `extract` is the extractor of pages.
+
+    `html_bytes`, `nodes` and `depth` limit the bytes of a page and the number and depth of its elements.
+    `text_bytes` limits the text, and `decoded_bytes` limits what a file may decode to. `cpu_seconds` and
+    `memory_bytes` limit the worker. `markup`, `page_fields`, `page_measures` and `comments` are those of the
+    source.
     """
 
     parser: str
@@ -65,7 +69,9 @@ def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[st
 
 
 def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (what the page declares, its main text), or a head with the reason why there is none."""
+    """Return (head with what the page declares, its main text), or (head with the reason why there is no
+    text, "").
+    """
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse(html)
@@ -84,7 +90,7 @@ def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
 
 
 def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({}, the whole text of a piece of HTML), or a head with the reason why there is none."""
+    """Return ({}, the whole text of a piece of HTML), or (head with the reason why there is no text, "")."""
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
@@ -97,8 +103,8 @@ def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str
 
 
 def excess(tree: Any, limits: PageLimits) -> str | None:
-    """Return the reason to set a parsed page aside for its number or depth of elements; None if it is within the
-    limits.
+    """Return the reason to set a parsed page aside if it has too many elements or they nest too deeply, else
+    None.
     """
     nodes = len(tree.document.get_elements_by_tag_name("*"))
     if nodes > limits.nodes:
@@ -110,8 +116,8 @@ def excess(tree: Any, limits: PageLimits) -> str | None:
 
 @cache
 def _deeper_than(depth: int) -> str:
-    """Return a CSS selector of elements with more than `depth` - 1 ancestors; it checks at most `depth`
-    ancestors of each.
+    """Return a CSS selector for elements with at least `depth` ancestors. It checks at most `depth` ancestors
+    of each element.
 
     It matches only first children: if any element is that deep, so is the first child of its parent.
     """
@@ -134,7 +140,9 @@ def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", 
 def extract_with_trafilatura(
     html: str, tree: Any = None, markup: str = "text", comments: bool = False, options: Any = None
 ) -> str:
-    """Extract with trafilatura, with its default recall, without links; with `options` (its Extractor) by these alone."""
+    """Extract the main content of a page with trafilatura at its default recall, without links. If `options`
+    (trafilatura's Extractor) are given, they alone apply.
+    """
     import trafilatura
 
     _CACHES.make_room(len(html))
@@ -151,10 +159,11 @@ def extract_with_trafilatura(
 
 @cache
 def rules_alone(markup: str, comments: bool) -> Any:
-    """Return options of trafilatura by which its own rules run once: without the other extractors that it falls back on (`fast`),
-    and without measuring the whole page to decide about a second run with more recall, which takes a fifth of its time and
-    changed 9 of 990 pages (docs/benchmarks.md). The second run is for the focus `balanced` alone; every other name means the
-    same rules in the first.
+    """Return options with which trafilatura's own rules run exactly once. They turn off the extractors that
+    it falls back on (`fast`). They also turn off measuring the whole page to decide about a second run with
+    more recall, which takes a fifth of its time and changed 9 of 990 pages (docs/benchmarks.md). trafilatura
+    makes the second run only if the focus is named `balanced`; any other name gives the same rules in the
+    first run.
     """
     from trafilatura.settings import Extractor
 
@@ -165,8 +174,8 @@ def rules_alone(markup: str, comments: bool) -> Any:
 
 
 def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: bool = False) -> str:
-    """Extract with resiliparse and, where that is not certain, trafilatura, and choose among their lines. Markdown changes
-    the tree.
+    """Extract with resiliparse and, where its result is not certain, also with trafilatura, and choose among
+    their lines. Markdown changes the tree.
     """
     markdown = markup == "markdown"
     page = read_page(tree, lambda: extract_with_resiliparse(html, tree, markup, comments), markdown)
@@ -174,9 +183,9 @@ def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: b
 
 
 class _Caches:
-    """The caches of trafilatura, which hold lines of pages. No text depends on them as long as `deduplicate` is
-    False. Clearing them takes 20 ms, because it collects garbage; never clearing them would let thousands of long
-    lines stay in memory.
+    """Bounds the caches of trafilatura, which hold lines of pages. No text depends on them while
+    `deduplicate` is False. Clearing them takes 20 ms, because it collects garbage; never clearing them would
+    keep thousands of long lines in memory.
     """
 
     limit: ClassVar[int] = 8 << 20  # characters of pages whose lines may be cached
@@ -185,7 +194,9 @@ class _Caches:
         self._cached = 0
 
     def make_room(self, size: int) -> None:
-        """Clear the caches if a page of `size` characters and the pages since the last time exceed the limit."""
+        """Clear the caches if a page of `size` characters, together with the pages since the last clearing,
+        exceeds the limit.
+        """
         self._cached += size
         if self._cached > self.limit:
             from trafilatura.meta import reset_caches
@@ -202,4 +213,6 @@ EXTRACTORS: dict[str, Callable[[str, Any, str, bool], str]] = {
     "trafilatura": extract_with_trafilatura,
     "best": extract_best_of_both,
 }
-"""Functions of (HTML, resiliparse's HTMLTree of it, `markup`, `comments`) that return the main text, by `extract`."""
+"""For each value of `extract`, a function of (HTML, resiliparse's HTMLTree of it, `markup`, `comments`) that returns the
+main text.
+"""

@@ -20,8 +20,9 @@ _MAX_CODINGS = 4  # nested content codings; decoding each costs a copy of the bo
 
 @dataclass(frozen=True)
 class Response:
-    """The head of a response. `headers` holds the first value of each name, in lower case; `body` is where
-    the body begins. `reservations` are those of rights.
+    """The head of an HTTP response. `headers` holds the first value of each name, with names in lower case.
+    `body` is the position at which the body begins. `reservations` are the reservations of rights in the
+    headers.
     """
 
     status: int
@@ -52,8 +53,8 @@ def charset_of(content_type: str) -> str:
 
 
 def read_fields(lines: bytes) -> dict[str, str]:
-    """Parse `Name: value` lines: the first value of each name, names in lower case. Continuation lines are
-    joined; other lines are ignored.
+    """Parse `Name: value` lines. Return the first value of each name, with names in lower case. Continuation
+    lines are joined; other lines are ignored.
     """
     fields: dict[str, str] = {}
     last: str | None = None
@@ -95,8 +96,8 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
     there is none.
 
     Crawlers decode payloads but keep the headers, so a payload that does not have the form of its declared
-    coding is used unchanged. `clipped`: the crawler declared the response truncated, so a coding that ends
-    early is not damage, and the part before the end is the payload.
+    coding is used unchanged. `clipped` means that the crawler declared the response truncated. A coding that
+    ends early is then not damage, and the part before the end is the payload.
     """
     body: bytes | memoryview = memoryview(block)[response.body :]
     if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):
@@ -119,7 +120,7 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
 
 
 def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
-    """Join the chunks of a chunked body (RFC 9112, section 7.1). None if the sizes do not add up."""
+    """Join the chunks of a chunked body (RFC 9112, section 7.1). Return None if the sizes do not add up."""
     pieces: list[bytes | memoryview] = []
     at = 0
     while match := _CHUNK_SIZE.match(body, at):
@@ -182,8 +183,8 @@ def _decode_brotli(body: bytes, limit: int, clipped: bool) -> bytes:
 
 
 def _accept_uncoded(body: bytes) -> bytes:
-    """Return the body unchanged if it begins like markup, so its declared coding was never applied; else
-    `bad_coding`.
+    """Return the body unchanged if it begins like markup, which shows that its declared coding was never
+    applied. Otherwise raise BrokenInput("bad_coding").
     """
     if not body.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"<"):
         raise BrokenInput("bad_coding")

@@ -1,8 +1,9 @@
-"""Title, date, author and language of a page, as it declares them: fields of `meta`. The names begin with `page_`,
-because a record may have a title or the date of a crawl.
+"""The title, date, author and language that a page declares, as fields of `meta`. The names of the fields
+begin with `page_`, because a record may already have a title or the date of a crawl.
 
-Each field is read from the first declaration that has it: the page's own meta elements (Open Graph, Dublin Core and
-the names in common use), JSON-LD of schema.org, then the elements of HTML. Nothing is guessed from the text.
+Each field is read from the first declaration that has it: the page's own meta elements (Open Graph, Dublin
+Core and the names in common use), JSON-LD of schema.org, then the elements of HTML. Nothing is guessed from
+the text.
 """
 
 import html
@@ -14,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 VERSION = "2"
-"""Part of what documents with these fields depend on; increase it when other values are found."""
+"""Documents with these fields depend on this version. Increase it when a change finds other values."""
 _CHARACTERS = 500  # kept of a value
 _JSON_CHARACTERS, _JSON_NODES = 1 << 18, 10_000  # parsed of JSON-LD
 _TITLES = ("og:title", "twitter:title", "dc.title", "dcterms.title", "citation_title")
@@ -30,9 +31,11 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 def page_fields(tree: Any) -> dict[str, str]:
-    """Return what a page, resiliparse's HTMLTree, declares: `page_title`, `page_date`, `page_author`, `page_language`.
+    """Return those of `page_title`, `page_date`, `page_author` and `page_language` that a page declares.
+    `tree` is resiliparse's HTMLTree.
 
-    The date is the day on which the page was published, as YYYY-MM-DD; the language is a tag of BCP 47, as declared.
+    The date is the day on which the page was published, as YYYY-MM-DD; the language is a tag of BCP 47, as
+    declared.
     """
     metas, linked = _metas(tree), list(_linked_data(tree))
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))
@@ -49,7 +52,9 @@ def page_fields(tree: Any) -> dict[str, str]:
 
 
 def _metas(tree: Any) -> dict[str, list[str]]:
-    """Return the contents of the meta elements by their name, property or http-equiv, in lower case."""
+    """Return the contents of the meta elements by their property, name, itemprop or http-equiv, in lower
+    case.
+    """
     found: dict[str, list[str]] = {}
     for element in tree.document.query_selector_all("meta[content]")[:]:
         for attribute in ("property", "name", "itemprop", "http-equiv"):
@@ -72,7 +77,7 @@ def _text(value: str) -> str:
 
 
 def _name(value: str) -> str:
-    """Return a name; a profile's URL is none."""
+    """Return a name with white space normalised, or an empty text for a URL, such as that of a profile."""
     return "" if _URL.match(value.strip()) else _text(value)
 
 
@@ -102,8 +107,9 @@ def _attribute(tree: Any, selector: str, name: str) -> str:
 
 
 def _time(tree: Any) -> str:
-    """Return the day of the element that is marked as the date of publication; without one, that of all `time` elements of
-    the page if it is the same, since others are dates of comments and of other pages.
+    """Return the day of the element that is marked as the date of publication. Without such an element,
+    return the day of the page's `time` elements if all of them agree, else an empty text: some are then dates
+    of comments or of other pages.
     """
     marked = _day(_attribute(tree, 'time[itemprop="datePublished"], time[pubdate]', "datetime"))
     times = tree.document.query_selector_all("time[datetime]")[:]
@@ -112,7 +118,9 @@ def _time(tree: Any) -> str:
 
 
 def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects of JSON-LD that have an author or a date of publication, outermost first."""
+    """Yield the JSON-LD objects that have a date of publication, or an author and a headline, outermost
+    first.
+    """
     for script in tree.document.query_selector_all('script[type="application/ld+json"]')[:]:
         content = script.text
         if len(content) > _JSON_CHARACTERS:
@@ -134,8 +142,9 @@ def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _names(author: Any) -> str:
-    """Return the names in an `author` of schema.org: a text, an object with a name, or a list of these. Publishers write
-    them as HTML, although no parser reads entities in a script.
+    """Return the names in an `author` of schema.org, joined with `; `. An author is a text, an object with a
+    name, or a list of these. HTML entities are decoded: publishers write them, although HTML parsers do not
+    decode entities in a script.
     """
     entries = author if isinstance(author, list) else [author]
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries]

@@ -1,14 +1,16 @@
-"""Formulas of a page as LaTeX between dollar signs: from annotations where the page has them, else from MathML.
+"""Write the formulas of a page as LaTeX between dollar signs, taken from annotations where the page has them,
+else from MathML.
 
-Pages carry the LaTeX of a formula as an `annotation` in MathML (Wikipedia, KaTeX, LaTeXML), as `alttext` of `math`, in
-`script` elements of the type `math/tex` (MathJax 2), or as the `alt` of an image (WordPress, old MediaWiki).
+Pages carry the LaTeX of a formula as an `annotation` in MathML (Wikipedia, KaTeX, LaTeXML), as `alttext` of
+`math`, in `script` elements of the type `math/tex` (MathJax 2), or as the `alt` of an image (WordPress, old
+MediaWiki).
 """
 
 import re
 from typing import Any
 
 RENDERED = (".katex-html", "mjx-math", ".MathJax_Preview")
-"""CSS selectors of what renderers show for a formula that is also there as MathML or LaTeX."""
+"""CSS selectors for what renderers display for a formula that the page also has as MathML or LaTeX."""
 _WRAPPERS = ".mwe-math-element, .katex, mjx-container"  # they hold a formula, and hide its MathML
 _ANNOTATIONS = ", ".join(
     f'annotation[encoding="{kind}" i]' for kind in ("application/x-tex", "application/x-latex", "tex", "latex")
@@ -32,7 +34,9 @@ _INVISIBLE = re.compile("[\u2061-\u2064]")  # function application, invisible ti
 
 
 def write_formulas(tree: Any) -> None:
-    """Replace the formulas of a page, resiliparse's HTMLTree, with text: `$...$`, or `$$...$$` for one on lines of its own."""
+    """Replace the formulas of a page, resiliparse's HTMLTree, with text: `$...$`, or `$$...$$` for a
+    displayed formula.
+    """
     for script in tree.document.query_selector_all('script[type^="math/tex"]')[:]:
         display = "mode=display" in script.getattr("type").replace(" ", "")
         _replace(tree, script, script.text, display)
@@ -66,7 +70,9 @@ def _replace(tree: Any, element: Any, latex: str, display: bool) -> None:
 
 
 def _convert(element: Any, depth: int) -> str:
-    """Convert presentation MathML to LaTeX; elements without a meaning of their own are the row of their children."""
+    """Convert presentation MathML to LaTeX. An element that has no meaning here is converted to its children,
+    one after another.
+    """
     tag = element.tag
     if tag in ("mi", "mn", "mo"):
         return _symbols(element.text, tag)

@@ -1,7 +1,8 @@
 """The main content of a page as Markdown: headings, lists, tables, code and formulas; no links, no emphasis.
 
-resiliparse chooses the content and gives it as HTML of few elements. What that leaves out (tables, code within a
-line, formulas) is written into the page as Markdown before. Characters of the text are not escaped.
+resiliparse chooses the content and returns it as HTML with few kinds of elements. What this HTML cannot
+express (tables, code within a line, formulas) is first written into the page as Markdown. Characters of the
+text are not escaped.
 """
 
 import html
@@ -11,7 +12,7 @@ from typing import Any
 from pipelines.reading.web.page_formulas import RENDERED, write_formulas
 
 VERSION = "2"
-"""Part of what documents with Markdown depend on; increase it when the same page gives another text."""
+"""Documents with Markdown depend on this version. Increase it when a change gives the same page another text."""
 _TABLE, _INDENT, _BLOCK = "\ufdd0", "\ufdd1", "\ufdd2"  # noncharacters (Unicode, section 23.7), so not in texts
 _MARKS = re.compile(f"[{_TABLE}{_INDENT}{_BLOCK}]")
 _TOKEN = re.compile(r"(</?[a-z][a-z0-9]*[^<>]*>)")
@@ -22,8 +23,8 @@ _BLOCKS = "table, ul, ol, pre, form, h1, h2, h3, h4, h5, h6, blockquote"
 
 
 def extract_markdown(tree: Any, main_content: bool, comments: bool = False) -> str:
-    """Return a page, resiliparse's HTMLTree, as Markdown: its main content, with or without comments of readers, or all
-    of it. Changes the tree.
+    """Return a page, resiliparse's HTMLTree, as Markdown: either all of it, or its main content with or
+    without readers' comments. Changes the tree.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -38,10 +39,11 @@ def extract_markdown(tree: Any, main_content: bool, comments: bool = False) -> s
 
 
 def _write_code(tree: Any) -> None:
-    """Make the content of every `pre` text, and put code within a line between backticks: more of them than it has in a row
-    (CommonMark, section 6.1).
+    """Turn the content of every `pre` that has code elements into plain text. Put code within a line between
+    backticks, one more than its longest run of backticks (CommonMark, section 6.1).
 
-    An element with another of its kind inside is left alone, so that nothing is read twice however deep a page nests.
+    An element that contains another of its kind is left alone, so that nothing is read twice, however deeply
+    a page nests.
     """
     for block in tree.document.get_elements_by_tag_name("pre")[:]:
         if block.query_selector("pre") is None and block.query_selector(_CODE) is not None:
@@ -58,7 +60,9 @@ def _write_code(tree: Any) -> None:
 
 
 def _write_tables(tree: Any) -> None:
-    """Replace each table of data with a block that holds it in Markdown (GitHub Flavored Markdown, section 4.10)."""
+    """Replace each data table with a block that holds the table in Markdown (GitHub Flavored Markdown,
+    section 4.10).
+    """
     for table in tree.document.get_elements_by_tag_name("table")[:]:
         rows = _data_rows(table)
         if rows is None:
@@ -75,7 +79,9 @@ def _write_tables(tree: Any) -> None:
 
 
 def _data_rows(table: Any) -> list[list[str]] | None:
-    """Return the cells of a table of at least two rows and two columns; None if it serves as layout."""
+    """Return the cells of a table by row. Return None if the table serves as layout, or has fewer than two
+    rows or two columns.
+    """
     if table.query_selector(_BLOCKS) is not None:
         return None
     rows = []
@@ -89,7 +95,9 @@ def _data_rows(table: Any) -> list[list[str]] | None:
 
 
 def to_markdown(minimal: str) -> str:
-    """Convert resiliparse's minimal HTML to Markdown. Linear in its length; unknown tags are left out."""
+    """Convert resiliparse's minimal HTML to Markdown, in time linear in its length. Unknown tags are left
+    out.
+    """
     writer = _Writer()
     for number, token in enumerate(_TOKEN.split(minimal)):
         if number % 2 == 0:

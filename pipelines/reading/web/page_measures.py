@@ -1,20 +1,24 @@
-"""How much of a page is links and boilerplate: fields of `meta` for rules, which no text shows once it is extracted.
+"""Measure how much of a page is links and boilerplate, which cannot be seen in the extracted text. The
+measures become fields of `meta`, for use in rules.
 
-Both count letters and digits of a page's text: that of all its elements without scripts and styles. Link density is that
-of Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"): there the share of a block's words that
-are in links, here of a page's letters, so that scripts without spaces are measured alike.
+Both count letters and digits in the text of all elements of a page except scripts and styles. Link density
+follows Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"). There it is the share
+of a block's words that are in links; here it is the share of a page's letters, so that writing systems
+without spaces are measured in the same way.
 """
 
 import re
 from typing import Any
 
 VERSION = "1"
-"""Part of what documents with these fields depend on; increase it when other values are found."""
+"""Documents with these fields depend on this version. Increase it when a change finds other values."""
 _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 def page_letters(tree: Any) -> tuple[int, int]:
-    """Return how many letters and digits the text of a page, resiliparse's HTMLTree, has: all, and those outside links."""
+    """Count the letters and digits in the text of a page, resiliparse's HTMLTree. Return the number of all,
+    and the number outside links.
+    """
     from resiliparse.extract.html2text import extract_plain_text
 
     everything = extract_plain_text(tree, preserve_formatting=False, alt_texts=False)
@@ -23,9 +27,10 @@ def page_letters(tree: Any) -> tuple[int, int]:
 
 
 def page_measures(letters: tuple[int, int], text: str) -> dict[str, float]:
-    """Return `page_link_density` and `page_boilerplate`, shares of 4 decimals, of a page with these letters and extracted text.
+    """Return `page_link_density` and `page_boilerplate`, shares rounded to 4 decimals. `letters` are the
+    counts of `page_letters`, and `text` is the extracted text.
 
-    Both are 0 for a page that shows nothing, whose text an extractor found elsewhere, such as in JSON-LD.
+    Both are 0 for a page that shows no text, but whose text an extractor found elsewhere, such as in JSON-LD.
     """
     everything, outside = letters
     if not everything:

@@ -5,8 +5,9 @@ Each run of `read_documents` has one child, started by the first page. Pages are
 parsed while the next is read. The child answers page by page, so the work done before a failure is kept.
 
 A page on which the child dies is retried alone in a fresh child, because memory fragmented by earlier pages
-may have caused the failure. If it fails again, reading stops with PoisonError naming the page; only the user
-sets it aside. The limits are CPU time and memory of the child, enforced by the kernel; no clock is involved.
+may have caused the failure. If it fails again, reading stops with a PoisonError that names the page; only the
+user can set it aside. The limits are CPU time and memory of the child, enforced by the kernel; no clock is
+involved.
 """
 
 import json
@@ -71,13 +72,15 @@ def _extraction_libraries(source: Source) -> tuple[str, ...]:
 
 
 def holds_pages(source: Source) -> bool:
-    """Whether the source chooses the extractor of its text."""
+    """Return whether a source holds HTML pages, whose text is extracted by the extractor that the source
+    chooses.
+    """
     return format_of(source.format).pages or source.text_is == "html_page"
 
 
 def optional_library(source: Source) -> tuple[str, str, str] | None:
-    """Return the field that needs an optional module, the module, and the command that installs it; None if a source
-    needs none.
+    """Return the field that needs an optional module, the module, and the command that installs it; None if
+    the source needs no such module.
     """
     kind = format_of(source.format)
     if kind.module:
@@ -102,8 +105,9 @@ class _Answer(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Consecutive records of an entry, the first with `number`. `sent_to`: the child that its pages were last
-    sent to; `first`: the number of the first of those pages among all pages ever sent.
+    """Consecutive records of an entry. `number` is the number of the first, and `bytes` the size of the pages
+    among them. `sent_to` is the child to which the pages were last sent. `first` is the number of the first
+    of these pages, among all pages ever sent.
     """
 
     number: int
@@ -238,8 +242,8 @@ class Extractor:
             return 0
 
     def _answers(self, batch: _Batch) -> Iterator[_Answer | str]:
-        """Yield an answer per page, in order; for a page that kills the child twice, the cause as text
-        instead.
+        """Yield an answer for each page, in order. For a page that kills the child twice, yield the cause as
+        text instead.
         """
         left = batch.pages
         while left:
@@ -316,7 +320,7 @@ class Extractor:
         return child
 
     def _cause_of_death(self) -> str:
-        """Wait for the child that has died and say what ended it."""
+        """Wait for the dead child and return, in words, what ended it."""
         assert self._child is not None
         status = self._child.wait()
         self._stop()

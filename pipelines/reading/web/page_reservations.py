@@ -1,17 +1,18 @@
-"""Reservations of rights that a page declares: as a reader finds them, without judging what they mean.
+"""Reservations of rights that a page declares, recorded as found, without judging what they mean.
 
-Three conventions: robots directives in HTML (`<meta name="robots" content="noai">`) and in HTTP (`X-Robots-Tag`), and the
-protocol TDMRep of W3C's community group of that name (2024): `tdm-reservation` and `tdm-policy`, as HTTP headers or in HTML.
-The stage `reservations` makes columns of them.
+There are three conventions: robots directives in HTML (`<meta name="robots" content="noai">`), robots
+directives in HTTP (`X-Robots-Tag`), and TDMRep, the protocol of W3C's community group of that name (2024),
+with `tdm-reservation` and `tdm-policy` as HTTP headers or in HTML. The stage `reservations` makes columns of
+them.
 """
 
 import re
 from typing import Any
 
 VERSION = "1"
-"""Part of what the documents of pages depend on; increase it when other declarations are recorded."""
+"""Documents made from pages depend on this version. Increase it when a change records other declarations."""
 FIELDS = ("robots", "x_robots_tag", "tdm_reservation", "tdm_policy")
-"""The fields of `meta`, each a list of texts as declared: those of HTTP before those of the page."""
+"""The fields of `meta`. Each is a list of texts as declared, with those from HTTP before those from the page."""
 _HEADERS = {"x-robots-tag": "x_robots_tag", "tdm-reservation": "tdm_reservation", "tdm-policy": "tdm_policy"}
 _METAS = {"robots": "robots", "tdm-reservation": "tdm_reservation", "tdm-policy": "tdm_policy"}
 _HEADER = re.compile(rb"^(x-robots-tag|tdm-reservation|tdm-policy)[ \t]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)

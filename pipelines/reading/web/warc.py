@@ -137,8 +137,8 @@ def _page(record: Record, source: Source) -> Bad | RawRecord:
 
 
 def _url(fields: dict[str, str]) -> str | None:
-    """Return the target URL without the angle brackets that some writers add, following the grammar of WARC
-    1.0.
+    """Return the target URL without the angle brackets that some writers add, as the grammar of WARC 1.0
+    prescribes.
     """
     return fields.get("warc-target-uri", "").removeprefix("<").removesuffix(">") or None
 

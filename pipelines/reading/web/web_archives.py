@@ -30,7 +30,7 @@ class Malformed(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The stream ends within a record."""
+    """A record within which the stream ends. `size` is the number of its bytes that are present."""
 
     size: int
 
@@ -39,9 +39,9 @@ class Cut(NamedTuple):
 class Record:
     """A record of an archive.
 
-    `fields` is the WARC header, names in lower case; for an ARC record, its header line under the names of
-    WARC. `block` is the first bytes of the block; if `whole`, all of them, else `rest` yields the others.
-    `size` is the bytes of header and block.
+    `fields` is the WARC header, with names in lower case; an ARC record has the fields of its header line,
+    under the names of WARC. If `whole`, `block` is the whole block; otherwise it is the first bytes, and
+    `rest` yields the others. `size` is the length of header and block in bytes.
     """
 
     fields: dict[str, str]
@@ -52,8 +52,8 @@ class Record:
 
 
 class _Stream:
-    """A stream of chunks, read by line or by count. Damage looks like the end; `failure` then holds the
-    error.
+    """A stream of chunks, read by line or by count. Damage looks like the end of the stream; `failure` then
+    holds the error.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -100,8 +100,8 @@ class _Stream:
             self._held, self._at = data + self._held[self._at :], 0
 
     def next_line(self) -> tuple[bytes, int]:
-        """Skip blank lines; return the next line, without consuming it (empty at the end), and how many were
-        skipped.
+        """Skip blank lines. Return the next line without consuming it (empty at the end), and the number of
+        lines skipped.
         """
         blank = 0
         while (line := self.line()) in _BLANK:
@@ -111,7 +111,7 @@ class _Stream:
 
 
 class _Rest:
-    """The bytes of a block beyond those held. `left`: how many have not been read yet."""
+    """The bytes of a block beyond those held. `left` is the number of bytes not read yet."""
 
     def __init__(self, stream: _Stream, size: int) -> None:
         self._pieces = stream.pieces(size)
@@ -129,11 +129,11 @@ class _Rest:
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
     """Yield the records of a WARC or ARC stream in order; the first line says which of the two it is.
 
-    `bound(fields)` is the number of bytes of a block to hold; `rest` yields the others, and is skipped unless
-    the caller reads it before the next record. A record held whole must be followed by another record, the
-    end of the stream or, in a WARC, two blank lines. Otherwise the record's length must be wrong: its header
-    counts as malformed, and reading resumes inside the block. Raises BrokenInput after everything before the
-    damage has been yielded.
+    `bound(fields)` is the number of bytes of a block to hold. The record's `rest` yields the others; it is
+    skipped unless the caller reads it before the next record. A record held whole must be followed by another
+    record, the end of the stream or, in a WARC, two blank lines. Otherwise the record's length must be wrong:
+    its header counts as malformed, and reading resumes inside the block. Raises BrokenInput after everything
+    before the damage has been yielded.
     """
     stream = _Stream(chunks)
     pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)

@@ -1,4 +1,4 @@
-"""C4's line rules as edits: they remove the lines of a page that C4 does not keep."""
+"""C4's line rules as edits that remove the lines of a page that C4 does not keep."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -36,26 +36,25 @@ _TESTS_OF_LINES = frozenset(("long_word", "terminal_punctuation", "few_words", "
 
 @dataclass(frozen=True)
 class C4Lines(MeasuresText, PartStage):
-    """`edits` that remove the lines that C4 does not keep, and the citation markers in the lines that it
-    keeps.
+    """Remove, by `edits`, the lines that C4 does not keep, and the citation markers in the lines that it keeps.
 
-    Kept lines follow each other directly. An edit's rule is `c4.` and the first test that the line meets
-    (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy; citation for `[1]`,
-    `[edit]` and `[citation needed]`; blank for blank lines and white space before a line, unless they are
-    removed with the line before them, and in tfds and datatrove also white space after a line and after the
-    last line. Lines for which C4 drops the page (lorem ipsum, a curly bracket) are not removed: a filter
-    drops these pages, and those with too few sentences. A document without remaining lines is dropped as
-    `STEP.empty`.
+    Kept lines follow each other directly. An edit's rule is `c4.` and the first test that removes the line
+    (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy. The rule is
+    `c4.citation` for `[1]`, `[edit]` and `[citation needed]`. It is `c4.blank` for blank lines and white space
+    before a line, unless the edit of the previous line covers them, and in tfds and datatrove also for white
+    space after a line and after the last line. Lines for which C4 drops the page (lorem ipsum, a curly
+    bracket) are not removed: a filter drops these pages, and pages with too few sentences. A document without
+    remaining lines is dropped as `STEP.empty`.
 
     | column | unit | definition |
     |---|---|---|
     | c4_sentences | sentences | sentences in the lines that stay |
-    | c4_lorem_ipsum | lines | lines that drop the page: "lorem ipsum" in any line (paper), or in one that passed the tests \
-    before it |
+    | c4_lorem_ipsum | lines | lines for which C4 drops the page: "lorem ipsum" in any line (paper), or in a line that passed \
+    the earlier tests |
     | c4_curly_bracket | lines | the same for `{` |
 
-    With all tests these equal `c4_sentences_RULES` and so on of `quality_signals` (paper) and `peer_signals`
-    (tfds, datatrove), which `filter: [{rules: c4@RULES}]` tests.
+    If no test is skipped, these columns equal `c4_sentences_RULES` and so on of `quality_signals` (paper) and
+    `peer_signals` (tfds, datatrove), which `filter: [{rules: c4@RULES}]` tests.
     """
 
     rules: str
@@ -71,7 +70,7 @@ class C4Lines(MeasuresText, PartStage):
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(COUNTS)])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the counts."""
+        """Return the names of the count columns."""
         return tuple(self.named(COUNTS).names)
 
     def depends(self) -> dict[str, str]:
@@ -92,13 +91,13 @@ class C4Lines(MeasuresText, PartStage):
                 )
 
     def judges(self) -> frozenset[str]:
-        """Return lines and words, unless all tests that need them are left out."""
+        """Return `lines` and `words`, each only if a test that needs it is not skipped."""
         lines = _TESTS_OF_LINES.difference(self.without)
         words = lines & {"few_words", "terminal_punctuation"}
         return frozenset((*(["lines"] if lines else []), *(["words"] if words else [])))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the edits of each document."""
+        """Return the edits and counts of each document."""
         import numpy as np
 
         from pipelines.kernels.signals import c4
@@ -121,7 +120,9 @@ class C4Lines(MeasuresText, PartStage):
 
 
 def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.ndarray", ...], "np.ndarray"]:
-    """Return ((row, start, end, rule) of the edits of a block, in order; COUNTS of its documents); int64."""
+    """Return the edits of a block, sorted by start, as (row, start, end, rule), and the COUNTS of its
+    documents; all int64.
+    """
     import numpy as np
 
     from pipelines.kernels.signals.c4 import CITATION
@@ -162,8 +163,8 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
 def _judge_lines(
     segments: "Segments", hits: "Hits", variant: str, without: int
 ) -> tuple["StrippedLines", "np.ndarray", "np.ndarray"]:
-    """Return the non-blank lines of a variant; the rule that removes each, int64 (_BLANK: it stays); COUNTS
-    of each document, int64 [documents, 3].
+    """Return the non-blank lines as the variant defines them, the rule that removes each line, int64 (_BLANK
+    if the line stays), and the COUNTS of each document, int64 [documents, 3].
     """
     import numpy as np
 

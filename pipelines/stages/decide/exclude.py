@@ -1,4 +1,4 @@
-"""Exclude: drop the documents that lists name, such as opt-outs, takedowns and texts whose licence forbids their use."""
+"""Exclude: drop listed documents, such as opt-outs, takedowns and texts whose licence forbids their use."""
 
 import itertools
 import re
@@ -29,16 +29,20 @@ _BATCH = 65_536  # URLs per batch: bounds the keys in memory
 
 @dataclass(frozen=True)
 class ExclusionList:
-    """A list: files of entries of one kind."""
+    """One exclusion list: files whose entries are all of one kind."""
 
     name: str
-    """Name of the list, in lower case. Its documents are dropped by the rule `NAME.BY`, such as `opt_outs.host`."""
+    """Name of the list, in lower case. The documents that it names are dropped by the rule `NAME.BY`, such as
+    `opt_outs.host`.
+    """
     by: Literal["id", "url", "host", "text_hash"]
     """What an entry names. id: a document, `source/path#record` or 32 hex digits. url: a page; normal forms are compared (see
     stages/lists/url_normal.py), without `http://` or `https://` and `www.`. host: a host and all its subdomains. text_hash:
     every document whose column `text_hash` has this value, in 32 hex digits."""
     files: tuple[str, ...]
-    """Files with one entry per line, UTF-8, plain or .gz. Blank lines and lines that begin with `#` are left out."""
+    """Files with one entry per line, UTF-8, plain or .gz. Blank lines and lines that begin with `#` are
+    ignored.
+    """
 
     def check(self) -> None:
         """Check that the name can be part of a rule, and that the files exist."""
@@ -54,7 +58,7 @@ class ExclusionList:
 
     @property
     def reason(self) -> str:
-        """The value of `drop` of its documents."""
+        """The value of `drop` for the documents that this list names."""
         return f"{self.name}.{self.by}"
 
 
@@ -62,11 +66,12 @@ class ExclusionList:
 class Exclude(CorpusStage):
     """Drop the documents that lists name: opt-outs, takedowns, licences. No text is read.
 
-    In YAML the knob is the list itself: `exclude: [{name: opt_outs, by: host, files: [opt_outs.txt.gz]}]`. A document of
-    several lists is dropped by the first. The facts of the step count, for each list, its entries, the repeated ones, those
-    that match no document, and the documents that it names, those that an earlier step dropped included. So an entry of
-    another corpus does no harm, and a list that has become useless is seen. A line that is no entry is an error when the
-    build is planned.
+    In YAML the knob is the list itself: `exclude: [{name: opt_outs, by: host, files: [opt_outs.txt.gz]}]`. If
+    several lists name a document, the first of them drops it. For each list, the facts of the step count its
+    entries, the repeated entries, the entries that match no document, and the documents that it names,
+    including those that an earlier step dropped. An entry that matches nothing in this corpus is harmless,
+    and the counts show when a list has become useless. A line that is not an entry is an error when the build
+    is planned.
     """
 
     lists: tuple[ExclusionList, ...]
@@ -76,7 +81,7 @@ class Exclude(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("lists",)
 
     def check(self) -> None:
-        """Check that there is a list, and that rules have different names."""
+        """Check that there is at least one list, and that no two lists have the same rule name."""
         if not self.lists:
             raise ValueError("lists: got an empty list, expected at least one {name: ..., by: ..., files: [...]}")
         reasons = [each.reason for each in self.lists]
@@ -88,21 +93,27 @@ class Exclude(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a sample estimates its effect: yes, lists decide about every document by itself."""
+        """Whether a sample can estimate the effect of the stage. Always true: lists decide about each
+        document independently.
+        """
         return True
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns that entries name."""
+        """Return the columns that are compared with list entries. The id is always available, so it is not
+        among them.
+        """
         columns = {"url": "url", "host": "url", "text_hash": "text_hash"}
         names = dict.fromkeys(columns[each.by] for each in self.lists if each.by in columns)
         return tuple(map(Column, names))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: the name of the first list that names the document, and the kind of its entries."""
+        """Return `drop`: the name and the kind of the first list that names the document, as `NAME.BY`."""
         return pa.schema([(DROP, pa.string())])
 
     def depends(self) -> dict[str, str]:
-        """Return names, kinds and checksums of the lists, in order. Raises UserError for a line that is no entry."""
+        """Return the names, kinds and file checksums of the lists, in order. Raises UserError for a line that
+        is not an entry.
+        """
         for each in self.lists:
             load_list(each, self._checksums[each.reason])
         checksums = {reason: ", ".join(digests) for reason, digests in self._checksums.items()}
@@ -110,11 +121,11 @@ class Exclude(CorpusStage):
 
     @cached_property
     def _checksums(self) -> dict[str, tuple[str, ...]]:
-        """The checksums of the files of each list, computed on first use, which is when the build is planned."""
+        """The checksums of the files of each list, computed on first use, when the build is planned."""
         return {each.reason: tuple(file_checksum(Path(file)) for file in each.files) for each in self.lists}
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Look up every document; count the entries that match."""
+        """Look up every document in the lists, and return how many entries and documents of each list match."""
         tasks = [_Task(self, out, part) for part in parts]
         lists = [load_list(each, self._checksums[each.reason]) for each in self.lists]
         matched, documents = [np.zeros(len(each.entries), bool) for each in lists], [0] * len(lists)
@@ -131,7 +142,9 @@ class Exclude(CorpusStage):
         return {"lists": facts}
 
     def find(self, docs: pa.Table) -> tuple[pa.Array, list[tuple[int, list[int]]]]:
-        """Return (`drop` of each document, and for each list the documents that it names and its entries that match)."""
+        """Return the `drop` of each document, and for each list the number of documents that it names and the
+        sorted indices of the entries that match.
+        """
         drop, found = pa.nulls(docs.num_rows, pa.string()), []
         for each in self.lists:
             rows, keys = _keys(each.by, docs)
@@ -146,8 +159,8 @@ class Exclude(CorpusStage):
 
 @lru_cache(maxsize=64)
 def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
-    """Return the entries of a list, loaded once per process. Raises UserError if a file has changed since the build was
-    planned, or holds a line that is no entry.
+    """Return the entries of a list, loaded once per process. Raises UserError if a file has changed since the
+    build was planned, or if a line is not an entry.
     """
     for file, checksum in zip(each.files, checksums, strict=True):
         if file_checksum(Path(file)) != checksum:
@@ -158,7 +171,9 @@ def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
 
 
 def _keys(by: str, docs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return (rows, int64; keys, S16) by which documents are looked up in a list; several for one document by host."""
+    """Return (rows, keys): the keys by which documents are looked up in a list, S16, and before them the row
+    of each key, int64. By host, a document has one key for its host and one for each parent domain.
+    """
     if by in ("id", "text_hash"):
         column = docs[by].combine_chunks()
         known = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
@@ -182,7 +197,9 @@ class _Task:
 
 
 def exclude_documents(task: _Task) -> list[tuple[int, list[int]]]:
-    """Commit the `drop` of a part; return, for each list, the documents that it names and its entries that match."""
+    """Commit the `drop` of a part. Return, for each list, the number of documents that it names and the
+    indices of the entries that match.
+    """
     receipt = task.out.receipt(task.part.unit)
     if receipt is None:
         docs = task.part.table(("id", *task.stage.read_columns()))

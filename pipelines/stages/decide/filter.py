@@ -21,12 +21,11 @@ Thresholds = Mapping[Quantile, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Filter(PartStage):
-    """Drop the documents that fail a rule: `drop` becomes the name of the first rule that fails, or null to
-    keep.
+    """Drop the documents that fail a rule: `drop` becomes the name of the first rule that fails, or null if
+    all rules hold.
 
-    In YAML the knob is the list itself:
-    `filter: [{rules: gopher_quality@massivetext}, {signal: alpha_word_ratio, at_least: 0.7}]`. Changing a
-    rule recomputes decisions, never signals.
+    In YAML the knob is the list itself: `filter: [{rules: gopher_quality@massivetext}, {signal:
+    alpha_word_ratio, at_least: 0.7}]`. Changing a rule recomputes decisions, never signals.
     """
 
     rules: tuple[Rule, ...]
@@ -36,7 +35,7 @@ class Filter(PartStage):
     list_knob: ClassVar[str] = "rules"
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns that the rules test."""
+        """Return the columns that the rules test, and those of their `per` and `when`."""
         names = [name for rule in self.tests() for name in (rule.signal, rule.per, *rule.when) if name]
         return tuple(map(column_named, dict.fromkeys(names)))
 
@@ -45,7 +44,7 @@ class Filter(PartStage):
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """Check that there is a rule, and that reasons are unique."""
+        """Check that there is at least one rule, and that no two entries have a rule with the same name."""
         if not self.rules:
             raise ValueError("rules: got an empty list, expected at least one rule")
         reasons: dict[str, int] = {}
@@ -65,7 +64,7 @@ class Filter(PartStage):
         return {"quantiles": Quantiles(requests)} if requests else {}
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """Return the filter with the values of its quantiles."""
+        """Return the filter with the computed thresholds of its quantile rules."""
         thresholds = {}
         for entry in facts["quantiles"]["thresholds"]:
             request = Quantile(entry["signal"], entry["side"], entry["quantile"], entry["per"])
@@ -73,7 +72,7 @@ class Filter(PartStage):
         return _Resolved(self, thresholds)
 
     def decide(self, docs: pa.Table, thresholds: Thresholds) -> pa.Table:
-        """Return the `drop` of each document, given the values of the quantiles."""
+        """Return the `drop` of each document, given the computed thresholds of the quantile rules."""
         drop = pa.nulls(docs.num_rows, pa.string())
         for rule in self.tests():
             groups = group_names(docs[rule.per]) if rule.per else None
@@ -91,7 +90,7 @@ class Filter(PartStage):
         return [rule for entry in self.rules for rule in entry.expand()]
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a test that does not fit the type of its column; `types` are those of
+        """Raise ConfigError if a test does not fit the type of its column. `types` is the schema of
         `read_columns()`.
         """
         for rule in self.tests():
@@ -106,7 +105,7 @@ class Filter(PartStage):
 
 @dataclass(frozen=True)
 class _Resolved(PartStage):
-    """A filter whose quantiles have values."""
+    """A filter with the computed thresholds of its quantile rules."""
 
     filter: Filter
     thresholds: Thresholds
@@ -122,7 +121,7 @@ class _Resolved(PartStage):
 
 
 def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresholds: Mapping[str, float]) -> pa.Array:
-    """Return which values are on the wrong side of their group's threshold, boolean [n]; false for null."""
+    """Return whether each value is on the wrong side of its group's threshold, boolean [n]; false for null."""
     compare = pc.greater_equal if request.side == "at_least" else pc.less_equal
     # Thresholds are values of the column and have its type. A group without a threshold has no value to test.
     if groups is None:
@@ -134,7 +133,9 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Return which values do not satisfy the rule, boolean [n]; `groups` are the keys for mappings of bounds."""
+    """Return whether each value fails the rule, boolean [n], without regard to its quantiles and `when`.
+    `groups` are the values of `per`, which select a bound from a mapping.
+    """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))
     for side, compare in (("at_least", pc.less), ("at_most", pc.greater)):
@@ -156,7 +157,9 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """Return the bound of each value, null if it has none; None if the rule has no bound on this side."""
+    """Return the bound of each value on this side, or one bound for all values if the rule has no mapping. A
+    bound is null where the mapping sets none; the result is None if the rule has no bound on this side.
+    """
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)
     if mapping is None:

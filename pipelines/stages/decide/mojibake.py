@@ -1,7 +1,9 @@
-"""Repair of mojibake by ftfy: text in one encoding that was decoded in another, such as `Ã©` for `é`, as edits.
+"""Repair mojibake by edits, with ftfy. Mojibake is text in one encoding that was decoded in another, such as
+`Ã©` for `é`.
 
-ftfy (https://ftfy.readthedocs.io) decides what is mojibake, line by line, and returns the repaired line. Here the two lines are
-aligned: repairs leave ASCII characters as they are, with few exceptions, so that what differs lies between these.
+ftfy (https://ftfy.readthedocs.io) decides what is mojibake, line by line, and returns the repaired line. This
+module aligns the original and the repaired line. With few exceptions, repairs leave ASCII characters
+unchanged, so the differences lie between ASCII characters.
 """
 
 import re
@@ -33,17 +35,18 @@ _Edit = tuple[int, int, str, str]
 
 @dataclass(frozen=True)
 class Mojibake(ReadsText, PartStage):
-    """Repair text that was decoded in a wrong encoding, as ftfy does (Speer 2019, "ftfy", its function `fix_encoding`), by
-    `edits`, whose rule is `mojibake`.
+    """Repair text that was decoded in a wrong encoding, as ftfy's function `fix_encoding` does (Speer 2019,
+    "ftfy"). The repairs are `edits` with the rule `mojibake`.
 
     | column | unit | definition |
     |---|---|---|
     | mojibake_count | repairs | places that were repaired |
 
-    ftfy judges each line by itself, and changes only what resembles no text: `schÃ¶n` becomes `schön`, `â€œ` a quotation mark.
-    None of its other repairs is made (HTML entities, ligatures, widths, quotes). A repair is lost if a byte of the character
-    is: reading removes U+0081, U+008D, U+008F, U+0090 and U+009D, which no text holds. What a repair adds is normalised as text
-    is when it is read. Steps that measure what the repairs leave read `edited_text`.
+    ftfy judges each line by itself, and changes only character sequences that are implausible in real text:
+    `schÃ¶n` becomes `schön`, `â€œ` a quotation mark. ftfy's other repairs (HTML entities, ligatures, widths,
+    quotes) are not applied. A character cannot be repaired if one of its bytes was lost: reading removes
+    U+0081, U+008D, U+008F, U+0090 and U+009D, which stored text never contains. Repaired text is normalised
+    in the same way as text that is read. Steps that should measure the repaired text read `edited_text`.
     """
 
     def writes(self) -> pa.Schema:
@@ -55,7 +58,7 @@ class Mojibake(ReadsText, PartStage):
         return (_COUNT,)
 
     def depends(self) -> dict[str, str]:
-        """Return the version of ftfy, and that of Unicode, which defines the normal form."""
+        """Return the version of ftfy, and the version of Unicode, which defines the normal form."""
         from pipelines.kernels.text.tables import unicode_version
 
         return library_versions(_LIBRARY) | unicode_version()
@@ -71,14 +74,14 @@ class Mojibake(ReadsText, PartStage):
         return ((_LIBRARY, install_extra(_LIBRARY)),)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the edits and their number for each document."""
+        """Return the edits of each document and their number."""
         edits = [list(_repairs(text)) for text in docs[self.text].to_pylist()]
         counts = pa.array([len(each) for each in edits], pa.int32())
         return pa.table([pa.nulls(docs.num_rows, pa.string()), edits_column(edits), counts], schema=self.writes())
 
 
 def _repairs(text: str) -> Iterator[_Edit]:
-    """Yield the edits of a text, in bytes."""
+    """Yield the edits of a text, with positions in bytes."""
     if text.isascii():
         return
     from ftfy import TextFixerConfig, fix_encoding
@@ -95,8 +98,9 @@ def _repairs(text: str) -> Iterator[_Edit]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield lines with their line feeds, and long ones in pieces, as ftfy takes them. The mark of a pair's border stands alone,
-    so that no repair removes it.
+    """Yield the lines of a text with their line feeds. Long lines are yielded in pieces, because ftfy limits
+    the length of its input. The mark between the two sides of a pair is yielded alone, so that no repair
+    removes it.
     """
     start = 0
     while start < len(text):
@@ -110,7 +114,9 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _differences(old: str, new: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, replacement) in characters, such that the replacements turn `old` into `new`. None is empty in `old`."""
+    """Yield (start, end, replacement), with positions in characters, such that the replacements turn `old`
+    into `new`. Each range in `old` has at least one character.
+    """
     for anchors in _ANCHORS:
         was, now = anchors.split(old), anchors.split(new)
         gaps = list(zip(was[::2], now[::2], strict=False))
@@ -131,7 +137,9 @@ def _inserts(old: str, new: str) -> bool:
 
 
 def _trimmed(old: str, new: str) -> tuple[int, int]:
-    """Return the numbers of characters at the beginning and at the end that two texts share."""
+    """Return the lengths of the longest common prefix of two texts and of the longest common suffix of what
+    remains.
+    """
     most = min(len(old), len(new))
     start = next((n for n in range(most) if old[n] != new[n]), most)
     end = next((n for n in range(most - start) if old[-1 - n] != new[-1 - n]), most - start)

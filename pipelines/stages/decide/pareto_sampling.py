@@ -21,8 +21,8 @@ class ParetoSampling(PartStage):
 
     numpy's pareto(alpha) exceeds x with probability (1 + x) ** -alpha, so a document is kept with probability
     (2 - score) ** -alpha: 1 at a score of 1, 0.026 at 0.5, 0.002 at 0. The random number is a hash of the
-    seed and the document's id only, so a kept document is also kept if its score rises. A document with a
-    null score is kept.
+    seed and the document's id only, so a kept document stays kept if its score rises. A document with a null
+    score is kept.
     """
 
     score: str
@@ -37,11 +37,11 @@ class ParetoSampling(PartStage):
         return (column_named(self.score),)
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: pareto_sampling."""
+        """Return `drop`, whose value is `pareto_sampling`."""
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that all values are in range."""
         if self.alpha <= 0:
             raise ValueError(f"alpha: got {self.alpha}, expected a number above 0")
         check_seed(self.seed)

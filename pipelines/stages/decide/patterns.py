@@ -1,8 +1,8 @@
-"""Regular expressions of one's own: count their matches, and replace or remove them by edits.
+"""User-defined regular expressions: count their matches, and replace or remove the matches by edits.
 
-The engine is RE2, whose time is linear in the text for any expression (https://github.com/google/re2/wiki/Syntax), as Arrow runs
-it. Arrow returns replaced texts and no positions, so every match is put between marks, which no stored text holds, and found
-again.
+The engine is RE2, as built into Arrow. Its time is linear in the length of the text for any expression
+(https://github.com/google/re2/wiki/Syntax). Arrow returns the replaced texts but no positions. Therefore
+every match is wrapped in marks, which no stored text contains, and the marks give its position.
 """
 
 import re
@@ -32,34 +32,39 @@ _Edit = tuple[int, int, str, str]
 
 @dataclass(frozen=True)
 class PatternRule:
-    """An expression, and what becomes of its matches."""
+    """A regular expression, and what to do with its matches: count, replace or remove them."""
 
     name: str
     """Letters, digits and underscores; the column is NAME_count, and the rule of its edits `patterns.NAME`."""
     pattern: str
-    """The expression, in RE2's syntax. `.` matches no line feed, and `^` and `$` only the ends of the text, unless it begins with
-    `(?s)` or `(?m)`."""
+    """The expression, in RE2's syntax. Without `(?s)` at the beginning, `.` does not match a line feed;
+    without `(?m)`, `^` and `$` match only at the ends of the text.
+    """
     replacement: str | None = None
-    """What replaces a match; `\\1` is its first group, `\\0` all of it. An empty text removes it. Without it, matches are only
-    counted."""
+    """The text that replaces a match; `\\1` is the first group of the match, `\\0` the whole match. An empty text removes the
+    match. Without `replacement`, matches are only counted."""
     ignore_case: bool = False
-    """Whether case does not count."""
+    """Whether to ignore case."""
 
     @property
     def expression(self) -> str:
-        """The expression whose first group is the match."""
+        """The expression with the whole match as its first group."""
         return f"{'(?i)' if self.ignore_case else ''}({self.pattern})"
 
     @property
     def marked(self) -> str:
-        """The rewrite that puts a match and its replacement between marks. Groups count from the second on."""
+        """The RE2 rewrite that puts a match and its replacement between marks. References in the replacement
+        are shifted by one, because `expression` adds a group in front.
+        """
         shifted = _REFERENCE.sub(
             lambda found: f"\\{int(found[1]) + 1}" if found[1].isdigit() else found[0], self.replacement or ""
         )
         return f"\x01\\1\x02{shifted}\x03"
 
     def check(self) -> None:
-        """Raise ValueError for an expression that RE2 does not compile, or that also matches nothing at all."""
+        """Raise ValueError for an invalid name or replacement, and for an expression that RE2 does not
+        compile or that can match the empty string.
+        """
         if not self.name.isidentifier():
             raise ValueError(f"name: got {self.name!r}, expected letters, digits and underscores")
         if _PART_OF_CHARACTER.search(self.pattern):
@@ -90,18 +95,20 @@ class Patterns(ReadsText, PartStage):
     |---|---|---|
     | NAME_count | matches | matches of the rule's expression, one after the other, without overlaps |
 
-    Every rule sees the text without the edits of the others. Where matches of two rules with a replacement overlap, that of the
-    earlier rule is replaced. A document that the edits empty is dropped as `STEP.empty`. Rules of `filter` use the columns:
-    `{signal: NAME_count, at_most: 3}`.
+    Every rule sees the text without the edits of the other rules. If matches of two rules with a replacement
+    overlap, only the match of the earlier rule is replaced. A document that the edits empty is dropped as
+    `STEP.empty`. Rules of `filter` use the columns: `{signal: NAME_count, at_most: 3}`.
     """
 
     rules: tuple[PatternRule, ...] = ()
-    """The expressions."""
+    """The expressions, with what to do with their matches."""
 
     list_knob: ClassVar[str | None] = "rules"
 
     def writes(self) -> pa.Schema:
-        """Return the counts; `edits`, and `drop` for documents that become empty, if a rule replaces anything."""
+        """Return the counts. If a rule has a replacement, also return `edits`, and `drop` for documents that
+        become empty.
+        """
         edits = [(DROP, pa.string()), (EDITS_COLUMN, EDITS)] if self._edits else []
         return pa.schema([*edits, *((f"{rule.name}_count", pa.int32()) for rule in self.rules)])
 
@@ -110,11 +117,11 @@ class Patterns(ReadsText, PartStage):
         return tuple(f"{rule.name}_count" for rule in self.rules)
 
     def depends(self) -> dict[str, str]:
-        """Return the version of Arrow, which holds RE2 with its tables of Unicode."""
+        """Return the version of Arrow, which includes RE2 and its Unicode tables."""
         return library_versions("pyarrow")
 
     def check(self) -> None:
-        """Check that there are rules, and that their names differ."""
+        """Check that there are rules, and that their names are unique."""
         if not self.rules:
             raise ValueError(
                 "rules: got an empty list, expected at least one rule, such as {name: footnote, pattern: '\\[[0-9]+\\]'}"
@@ -129,7 +136,9 @@ class Patterns(ReadsText, PartStage):
         return any(rule.replacement is not None for rule in self.rules)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the counts and the edits of each document. Raises UserError if a text holds the marks, as no stored one does."""
+        """Return the counts and the edits of each document. Raises UserError if a text contains one of the
+        marks. Stored text never does, but an earlier step can insert one.
+        """
         texts = docs[self.text].combine_chunks()
         if pc.any(pc.match_substring_regex(texts, _MARKS)).as_py():
             raise UserError(
@@ -163,7 +172,9 @@ def _matches(rule: PatternRule, texts: pa.Array) -> Iterator[tuple[int, list[_Ed
 
 
 def _merged(held: list[_Edit], more: list[_Edit]) -> list[_Edit]:
-    """Return edits that do not overlap, sorted, with those of `more` that overlap none of `held`."""
+    """Return the edits of `held` together with those of `more` that overlap none of `held`, sorted. Neither
+    list has overlaps.
+    """
     if not held:
         return more
     merged = list(held)

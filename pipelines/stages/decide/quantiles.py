@@ -1,8 +1,8 @@
-"""Quantile thresholds: the exact values, over a whole corpus, for the quantile rules of a filter.
+"""Quantile thresholds: exact values over a whole corpus for the quantile rules of a filter.
 
 The plan puts this step before a filter with such rules. It reads only columns, and reads them twice: first to
 count coarse bins, then to count the values in the bins that contain a quantile. The driver holds the bins and
-the distinct values of one bin per group, never a column.
+the distinct values of one bin per group, never a whole column.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,25 +27,25 @@ Counted = dict[tuple[int, str], dict[int, int]]  # (request, group) -> key or bi
 
 @dataclass(frozen=True)
 class Quantiles(CorpusStage):
-    """The threshold of each request, over the documents that no earlier step dropped. Nulls and NaN are
-    ignored.
+    """Compute the threshold of each request over the documents that no earlier step dropped. Nulls and NaN
+    are ignored.
 
     With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n -
-    1)], which keeps the upper 1 - q. That of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the lower q.
-    Equal values are kept together. With `per`, each value of that column is a group, and so are the documents
-    whose value is null.
+    1)], which keeps the upper 1 - q. The quantile q of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the
+    lower q. Equal values are kept together. With `per`, each value of that column is a group, and the
+    documents without a value form one more group.
     """
 
     requests: tuple[Quantile, ...]
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns, their grouping columns, and earlier drops."""
+        """Return the columns of the requests, their grouping columns, and earlier drops."""
         names = (name for request in self.requests for name in (request.signal, request.per) if name)
         return tuple(dict.fromkeys([Drop(), *map(column_named, names)]))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Compute the facts: `thresholds`, one entry per request with the value and number of documents of
-        each group.
+        """Return the facts: `thresholds`, with one entry per request that gives the threshold and the number
+        of documents of each group.
         """
         coarse = _count(parts, self.requests, None, cluster)
         targets = {at: _find(counts, self.requests[at[0]]) for at, counts in coarse.items()}
@@ -66,14 +66,18 @@ class Quantiles(CorpusStage):
 
 
 def _find(counts: Mapping[int, int], request: Quantile) -> tuple[int, int, int]:
-    """Return the bin that contains the quantile, the documents in lower bins, and the quantile's rank."""
+    """Return the bin that contains the quantile, the number of documents in lower bins, and the quantile's
+    rank.
+    """
     rank = request.rank(sum(counts.values()))
     key, before = _at_rank(counts, rank)
     return key, before, rank
 
 
 def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
-    """Return the key of the value with that rank, and the number of values before it."""
+    """Return the key at a rank (counting from 0, in ascending order of keys), and the number of values with
+    lower keys.
+    """
     before = 0
     for key in sorted(counts):
         if rank < before + counts[key]:
@@ -106,8 +110,8 @@ def _count(
 
 
 def count_values(task: _Task) -> Counted:
-    """Count, per request and group of a part, documents by coarse bin, or by value within the requested bins.
-    Neighbouring requests of the same column share its keys and its coarse counts.
+    """Count the documents of a part per request and group: by coarse bin, or by value within the requested
+    bins. Adjacent requests for the same column and `per` share the keys and the coarse counts.
     """
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)
@@ -138,7 +142,7 @@ def _histogram(keys: np.ndarray) -> dict[int, int]:
 
 
 def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each group and its rows. One sort serves any number of groups."""
+    """Yield each group and its rows. A single sort finds the rows of all groups."""
     if not request.per:
         yield "", np.arange(part.rows)
         return
@@ -151,7 +155,7 @@ def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _keys(column: pa.Array, request: Quantile) -> np.ndarray:
-    """Return unsigned keys that sort like the values."""
+    """Return unsigned keys, uint64, that sort like the values. Nulls and NaN are removed."""
     values = column.drop_null()
     if pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type):
         return values.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64) ^ _SIGN

@@ -33,17 +33,17 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True)
 class RefinedwebLines(MeasuresText, PartStage):
-    """`edits` that remove or shorten lines according to RefinedWeb's line-wise corrections, and the share of
-    words in these lines.
+    """Remove or shorten lines by `edits`, according to RefinedWeb's line-wise corrections, and measure the
+    share of words in these lines.
 
     An edit's rule is `refinedweb.` and the first test that the line meets: uppercase, numeric, counter,
-    one_word, pattern. A document without remaining lines is dropped as `STEP.empty`; the paper's bound is
-    `filter: [{signal: refinedweb_removed_word_ratio, at_most: 0.05}]`.
+    one_word, pattern. A document without remaining lines is dropped as `STEP.empty`. To apply the paper's
+    bound, use `filter: [{signal: refinedweb_removed_word_ratio, at_most: 0.05}]`.
 
     | column | unit | definition |
     |---|---|---|
-    | refinedweb_removed_word_ratio | 1 | words of the lines that meet a test / words, both separated by white space; null if \
-    there are none |
+    | refinedweb_removed_word_ratio | 1 | words of the lines that meet a test / all words, separated by white space; null if \
+    the document has no words |
 
     The tests apply to a line without white space at its ends. uppercase: more than half of its letters are
     upper case. numeric: only digits, punctuation and white space, with at least one digit. counter: a number
@@ -53,17 +53,19 @@ class RefinedwebLines(MeasuresText, PartStage):
     """
 
     def writes(self) -> pa.Schema:
-        """Return `edits`, `drop` for documents that become empty, and the share of removed words."""
+        """Return `edits`, `drop` for documents that become empty, and the share of words in lines that meet a
+        test.
+        """
         return pa.schema(
             [(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(pa.schema([(REMOVED, pa.float32())]))]
         )
 
     def judges(self) -> frozenset[str]:
-        """Return lines and words."""
+        """Return `lines` and `words`."""
         return frozenset(("lines", "words"))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the edits and the share of each document."""
+        """Return the edits of each document and the share of its words in lines that meet a test."""
         edits, shares = [], []
         for text in docs[self.text].to_pylist():
             line_edits, flagged, words = _edits(text)
@@ -74,7 +76,7 @@ class RefinedwebLines(MeasuresText, PartStage):
 
 
 def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
-    """Return (edits in bytes, words of the lines that meet a test, words)."""
+    """Return the edits in bytes, the number of words in lines that meet a test, and the number of all words."""
     edits: list[tuple[int, int, str, str]] = []
     at = flagged = total = 0
     for line in _LINE.findall(text):
@@ -94,7 +96,7 @@ def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
 
 def judge(line: str, words: int) -> tuple[str, list[tuple[int, int]]]:
     """Return the first test that a stripped line meets ("" if none), and the character ranges [start, end) to
-    remove. If a test is met and there are no ranges, the whole line is removed.
+    remove. If the line meets a test and there are no ranges, the whole line is removed.
     """
     letters = sum(map(str.isalpha, line))
     if sum(map(str.isupper, line)) > _MAINLY * letters:

@@ -1,9 +1,9 @@
-"""The named rule sets: data, one entry per set. A name is FAMILY@SOURCE, because implementations of one paper
-differ.
+"""The named rule sets as data, one entry per set. A name is FAMILY@SOURCE, because implementations of one
+paper differ.
 
-To define another set, add an entry. `drop` is FAMILY.TEST if a test fails, so a test's name (its signal, or
-`name`) must not occur in another set of its family, except for the same rule. docs/rule_sets.md quotes the
-sources and explains their differences.
+To define another set, add an entry. `drop` is FAMILY.TEST if a test fails. So the name of a test (its signal,
+or `name`) must not occur in another set of its family unless both mean the same rule. docs/rule_sets.md
+quotes the sources and explains their differences.
 """
 
 import struct
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """A condition that kept documents satisfy; the fields are those of `rules.Rule`."""
+    """A condition that kept documents satisfy. The fields are those of `rules.Rule`."""
 
     signal: str
     at_least: float | None = None
@@ -23,14 +23,14 @@ class Limit(NamedTuple):
 
 
 def above(bound: float) -> float:
-    """Return the smallest float32, the type of ratios, above a positive bound, for sources that drop at the
-    bound itself.
+    """Return the smallest float32 above a positive bound, for sources that drop at the bound itself. Ratios
+    are float32.
     """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] + 1))[0])
 
 
 def below(bound: float) -> float:
-    """Return the greatest float32 below a positive bound."""
+    """Return the largest float32 below a positive bound, for sources that drop at the bound itself."""
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] - 1))[0])
 
 

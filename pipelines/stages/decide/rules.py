@@ -1,8 +1,8 @@
-"""Rules over columns, and rule sets named after family and source, because implementations of one paper
-differ.
+"""Filter rules over columns, and named rule sets. A set is named after its family and source, because
+implementations of one paper differ.
 
-A rule is a condition that kept documents satisfy. The named sets are data in rule_sets.py; to define another
-one, add an entry there, or list rules in YAML.
+A rule is a condition that kept documents satisfy. The named sets are data in rule_sets.py. To define another
+set, add an entry there, or list rules in YAML.
 """
 
 import math
@@ -20,7 +20,7 @@ Value = str | bool | int | float
 Threshold = float | str
 Bound = Threshold | Mapping[str, Threshold | None]
 DEFAULT = "default"
-"""The key, in a mapping of bounds, of the bound for all values not listed."""
+"""The key, in a mapping of bounds, of the bound that applies to all values not listed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Quantile:
         return max(math.ceil(self.q * count) - 1, 0)
 
     def facts(self) -> dict[str, Any]:
-        """Return the entry of the threshold in a manifest."""
+        """Return the request as it is recorded in a manifest, without the computed thresholds."""
         return {"signal": self.signal, "side": self.side, "quantile": self.q, "per": self.per}
 
 
@@ -68,8 +68,9 @@ class Rule:
     signal: str | None = None
     """The column tested."""
     at_least: Bound | None = None
-    """Keep if the value is at least this. Compared in the column's own type. NaN satisfies no bound. A number, a
-    date, or a mapping by the values of `per`."""
+    """Keep if the value is at least this: a number, a date, or a mapping by the values of `per`. Compared in
+    the column's own type. NaN satisfies no bound.
+    """
     at_most: Bound | None = None
     """Keep if the value is at most this. A number, a date, or a mapping by the values of `per`."""
     one_of: tuple[Value, ...] = ()
@@ -88,17 +89,19 @@ class Rule:
     {language: [ko, ja]}` gives some languages their own rules. It never drops other documents, including
     those whose value is null."""
     per: str = ""
-    """The column whose values are the keys of mappings of bounds, such as language or source. A quantile is computed per
-    value; default: over all documents of the step."""
+    """The column whose values are the keys of mappings of bounds, such as language or source. A quantile is
+    computed for each value of this column; default: over all documents of the step.
+    """
     null: Literal["drop", "keep"] | None = None
     """What to do if the value is null; default: drop with at_least, at_least_quantile or one_of, else keep."""
     prefix: str = ""
-    """For a named set: the prefix of its column names, equal to `prefix` of the step that measured them. The names of the
-    rules do not change."""
+    """For a named set: the prefix of its column names, equal to the `prefix` of the step that measured them.
+    The names of the rules do not change.
+    """
 
     def check(self) -> None:
-        """Check that exactly one of `rules` and `signal` is given, that a signal has a test, and that no
-        range is empty.
+        """Check that exactly one of `rules` and `signal` is given, that a signal has a test, and that the
+        bounds leave some values to keep.
         """
         names = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile")
         tests = [name for name in names if getattr(self, name) not in (None, ())]
@@ -135,7 +138,9 @@ class Rule:
             )
 
     def _check_bounds(self) -> None:
-        """Check that mappings of bounds have a default and a column `per`, and that no range is empty."""
+        """Check that each mapping of bounds has a default, at least one bound and a column `per`, and that
+        `at_least` is never above `at_most`.
+        """
         for name, bounds in self.mappings().items():
             if not self.per:
                 raise ValueError(f"{name}: got a mapping of bounds without `per`; add the column of its keys")
@@ -159,17 +164,17 @@ class Rule:
                 )
 
     def mappings(self) -> dict[str, Mapping[str, Threshold | None]]:
-        """Return the bounds that are mappings, by name of the test."""
+        """Return the bounds that are mappings, keyed by `at_least` or `at_most`."""
         sides = {"at_least": self.at_least, "at_most": self.at_most}
         return {name: bound for name, bound in sides.items() if isinstance(bound, Mapping)}
 
     def bound(self, side: str, group: str = DEFAULT) -> Threshold | None:
-        """Return the bound `at_least` or `at_most` for one value of `per`; None if there is none."""
+        """Return the bound `at_least` or `at_most` for one value of `per`, or None if it is not set."""
         bound = self.at_least if side == "at_least" else self.at_most
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Whether documents with a null value are dropped."""
+        """Return whether documents with a null value are dropped."""
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"
 
@@ -180,7 +185,7 @@ class Rule:
         return tuple(Quantile(self.signal or "", side, q, self.per) for side, q in sides if q is not None)
 
     def expand(self) -> tuple["Rule", ...]:
-        """Return the tests of this entry, a named set expanded."""
+        """Return the rules of the named set, or the rule itself if it names no set."""
         if self.rules is None:
             return (self,)
         rules = RULE_SETS[self.rules]
@@ -193,7 +198,9 @@ class Rule:
 
 
 def _ordered(bound: Threshold | None, where: str) -> tuple[bool, Any] | None:
-    """Return what orders bounds, numbers before dates. Raises ValueError for a text that is no date."""
+    """Return a sort key for a bound, which sorts numbers before dates; None for None. Raises ValueError for a
+    text that is not a date.
+    """
     if not isinstance(bound, str):
         return None if bound is None else (False, bound)
     try:
@@ -213,11 +220,11 @@ RULE_SETS: Mapping[str, tuple[Rule, ...]] = {
 
 
 def group_names(column: pa.ChunkedArray) -> pa.Array:
-    """Return the group of each document for quantiles: the column's value as text, "" where it is null."""
+    """Return the group of each document: the value of the column as text, or "" where it is null."""
     return pc.fill_null(pc.cast(values_of(column), pa.string()), "")
 
 
 def values_of(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array that rules can test."""
+    """Return a column as one array, with a dictionary-encoded column decoded."""
     values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values

@@ -1,4 +1,6 @@
-"""Random samples of documents: a share of them, or a number of them or of their words, of all documents or of each group."""
+"""Random samples of documents: a share, a number of documents, or a number of words, over all documents or
+within each group.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,19 +24,23 @@ REASON = "sample"
 
 @dataclass(frozen=True)
 class UniformSample(CorpusStage):
-    """Keep a random sample of the documents: a `share` of them, a number of `documents`, or as many as a `total` allows.
-    With `per`, this holds for each group of documents that have the same values in some columns: `{documents: 1000, per:
-    [url_domain]}` keeps at most 1,000 documents of each domain, `{share: 0.01, per: [source, language]}` a stratified sample.
+    """Keep a random sample of the documents: a `share` of them, a number of `documents`, or as many as a
+    `total` allows. With `per`, the limit applies to each group of documents that have the same values in the
+    columns of `per`: `{documents: 1000, per: [url_domain]}` keeps at most 1,000 documents of each domain,
+    `{share: 0.01, per: [source, language]}` a stratified sample.
 
-    Documents are kept in the order of a hash of the seed and their id, until their group has enough. So a sample depends on
-    neither parts nor workers, and a smaller one is part of a larger one. A plain `share` keeps each document with that
-    probability, whatever becomes of the others. All other samples are of the documents that no earlier step dropped, and exact:
-    `share` with `per` keeps the share of each group, rounded up, and so at least one document of each.
+    Documents are taken in the order of a hash of the seed and their id, until their group has enough. So a
+    sample does not depend on how the corpus is divided into parts or on the number of workers, and a smaller
+    sample is a subset of a larger one. A `share` without `per` keeps each document with that probability,
+    independently of all others and of earlier drops. All other samples are exact and are taken from the
+    documents that no earlier step dropped. `share` with `per` keeps that share of each group, rounded up, so
+    at least one document of each group.
 
-    A `total` ends before the first document with which it would be exceeded. A missing value counts as 0. For a number of
-    tokens, take `n_bytes` of `quality_signals`, divided by the bytes per token of your tokenizer.
+    With a `total`, the sample of a group ends before the first document that would exceed the total. A
+    missing value counts as 0. To limit tokens, use `n_bytes` of `quality_signals`, and multiply the number of
+    tokens by the bytes per token of your tokenizer.
 
-    The documents that have no value in a column of `per` are a group, too.
+    The documents that have no value in a column of `per` also form a group.
     """
 
     share: float | None = None
@@ -42,14 +48,16 @@ class UniformSample(CorpusStage):
     documents: int | None = None
     """The number of documents to keep."""
     total: Mapping[str, int] = field(default_factory=dict)
-    """A column of whole numbers, such as `word_count`, and the most that its values may add up to: `{word_count: 1e9}`."""
+    """A column of whole numbers, such as `word_count`, and the maximum sum of its values in the sample:
+    `{word_count: 1e9}`.
+    """
     per: tuple[str, ...] = ()
-    """The columns whose values are groups, such as `url_domain`, `source`, or a field of records."""
+    """The columns whose values define the groups, such as `url_domain`, `source`, or a field of records."""
     seed: int = 0
     """Changes the random choice; 0 or more."""
 
     def check(self) -> None:
-        """Validate ranges, and that there is one limit."""
+        """Check that exactly one limit is given, and that all values are in range."""
         given = [name for name in ("share", "documents", "total") if getattr(self, name) not in (None, {})]
         if len(given) != 1:
             raise ValueError(
@@ -68,24 +76,30 @@ class UniformSample(CorpusStage):
 
     @property
     def is_plain(self) -> bool:
-        """Whether every document is chosen by itself."""
+        """Whether the sample is a `share` without `per`, which decides about each document independently."""
         return self.share is not None and not self.per
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a sample estimates its effect: only that of a plain share, which decides about every document by itself."""
+        """Whether a sample can estimate the effect of the stage. True only for a `share` without `per`, which
+        decides about each document independently.
+        """
         return self.is_plain
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns of groups and of the total, and earlier drops; only the id for a plain share."""
+        """Return the columns of `per` and of `total`, and earlier drops. A `share` without `per` needs only
+        the id.
+        """
         return () if self.is_plain else (Drop(), *map(column_named, dict.fromkeys([*self.per, *self.total])))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: sample."""
+        """Return `drop`, whose value is `sample`."""
         return pa.schema([(DROP, pa.string())])
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a total of anything but whole numbers, and for groups of lists or objects."""
+        """Raise ConfigError if the column of `total` is not of integers, or if a column of `per` holds lists,
+        objects or bytes.
+        """
         for name in (name for name in self.total if name in types.names):
             if not pa.types.is_integer(types.field(name).type):
                 raise ConfigError(
@@ -99,7 +113,9 @@ class UniformSample(CorpusStage):
                 )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Decide about every document. The facts have the number of documents, and of those that the sample keeps."""
+        """Commit the `drop` of every document. Return the facts: the number of documents that arrive, and the
+        number that the sample keeps.
+        """
         if not self.is_plain:
             limits = Limits(
                 self.share, self.documents or sum(self.total.values()), self.per, "".join(self.total), self.seed

@@ -1,11 +1,13 @@
-"""Keep the first documents of each group, in a random order, up to a limit: exact, whatever the sizes of groups.
+"""Keep the first documents of each group, in a random order, up to a limit. The result is exact for groups of
+any size.
 
     parts -> ranges of the random number -> groups -> ranges -> parts
 
-Every part sends its documents to the range of their random number. Ranges are of about equal size, even if one group holds
-most documents. A range sends the sum of each of its groups to the group's partition, which returns to each range how much the
-lower ranges hold. With that, a range knows which of its documents are beyond the limit. So memory is bounded by a part or a
-range, and the driver holds no documents. With a single range, the steps between are left out.
+Every part sends each of its documents to the range that contains the document's random number. Ranges are of
+about equal size, even if one group holds most documents. A range sends the sum of each of its groups to the
+group's partition, which returns to each range the sum of the group in all lower ranges. From these sums, a
+range finds which of its documents are beyond the limit. So a task never holds more than one part or one range
+in memory, and the driver holds no documents. With a single range, the steps in between are skipped.
 """
 
 from collections.abc import Sequence
@@ -35,8 +37,8 @@ _HALF = np.uint64(32)
 
 @dataclass(frozen=True)
 class Limits:
-    """The limit of each group: the share of its total, or `most`. The total is the sum of the column `of`, or the number of
-    documents if `of` is empty.
+    """The limit of each group: `share` of the group's total, rounded up, or `most` if `share` is None. The
+    total is the sum of the column `of`, or the number of documents if `of` is empty.
     """
 
     share: float | None
@@ -56,7 +58,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Task:
-    """`number` is that of a part, a range or a partition of groups. `files` and `before` are what the task gathers."""
+    """One task of any phase. `number` is the index of the part, range or partition of groups that the task
+    works on. `files` and `before` are the outputs of earlier phases that the task reads.
+    """
 
     limits: Limits
     reason: str
@@ -85,7 +89,9 @@ class _Task:
 def limit_parts(
     parts: Sequence[Part], limits: Limits, reason: str, out: StepOutput, cluster: Cluster
 ) -> list[dict[str, Any]]:
-    """Commit the `drop` of all documents, which is `reason` beyond the limit of their group. Returns the counts of each part."""
+    """Commit the `drop` of all documents: `reason` for those beyond the limit of their group, otherwise null.
+    Returns the counts of each part.
+    """
     if not parts:
         return []
     ranges = partitions_for(sum(part.rows for part in parts), ROWS_PER_RANGE)
@@ -112,7 +118,7 @@ def limit_parts(
 
 
 def send_documents(task: _Task) -> FileRecord:
-    """Commit, by range, the documents of a part that no earlier step dropped."""
+    """Commit the documents of a part that no earlier step dropped, grouped by range."""
     if done := task.done("documents"):
         return done
     part, limits = task.part, task.limits
@@ -140,7 +146,7 @@ def send_documents(task: _Task) -> FileRecord:
 
 
 def _groups(columns: Sequence[pa.Array], rows: int) -> np.ndarray:
-    """Return a hash of each row's values, uint64 [rows]; missing values are equal to each other only."""
+    """Return a hash of each row's values, uint64 [rows]. A missing value equals only another missing value."""
     groups: np.ndarray = np.zeros(rows, np.uint64)
     for column in columns if rows else ():
         encoded = column.dictionary_encode(null_encoding="encode")
@@ -154,7 +160,9 @@ def _groups(columns: Sequence[pa.Array], rows: int) -> np.ndarray:
 
 
 def _sums(groups: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the different groups, ascending, the group of each row as an index, and the sum of each group."""
+    """Return the distinct groups, ascending, the index of each row's group among them, and the sum of the
+    weights of each group.
+    """
     different, inverse = np.unique(groups, return_inverse=True)
     sums: np.ndarray = np.zeros(len(different), np.int64)
     np.add.at(sums, inverse, weights)
@@ -162,7 +170,7 @@ def _sums(groups: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def sum_groups(task: _Task) -> FileRecord:
-    """Commit, by partition of groups, the sum of each group in a range."""
+    """Commit the sum of each group in a range, grouped by partition of groups."""
     if done := task.done("sums"):
         return done
     table = task.rows()
@@ -172,7 +180,9 @@ def sum_groups(task: _Task) -> FileRecord:
 
 
 def add_sums(task: _Task) -> FileRecord:
-    """Commit, by range, the sum of each group in all lower ranges, and in all ranges."""
+    """Commit, for each range and each of its groups, the sum of the group over all lower ranges, and the sum
+    over all ranges. Rows are grouped by range.
+    """
     if done := task.done("before"):
         return done
     table = task.rows()
@@ -187,13 +197,17 @@ def add_sums(task: _Task) -> FileRecord:
 
 
 def _before(groups: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sum of the weights of earlier rows of the same group; `groups` are indices, ascending."""
+    """Return, for each row, the sum of the weights of earlier rows of the same group. `groups` are indices in
+    ascending order.
+    """
     sums = np.cumsum(weights) - weights
     return sums - sums[np.searchsorted(groups, groups)]
 
 
 def find_beyond(task: _Task) -> FileRecord:
-    """Commit, by part, the rows of the documents of a range that are beyond the limits of their groups."""
+    """Commit the row numbers of the documents in a range that are beyond the limit of their group, grouped by
+    part.
+    """
     if done := task.done("beyond"):
         return done
     table = task.rows()

@@ -1,4 +1,6 @@
-"""Random numbers of documents: functions of their ids alone, so that parts, workers and order change nothing."""
+"""Random numbers of documents. They are functions of the seed, the purpose and the document's id alone, so
+the division into parts, the number of workers and the order of documents do not affect them.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,14 +13,14 @@ LARGEST_SEED = (1 << 64) - 1
 
 
 def check_seed(seed: int) -> None:
-    """Raise ValueError for a seed that the hash cannot take."""
+    """Raise ValueError unless the seed fits into an unsigned 64-bit integer, which the hash requires."""
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed: got {seed}, expected an integer from 0 to 2^64 - 1")
 
 
 def hash_ids(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarray":
-    """Return the xxh3_64 of each id and purpose, uint64 [n]. Stages with different purposes choose independently of one
-    another.
+    """Return the xxh3_64 of each id followed by the purpose, uint64 [n]. With different purposes, stages
+    choose documents independently of one another.
     """
     import numpy as np
     import xxhash

@@ -1,14 +1,15 @@
 """Connected components in bounded memory, distributed over workers: star contraction over hash partitions on
 disk.
 
-Links are first reduced to spanning forests where they arise (`spanning_stars`, over one task's share). The
-forests are then contracted in rounds of two shuffles. Partitioned by the higher end of each edge, each
-partition becomes stars around the lowest nodes it knows. Partitioned by node, each node passes its higher
-neighbours on to its lowest neighbour. These are the small-star and large-star of Kiveris et al. 2014,
-"Connected Components in MapReduce and Beyond", SoCC, with whole components of a partition as the small-star.
-Both only lower the sum of all ends, so the rounds terminate, with every component as a star around its lowest
-node: the result depends on the links alone. As soon as all edges fit into one task, a single task finishes
-the contraction.
+Each task first reduces its own links to a spanning forest (`spanning_stars`). The forests are then contracted
+in rounds of two shuffles. In the first, edges are partitioned by their higher end, and each partition turns
+its edges into stars, each around the lowest node of its component in the partition. In the second, edges are
+partitioned by node, and each node links its higher neighbours to its lowest neighbour. These are the
+small-star and large-star operations of Kiveris et al. 2014, "Connected Components in MapReduce and Beyond",
+SoCC, except that the small-star works on whole components of a partition. Neither operation ever raises the
+sum of all ends, so the rounds terminate. In the end, every component is a star around its lowest node, so the
+result depends on the links alone. As soon as all edges fit into one task, a single task finishes the
+contraction.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +24,13 @@ from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, w
 from pipelines.contracts.stage import Cluster, gather
 
 Edges = tuple[np.ndarray, np.ndarray]
-"""int64 [edges] each: the higher end and the lower end."""
+"""The higher ends and the lower ends of edges, int64 [edges] each."""
 _BOUNDS = pa.schema([("first", pa.int64())])
 
 
 def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
-    """Return the components of some links as stars: each linked node, except the lowest of its component,
-    with that lowest node.
+    """Return the components of some links as stars: one edge from each linked node to the lowest node of its
+    component, and none from the lowest node itself.
     """
     nodes, indices = np.unique(np.concatenate([first, second]), return_inverse=True)
     lowest = nodes[_lowest_connected(indices[: len(first)], indices[len(first) :], len(nodes))]
@@ -38,10 +39,12 @@ def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
 
 
 def _lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.ndarray:
-    """Return the lowest node of the component of each node, int64 [nodes]; `first` and `second` are the links.
+    """Return the lowest node of each node's component, int64 [nodes]. `first` and `second` are the ends of
+    the links.
 
-    In each round, every root that a link joins to lower roots is put below the lowest of them. A root that stays a
-    root in two rounds has taken in another, so the number of roots that are still linked halves in two rounds.
+    In each round, every root that is linked to lower roots is attached to the lowest of them. A root that is
+    still linked and remains a root for two rounds has had another root attached to it, so the number of
+    linked roots at least halves every two rounds.
     """
     lowest = np.arange(nodes)
     while len(first):
@@ -55,8 +58,8 @@ def _lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.n
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """Return links between nodes with equal keys (n - 1 links for n nodes), the distinct keys, and one node
-    for each key.
+    """Return links that connect all nodes with the same key (n - 1 links for n nodes), the distinct keys, and
+    one node for each key.
     """
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]
@@ -66,7 +69,7 @@ def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray
 
 
 def scatter_edges(edges: Edges, partitions: int) -> Callable[..., None] | bytes:
-    """Return the content of a file of edges, by the partition of their higher end."""
+    """Return the content of a file of edges, divided into partitions by their higher end."""
     high, low = edges
     return scatter_rows(pa.table({"high": high, "low": low}), _partition(high, partitions), partitions)
 
@@ -89,8 +92,8 @@ class _Round:
 
 
 def small_star(task: _Round) -> FileRecord:
-    """Run the small-star step: turn the edges of a partition into stars and commit them twice, by the
-    partition of either end.
+    """Run the small-star step: turn the edges of a partition into stars, and commit each edge twice, once in
+    the partition of each end.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -104,8 +107,8 @@ def small_star(task: _Round) -> FileRecord:
 
 
 def large_star(task: _Round) -> tuple[FileRecord, int]:
-    """Run the large-star step: link the higher neighbours of every node to its lowest. Also returns the
-    number of nodes not yet in a star.
+    """Run the large-star step: link the higher neighbours of every node to the lowest of the node and its
+    neighbours. Returns the file and the number of nodes that are not yet part of a star.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -129,8 +132,8 @@ def large_star(task: _Round) -> tuple[FileRecord, int]:
 
 
 def name_components(task: _Round) -> FileRecord:
-    """Commit (node, lowest node of its component) of settled partitions by the range of `bounds` that
-    contains the node.
+    """Commit, for each node of settled partitions, the node and the lowest node of its component, grouped by
+    the range of `bounds` that contains the node.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -158,9 +161,9 @@ def find_components(
 ) -> list[FileRecord]:
     """Contract `edges` edges, written by `scatter_edges`, and name the components.
 
-    The returned files are scattered by ranges of nodes: range i begins at bounds[i] (ascending, the first 0)
-    and holds `node` and `lowest` of every linked node; the lowest node of a component may occur more than
-    once.
+    The returned files are grouped by ranges of nodes: range i begins at bounds[i] (ascending, the first is 0)
+    and holds `node` and `lowest` of every linked node in the range. The lowest node of a component may occur
+    more than once.
     """
 
     def over(step: str, before: str, files: Sequence[FileRecord]) -> list[_Round]:

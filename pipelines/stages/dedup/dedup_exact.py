@@ -1,9 +1,9 @@
-"""Exact deduplication: of documents with the same normalised text, one is kept. stages/dedup/dedup_url.py
-compares URLs in the same way.
+"""Exact deduplication: keep one of the documents with the same normalised text. stages/dedup/dedup_url.py
+deduplicates by URL in the same way.
 
-The keep rule: the order that `keep` gives, then that of the sources, then the lowest document id (a hash of
-the file's path, then the record). Lee et al. 2022, "Deduplicating Training Data Makes Language Models
-Better", section 4, describes why exact copies should be removed.
+Which copy is kept: the first by the order that `keep` gives, then by the order of the sources, then by
+document id (a hash of the file's path, then the record). Lee et al. 2022, "Deduplicating Training Data Makes
+Language Models Better", section 4, describes why exact copies should be removed.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
 
 @dataclass(frozen=True)
 class DedupExact(CorpusStage):
-    """Drop copies by `text_hash`. Only documents that no earlier step dropped compete, and none of a given validation or
-    test split.
+    """Drop documents whose `text_hash` equals that of a kept document. Documents that an earlier step dropped
+    do not compete, nor do documents of a given validation or test split.
     """
 
     keep: tuple[KeepKey, ...] = ()
@@ -62,23 +62,28 @@ class DedupExact(CorpusStage):
         return (*map(column_named, (self.compared, *columns_read(self.keep), DROP)), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return three columns: the id of the preferred copy and the number of all copies, both null without
-        copies; and the number of documents that a kept one represents, that is itself and those dropped in
-        its favour, null if it was dropped here.
+        """Return `drop`, `exact_cluster`, `exact_cluster_size` and `exact_copies` (for `dedup_url`:
+        `url_cluster` and so on).
+
+        The cluster is the id of the preferred copy, and its size the number of all copies; both are null
+        without copies. `copies` is the number of documents that a kept document represents: itself and those
+        dropped in its favour; null if the document was dropped here.
         """
         columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
         return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])
 
     def depends(self) -> dict[str, str]:
-        """Return the identities of the finished corpora."""
+        """Return the fingerprints of the finished corpora in `against`."""
         return fingerprints(self.against)
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
-        """Return 16 bytes per value, equal for equivalent values."""
+        """Return 16 bytes for each value of the compared column; equivalent values have equal bytes."""
         return values
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Shuffle by hash, keep one of each."""
+        """Shuffle the documents by hash, keep up to `keep_up_to` of each cluster, and return the step's
+        facts.
+        """
         inputs = candidates(parts, self.against, self.compared)
         verdict = DedupPolicy(self.rule, self.writes(), self.keep, self.keep_up_to)
         partitions = partitions_for(sum(one.part.rows for one in inputs))
@@ -87,12 +92,14 @@ class DedupExact(CorpusStage):
 
 @dataclass(frozen=True)
 class _EqualHashes:
-    """Clusters of documents with equal hashes."""
+    """The grouping of documents with equal hashes into clusters."""
 
     stage: DedupExact
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """Return (rows, hashes) of the competing documents of a part."""
+        """Return the rows and the hashes of the competing documents of a part. With `within_source`, the
+        hashes are salted with the source.
+        """
         rows, values = candidates.competing(self.stage.compared, self.stage.cluster)
         hashes = self.stage.hashes(values)
         if self.stage.scope == "across_sources":
@@ -105,8 +112,8 @@ class _EqualHashes:
         return rows, pa.FixedSizeBinaryArray.from_buffers(ID, len(rows), [None, pa.py_buffer(salted)])
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> None:
-        """Return None: copies are equal, so no evidence is needed."""
+        """Return None: copies are equal, so no similarity is computed."""
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Never called: copies are equal."""
+        """Raise AssertionError. Never called, because copies are equal."""
         raise AssertionError("exact copies have no similarity to compute")

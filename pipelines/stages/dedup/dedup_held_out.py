@@ -1,5 +1,6 @@
 """Drop training documents that are near-copies of documents in a given validation or test split, so that a
-published split measures generalisation and not memory (Lee et al. 2022, section 4.2: train-test overlap).
+published split measures generalisation rather than memorisation (Lee et al. 2022, section 4.2: train-test
+overlap).
 """
 
 from collections.abc import Sequence
@@ -26,38 +27,42 @@ _RULE = "dedup_held_out"
 
 @dataclass(frozen=True)
 class DedupHeldOut(CorpusStage):
-    """Drop a training document that shares a MinHash band with a document of a given validation or test split.
+    """Drop a training document that shares a MinHash band with a document of a given validation or test
+    split.
 
-    Held-out documents are never dropped. Without this stage such copies stay: `plan` and the report count
-    them. Documents dropped by earlier steps do not take part, and the stage must come before other
-    deduplication.
+    Held-out documents are never dropped. Without this stage, such copies remain in training; `plan` and the
+    report count them. Documents dropped by earlier steps are not compared. The stage must come before other
+    deduplication stages.
     """
 
     bands: int = 14
-    """Number of bands; a pair of Jaccard similarity s shares one with probability 1 - (1 - s^rows)^bands."""
+    """Number of bands; a pair of Jaccard similarity s shares a band with probability 1 - (1 - s^rows)^bands."""
     rows: int = 8
     """Values per band, which must all agree. With 14 x 8 the probability is 0.57 at s = 0.7, 0.92 at 0.8, 0.999 at 0.9."""
 
     version: ClassVar[int] = 1
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that all values are in range."""
         for name in ("bands", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the signatures, the drops so far and the given splits, which at least one source must
-        have.
+        """Return the signatures, the drops so far, and the given splits. At least one source must have a
+        given split.
         """
         return (Column("minhash"), Drop(), GivenSplits(required=True))
 
     def writes(self) -> pa.Schema:
-        """Return the drop."""
+        """Return `drop`, whose value is `dedup_held_out`."""
         return pa.schema([(DROP, pa.string())])
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Shuffle band keys, match them, and write the drops."""
+        """Shuffle the band keys, match training documents with held-out documents, and write the drops.
+        Return the number of dropped documents. Raises UserError if the signatures are too short for the
+        bands.
+        """
         size = parts[0].types.field("minhash").type.list_size
         if self.bands * self.rows > size:
             raise UserError(
@@ -86,7 +91,9 @@ class _PartTask:
 
 
 def scatter_kept_bands(task: _PartTask) -> FileRecord:
-    """Commit the band keys of a part's kept documents, with part, row, and whether they are held out."""
+    """Commit the band keys of a part's kept documents. Each key comes with the part, the row, and whether the
+    document is held out.
+    """
     unit = f"held.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -119,8 +126,8 @@ class _MatchTask:
 
 
 def match_training(task: _MatchTask) -> FileRecord:
-    """Commit, by part, the rows of training documents that share a band with a held-out document, from one
-    partition of band keys.
+    """Commit the rows of the training documents that share a band with a held-out document in one partition
+    of band keys, grouped by part.
     """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -142,7 +149,7 @@ class _WriteTask:
 
 
 def write_drops(task: _WriteTask) -> int:
-    """Commit the column of a part; return how many documents it drops."""
+    """Commit the `drop` of a part, and return how many documents it drops."""
     part = task.part
     receipt = task.out.receipt(part.unit)
     if receipt is None:

@@ -1,7 +1,7 @@
 """The documents that compete in a deduplication: those of the build's parts and those of finished corpora.
 
-Of a finished corpus, only columns are read: those of its steps, and the file index of its read steps, from
-which the ids follow. Its text is not read.
+Only columns of a finished corpus are read: the columns that its steps wrote, and the file index of its read
+steps, from which document ids are derived. Its text is not read.
 """
 
 import re
@@ -22,19 +22,19 @@ from pipelines.contracts.manifest import StepManifest, load_corpus, load_step, r
 from pipelines.contracts.parts import Part
 
 Indexes = dict[str, tuple[FileRecord, FileRecord]]
-"""File index and quarantine by the number of the unit of work that read the part."""
+"""The file index and the quarantine, by the number of the unit of work that read the part."""
 KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 """Priority of a document in its cluster: documents of finished corpora come before new ones."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Part number `number` of the competing parts. Rows are numbered over all these parts; those of this part
-    begin with `first`.
+    """One part whose documents compete, with its place among all competing parts. `number` is its index among
+    them. Rows are numbered across all these parts, and `first` is the number of the first row of this part.
 
-    `rank` is the position of its source in the order of sources, those of finished corpora last. `index`
-    holds the file index and the quarantine of the unit that read the part, if its read step is published;
-    `finished` is true for parts of a finished corpus.
+    `rank` is the position of its source in the order of sources, in which the sources of finished corpora
+    come last. `index` holds the records of the file index and the quarantine of the unit that read the part,
+    or is empty if the read step is not published. `finished` is true for parts of a finished corpus.
     """
 
     part: Part
@@ -45,7 +45,10 @@ class Candidates:
     finished: bool = False
 
     def ids(self) -> pa.Array:
-        """Return the ids of all rows, from the file index, without reading the documents' file."""
+        """Return the ids of all rows. They are derived from the file index if there is one, so that the file
+        of the documents need not be read. Raises CorruptFileError if the file index does not match the
+        documents.
+        """
         if not self.index:
             return self.part.table(("id",))["id"].combine_chunks()
         index, quarantine = (
@@ -75,11 +78,12 @@ class Candidates:
         )
 
     def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
-        """Return (rows, values of `column`) of the documents that have a value and were not dropped before, without
-        those of a given validation or test split of the build.
+        """Return the rows and the values of `column` of the competing documents: those that have a value and
+        that no earlier step dropped. Documents of a given validation or test split of the build do not
+        compete.
 
-        In a finished corpus, "before" means before the step that wrote the column `cluster`: documents that
-        this step dropped take part.
+        In a finished corpus, "earlier" means before the step that wrote the column `cluster`, so documents
+        that this step dropped do compete.
         """
         alive = pc.is_null(self._drop(cluster)[0])
         values = self.part.table((column,))[column].combine_chunks()
@@ -88,8 +92,9 @@ class Candidates:
         return rows, values.take(pa.array(rows))
 
     def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
-        """Return KEPT_BEFORE, DROPPED_BEFORE (by the step that wrote `cluster`) or NEW for each of `rows`,
-        int8.
+        """Return the priority of each of `rows`, int8: NEW for documents of the build; for documents of a
+        finished corpus, DROPPED_BEFORE if a step up to the one that wrote `cluster` dropped them, otherwise
+        KEPT_BEFORE.
         """
         if not self.finished:
             return np.full(len(rows), NEW, np.int8)
@@ -97,7 +102,10 @@ class Candidates:
         return np.where(kept, KEPT_BEFORE, DROPPED_BEFORE).astype(np.int8)
 
     def _drop(self, cluster: str) -> tuple[pa.Array, pa.Array]:
-        """Return `drop` before and after the step that wrote a column; the whole `drop` twice if no step did."""
+        """Return the merged `drop` of all steps before the step that wrote the column `cluster`, and the
+        merged `drop` that includes this step. If the part is new or no step wrote the column, both are the
+        `drop` of all steps.
+        """
         names = [annotation.schema for annotation in self.part.annotations]
         position = next((i for i, schema in enumerate(names) if self.finished and cluster in schema), None)
         if position is None:
@@ -109,7 +117,7 @@ class Candidates:
 
 
 def check_against(against: Sequence[str]) -> None:
-    """Raise ValueError for a location that can be neither a directory nor a URL of a corpus."""
+    """Raise ValueError for a location that is not a valid directory or URL."""
     for directory in against:
         try:
             parse_location(directory, field="against")
@@ -118,7 +126,10 @@ def check_against(against: Sequence[str]) -> None:
 
 
 def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
-    """Return the parts of a build, then those of the finished corpora, whose column must have the same type."""
+    """Return the parts of a build, followed by the parts of the finished corpora. Raises UserError if a
+    finished corpus lacks the column, if its type differs, or if the values were not all computed in the same
+    way.
+    """
     inputs: list[Candidates] = []
     ranks: dict[tuple[str, str], int] = {}
     indexes: dict[tuple[str, str], Indexes] = {}
@@ -159,7 +170,7 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
 
 
 def _indexes(read: StepManifest) -> Indexes:
-    """Return the file index and the quarantine by unit of work that wrote them."""
+    """Return the file index and the quarantine of each unit of work of a read step."""
     folders: dict[str, dict[str, FileRecord]] = {"files": {}, "quarantine": {}}
     for record in read.files:
         folder = record.path.partition("/")[0]
@@ -169,21 +180,23 @@ def _indexes(read: StepManifest) -> Indexes:
 
 
 def _unit(record: FileRecord) -> str:
-    """Return the number of the unit of work that read a file's documents. The file's name begins with it; ""
-    if it does not.
+    """Return the number of the unit of work that wrote a file, with which the file's name begins, or "" if it
+    does not begin with a number.
     """
     number = re.match(r"\d+", Path(record.path).name)
     return "" if number is None else number[0]
 
 
 def fingerprints(against: Sequence[str]) -> dict[str, str]:
-    """Return the identities of the finished corpora for `depends()`, independent of their location."""
+    """Return the fingerprints of the finished corpora, for `depends()`. They do not depend on where the
+    corpora are stored.
+    """
     return {f"against[{i}]": load_corpus(parse_location(directory)).fingerprint for i, directory in enumerate(against)}
 
 
 def writer(part: Part, column: str) -> dict[str, object] | None:
-    """Return stage, version, knobs and libraries of the step that wrote a column of a part; None if it is not
-    published.
+    """Return the stage, version, knobs and dependencies of the step that wrote a column of a part, or None if
+    no published step wrote it.
     """
     annotation = next((a for a in part.annotations if column in a.schema), None)
     step = None if annotation is None else load_step(annotation.directory.parent, annotation.directory.name)

@@ -1,15 +1,15 @@
 """Near-duplicate removal: MinHash LSH (Broder 1997; Lee et al. 2022, appendix A) and clusters of colliding
 documents.
 
-Signatures are cut into bands of some rows; two documents whose values agree in any band are linked. Two
-documents of Jaccard similarity s are linked with probability 1 - (1 - s^rows)^bands: for 14 x 8 that is
-0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85.
+Signatures are cut into `bands` bands of `rows` values each. Two documents are linked if all values of any
+band agree. Documents of Jaccard similarity s are linked with probability 1 - (1 - s^rows)^bands: for 14 x 8
+that is 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85.
 
 Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may
-have nothing in common. `verify` also keeps documents that are unlike every kept one: in the order of
-preference, each document is compared with those kept before it.
+have nothing in common. With `verify`, documents that are unlike every kept document are kept as well: in the
+order of preference, each document is compared with the documents already kept.
 
-The keep rule: the order that `keep` gives, then the order of the sources, then the lowest document id.
+The order of preference: the order that `keep` gives, then the order of the sources, then the document id.
 """
 
 from collections.abc import Sequence
@@ -43,29 +43,35 @@ _DEFAULT = (14, 8)
 
 @dataclass(frozen=True)
 class DedupMinhash(CorpusStage):
-    """Drop near-copies by MinHash LSH. Only documents that no earlier step dropped compete, and none of a given validation
-    or test split.
+    """Drop near-copies by MinHash LSH. Documents that an earlier step dropped do not compete, nor do
+    documents of a given validation or test split.
     """
 
     bands: int | None = None
-    """Number of bands; bands x rows values of the signature are used. Default 14, or derived from `threshold`."""
+    """Number of bands; bands x rows values of the signature are used. Default: 14, or derived from
+    `threshold`.
+    """
     rows: int | None = None
-    """Values per band, which must all agree. Default 8, or derived from `threshold`."""
+    """Values per band, which must all agree. Default: 8, or derived from `threshold`."""
     threshold: float | None = None
-    """Jaccard similarity from which documents are near-copies. Determines `bands` and `rows` if they are not given, as
-    datasketch does for the signature's length; `verify` compares with it."""
+    """Jaccard similarity from which documents are near-copies. It determines `bands` and `rows` if they are
+    not given, as datasketch does for the signature's length. `verify` compares similarities with it.
+    """
     verify: Literal["none", "signature", "jaccard"] = "none"
-    """none: drop all of a cluster except the preferred document. signature: in the order of preference, drop
-    a document if its similarity to a kept one of the cluster reaches the threshold, so that no two kept ones
-    do; the similarity is estimated from the signatures. jaccard: the same with the exact similarity, from the
-    shingles, for which the text is read again. If more than 10,000 members of a cluster are unlike the
-    preferred document, those beyond the first 10,000 are compared only with the kept ones among these."""
+    """none: drop all documents of a cluster except the preferred one. signature: in the order of preference,
+    drop a document if its similarity to a kept document of the cluster reaches the threshold, so that no two
+    kept documents are that similar; the similarity is estimated from the signatures. jaccard: the same with
+    the exact similarity, computed from the shingles, for which the text is read again. If more than 10,000
+    members of a cluster are unlike the preferred document, those after the first 10,000 are compared only
+    with the kept documents among the first 10,000.
+    """
     keep: tuple[KeepKey, ...] = ()
     """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Ties
     go to the earlier source, then to the lowest id."""
     keep_up_to: int = 1
-    """How many documents of a cluster are kept; with `verify`, a document is dropped only if this many kept
-    ones are similar to it."""
+    """How many documents of a cluster are kept. With `verify`, a document is dropped only if this many kept
+    documents are similar to it.
+    """
     scope: Literal["across_sources", "within_source"] = "across_sources"
     """Whether documents of different sources are compared."""
     against: tuple[str, ...] = ()
@@ -79,7 +85,7 @@ class DedupMinhash(CorpusStage):
     places: ClassVar[tuple[str, ...]] = paths
 
     def check(self) -> None:
-        """Validate ranges and combinations."""
+        """Check ranges and combinations of values."""
         check_against(self.against)
         for name in ("bands", "rows", "keep_up_to"):
             value = getattr(self, name)
@@ -95,32 +101,34 @@ class DedupMinhash(CorpusStage):
             raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the signatures, the columns of `keep`, the drops so far, and the text if shingles are
-        compared.
+        """Return the signatures, the columns of `keep`, the drops so far, and, for `verify: jaccard`, the
+        text.
         """
         text = ("text",) if self.verify == "jaccard" else ()
         return (*map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `minhash_cluster`, the id of the preferred document, and the size of the cluster, both null
-        outside clusters.
+        """Return `drop`, `minhash_cluster` (the id of the preferred document) and `minhash_cluster_size`,
+        both null outside clusters, and the columns below.
 
-        `minhash_copies` is the number of documents that a kept one represents: itself and those dropped in
-        its favour; null if it was dropped here. `minhash_similarity` is the similarity to the preferred
-        document, estimated or exact as `verify` says. With `verify`, `minhash_winner` is the id of the
-        document in whose favour this one was dropped, null if it was kept, and the similarity of a dropped
-        document is that to its winner.
+        `minhash_copies` is the number of documents that a kept document represents: itself and those dropped
+        in its favour; null if the document was dropped here. `minhash_similarity` is the similarity to the
+        preferred document, estimated or exact as `verify` says. With `verify`, `minhash_winner` is the id of
+        the document in whose favour this one was dropped, null if it was kept; the similarity of a dropped
+        document is then its similarity to the winner.
         """
         columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_copies", pa.int32())]
         winner = [("minhash_winner", ID)] if self.verify != "none" else []
         return pa.schema([(DROP, pa.string()), *columns, ("minhash_similarity", pa.float32()), *winner])
 
     def depends(self) -> dict[str, str]:
-        """Return the identities of the finished corpora."""
+        """Return the fingerprints of the finished corpora in `against`."""
         return fingerprints(self.against)
 
     def cut(self, num_perm: int) -> tuple[int, int]:
-        """Return (bands, rows) for signatures of that length. Raises UserError if they are too short."""
+        """Return (bands, rows) for signatures of `num_perm` values. Raises UserError if the signatures are
+        too short.
+        """
         if self.threshold is not None and self.bands is None and self.rows is None:
             return best_bands(self.threshold, num_perm)
         bands, rows = self.bands or _DEFAULT[0], self.rows or _DEFAULT[1]
@@ -132,7 +140,9 @@ class DedupMinhash(CorpusStage):
         return bands, rows
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Turn bands into links, links into components, and components into winners."""
+        """Turn band keys into links, links into components, and elect the winners of each component. Return
+        the step's facts.
+        """
         inputs = candidates(parts, self.against, "minhash")
         bands, rows = self.cut(parts[0].types.field("minhash").type.list_size)
         documents = sum(one.part.rows for one in inputs)
@@ -157,7 +167,9 @@ class DedupMinhash(CorpusStage):
         return {"bands": bands, "rows": rows, **facts}
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
-        """Return the stage that computed the signatures: its shingles are compared."""
+        """Return the stage that computed the signatures, which computes the shingles to compare. Raises
+        UserError if the signatures are not of stored text or not by `minhash_signatures`.
+        """
         written = writer(parts[0], "minhash")
         if written is None or written["stage"] != "minhash_signatures":
             raise UserError("dedup_minhash: verify: 'jaccard' needs signatures by minhash_signatures; use 'signature'")
@@ -180,10 +192,10 @@ class _BandTask:
 
 
 def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
-    """Link the documents of a part with one another; commit the groups, and the distinct band keys of the
-    groups.
+    """Link the documents of a part with one another. Commit the distinct band keys, each with one node of its
+    group, and the groups.
 
-    A part sends each key only once, so a page with a million copies is one entry per band and part.
+    A part sends each key only once, so a page with a million copies in a part is one entry per band.
     """
     one = task.one
     unit = f"bands.{one.number:05d}"
@@ -222,8 +234,8 @@ class _LinkTask:
 
 
 def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
-    """Commit the spanning forest of the documents that share a band of one partition. Also returns the number
-    of its edges.
+    """Commit the spanning forest of the documents that share a band key in one partition. Returns the file
+    and the number of edges.
     """
     unit = f"links.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -238,8 +250,8 @@ def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
 
 @dataclass(frozen=True)
 class _Components:
-    """Clusters of linked documents. `local` are the groups within each part, `named` the components of their
-    lowest nodes.
+    """The grouping of linked documents into clusters. `local` holds the groups within each part, and `named`
+    the components of the groups' lowest nodes across parts.
     """
 
     local: FileList
@@ -247,7 +259,7 @@ class _Components:
     shingling: MinhashSignatures | None
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """Return (rows, component as 16 bytes) of the linked documents of a part."""
+        """Return the rows of the linked documents of a part, and the component of each as 16 bytes."""
         inside = gather_rows(self.local.directory, [self.local.files[candidates.number]], 0)
         outside = self.named.gather_rows(candidates.number)
         leaf, lowest = inside["node"].to_numpy(), inside["lowest"].to_numpy()
@@ -267,15 +279,17 @@ class _Components:
         )
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array:
-        """Return the signatures, or the hashes of all shingles."""
+        """Return the signature of each of `rows`, or the hashes of all its shingles if exact similarity is
+        needed.
+        """
         if self.shingling is None:
             return candidates.part.table(("minhash",))["minhash"].take(pa.array(rows)).combine_chunks()
         text = candidates.part.table(("text",))["text"].take(pa.array(rows)).combine_chunks()
         return self.shingling.shingle_sets(text)
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Return the Jaccard similarity: estimated without bias as the share of equal signature values, or
-        exactly from shingles.
+        """Return the Jaccard similarity of each member to its winner: exact if the evidence is shingles,
+        otherwise the share of equal signature values, which is an unbiased estimate.
         """
         if self.shingling is not None:
             from pipelines.kernels.search.minhash import jaccard

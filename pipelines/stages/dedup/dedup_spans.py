@@ -1,16 +1,16 @@
-"""Deduplication of lines, paragraphs and sentences: of a span that occurs more than once in the corpus, the
-first is kept.
+"""Deduplication of lines, paragraphs and sentences: keep only the first occurrence of a span that occurs more
+than once in the corpus.
 
 Raffel et al. 2020 (C4, arXiv 1910.10683), section 2.2: "we discarded all but one of any three-sentence span
-occurring more than once in the data set". Wenzek et al. 2020 (CCNet, arXiv 1911.00359), section 3.1, do so
-with paragraphs.
+occurring more than once in the data set". Wenzek et al. 2020 (CCNet, arXiv 1911.00359), section 3.1, do the
+same with paragraphs.
 
-Spans are compared by the 64-bit hash of their normalised text: among 10 billion different ones, about 3
-collide by chance (n^2 / 2^65). Each part sends a hash, with its part number, once to the partition of that
-hash, so frequent spans do not make partitions large; the lowest number wins. Documents with too little text
-left are dropped. They may have held the first occurrence of a span, so the first occurrences are determined
-once more, among the remaining documents. These can only keep more text than before, so no further document
-has too little.
+Spans are compared by the 64-bit hash of their normalised text: among 10 billion distinct spans, about 3
+collide by chance (n^2 / 2^65). Each part sends each of its hashes once, with its part number, to the
+partition of the hash, so frequent spans do not make partitions large. The part with the lowest number has the
+first occurrence. Documents with too little text left are dropped. A dropped document may have held the first
+occurrence of a span, so the first occurrences are determined again among the remaining documents. The second
+round can only keep more text than the first, so it drops no further documents.
 """
 
 from collections.abc import Sequence
@@ -46,13 +46,13 @@ _RESULTS = pa.schema([("hash", pa.uint64()), ("won", pa.bool_())])
 
 @dataclass(frozen=True)
 class DedupSpans(ReadsText, CorpusStage):
-    """`edits` that remove every later occurrence of a line, a paragraph, or a window of sentences.
+    """Remove every later occurrence of a line, a paragraph, or a window of sentences, by `edits`.
 
-    Two spans are the same if `" ".join(span.lower().split())` is. The first one is kept, in the order of
-    sources, files, records and positions in the text. Only documents that no earlier step dropped compete,
-    and none of a given validation or test split. Every removed unit is still in a document that is kept. Each
-    of several overlapping windows is removed if it repeats an earlier one. An edit's rule is `dedup_spans.`
-    and the unit.
+    Two spans are the same if `" ".join(span.lower().split())` is the same for both. The first one is kept, in
+    the order of sources, files, records and positions in the text. Documents that an earlier step dropped do not compete,
+    nor do documents of a given validation or test split. Every removed unit still occurs in a kept document.
+    Of several overlapping windows, each is removed if it repeats an earlier window. An edit's rule is
+    `dedup_spans.` and the unit.
 
     A document that lost units and has fewer than `min_left_words` words left is dropped as
     `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow
@@ -78,7 +78,7 @@ class DedupSpans(ReadsText, CorpusStage):
     keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that all values are in range."""
         for name, minimum in (("window", 1), ("min_words", 1), ("min_left_words", 0)):
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected {minimum} or more")
@@ -90,12 +90,13 @@ class DedupSpans(ReadsText, CorpusStage):
         return f"dedup_spans.{self.unit}"
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the text, and the drops so far."""
+        """Return the text, the drops so far and the given splits."""
         return (self.input_text, Drop(), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return units removed and words left, null if a document did not compete. A dropped document gets no
-        edits; its counts show why.
+        """Return `drop`, `edits`, the number of removed units, and the number of words left. Both counts are
+        null if a document did not compete. A dropped document gets no edits, but its counts show why it was
+        dropped.
         """
         counts = [(f"{self.unit}s_removed", pa.int32()), (f"words_left_by_{self.unit}", pa.int32())]
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *counts])
@@ -107,7 +108,9 @@ class DedupSpans(ReadsText, CorpusStage):
         return unicode_version()
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure; elect twice, the second time without dropped documents; then write the edits."""
+        """Measure the spans, and elect their first occurrences twice, the second time without the dropped
+        documents. Then write the edits and return the step's facts.
+        """
         partitions = partitions_for(sum(part.text_bytes for part in parts) // _BYTES_PER_SPAN)
 
         def over_parts(function: Any, *inputs: FileList) -> list[Any]:
@@ -139,7 +142,7 @@ class _PartTask:
 
 
 def measure_spans(task: _PartTask) -> FileRecord:
-    """Commit the units and windows of a part, and its distinct windows by partition of their hash."""
+    """Commit the units and windows of a part, and the distinct hashes of its windows, grouped by partition."""
     unit = f"spans.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -154,8 +157,8 @@ def measure_spans(task: _PartTask) -> FileRecord:
 
 
 def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
-    """Return the units of a part's competing documents in order, and the competing windows by their first
-    unit.
+    """Return the units of a part's competing documents in order, and the windows of at least `min_words`
+    words. Each window has the index of its first unit and its hash.
     """
     from pipelines.kernels.search.spans import find_units, hash_windows
     from pipelines.kernels.text.buffers import blocks, text_buffers
@@ -182,7 +185,7 @@ def _window_words(units: "Units", firsts: np.ndarray, size: int) -> np.ndarray:
 
 
 def _window_ends(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
-    """Return the index of the unit after each window, int64 [windows]."""
+    """Return the index of the first unit after each window, int64 [windows]."""
     return np.minimum(firsts + size, np.searchsorted(documents, documents[firsts], side="right"))
 
 
@@ -202,8 +205,8 @@ class _Election:
 
 
 def elect_firsts(task: _Election) -> FileRecord:
-    """Commit, by part, the hashes of a partition that several parts hold, and whether the part is
-    the first.
+    """Commit the hashes of a partition that occur in several parts, grouped by part, with whether the part is
+    the first one that has the hash.
     """
     unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -223,8 +226,8 @@ def elect_firsts(task: _Election) -> FileRecord:
 
 @dataclass(frozen=True)
 class _Spans:
-    """A part's units, which of them the elections removed (bool [units]), and which documents are dropped
-    (bool [rows]).
+    """The verdict on a part: its units, which units the election removes (bool [units]), and which documents
+    are dropped (bool [rows]).
     """
 
     table: pa.Table
@@ -233,7 +236,9 @@ class _Spans:
 
 
 def vote_again(task: _PartTask) -> FileRecord:
-    """Commit the windows of the remaining documents that several parts hold, by partition of their hash."""
+    """Commit the window hashes that the first election found in several parts and that still occur in the
+    remaining documents of this part, grouped by partition.
+    """
     unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -262,8 +267,8 @@ def _rows(spans: pa.Table) -> np.ndarray:
 
 
 def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Table, out: np.ndarray) -> _Spans:
-    """Return what an election removes from the documents of a part, except those in `out`, and which of them
-    are then dropped.
+    """Return which units an election removes from the documents of a part, and which documents are dropped.
+    Documents in `out` are already dropped and lose no units.
     """
     stage, rows = task.stage, _rows(spans)
     firsts, hashes = windows["first"].to_numpy(), windows["hash"].to_numpy()
@@ -284,7 +289,7 @@ def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Tabl
 
 
 def write_edits(task: _PartTask) -> dict[str, int]:
-    """Commit the columns of a part; returns counts of units, removed units, and dropped documents."""
+    """Commit the columns of a part. Returns the numbers of units, removed units, and dropped documents."""
     unit = task.part.unit
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -317,7 +322,7 @@ def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
 
 
 def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) -> pa.Array:
-    """Return the edits of a part's documents, in the coordinates of the stored text."""
+    """Return the edits of a part's documents, with positions in the stored text."""
     column = text.chunk(0) if text.num_chunks == 1 else text.combine_chunks()
     lengths = pc.binary_length(column).to_numpy().astype(np.int64)
     rows, starts, ends = _cuts(spans, lengths)
@@ -342,12 +347,12 @@ def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) 
 
 
 def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (row, start, end) of each run of removed units with white space on one side, so that the rest
-    keeps its layout.
+    """Return (row, start, end) of each run of removed units. A cut includes the white space on one side of
+    the run, so that the rest keeps its layout.
 
-    After a line feed, whole lines are removed: from after it to after the last line feed before the next
-    unit. Otherwise white space before the run is removed with it, and white space after it stays. At the
-    start or end of a document all of it is removed.
+    If the run begins after a line feed, whole lines are removed: from this line feed to the last line feed
+    before the next unit. Otherwise the white space before the run is removed with it, and the white space
+    after it stays. At the start or end of a document, all white space up to the boundary is removed.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):

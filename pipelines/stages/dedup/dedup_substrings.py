@@ -1,12 +1,14 @@
-"""Deduplication of substrings: of a run of bytes that occurs more than once in the corpus, the first is kept.
+"""Deduplication of substrings: keep only the first occurrence of a run of bytes that occurs more than once in
+the corpus.
 
 Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better" (arXiv 2107.06499), section 4.1.
-They find the repeats in a suffix array of the whole corpus, which needs it in the memory of one machine. Here
-the parts of the corpus are shuffled twice (pipelines/stages/dedup/find_repeats.py), and no task holds more
-than a part or a partition.
+They find the repeats in a suffix array of the whole corpus, which must fit into the memory of one machine.
+Here the parts of the corpus are shuffled twice (pipelines/stages/dedup/find_repeats.py), and no task holds
+more than a part or a partition.
 
-Documents that have too few words left are dropped. They may have held the first occurrence of a substring, so
-the repeats are found once more, among the remaining documents. These can only keep more text than before.
+Documents that have too few words left are dropped. A dropped document may have held the first occurrence of a
+substring, so the repeats are found again among the remaining documents. The second round can only keep more
+text than the first.
 """
 
 from collections.abc import Sequence
@@ -42,25 +44,26 @@ _WRITTEN = pa.schema(
 
 @dataclass(frozen=True)
 class DedupSubstrings(ReadsText, CorpusStage):
-    """`edits` that remove every later occurrence of a substring of at least `min_bytes` bytes.
+    """Remove every later occurrence of a substring of at least `min_bytes` bytes, by `edits`.
 
-    A character is removed if it lies whole in a window of `min_bytes` bytes of its document that occurs
-    before: in a document that comes earlier in the order of sources, files and records, or in the same one
-    without overlapping. So of a long run of one character its first `min_bytes` bytes stay, and a character of
-    which only some bytes repeat stays. Words and lines are not respected. Texts are compared
-    byte by byte, upper and lower case and white space included. Only documents that no earlier step dropped
-    compete, and none of a given validation or test split. An edit's rule is `dedup_substrings`.
+    A character is removed if it lies entirely within a window of `min_bytes` bytes of its document that has
+    an earlier occurrence: in a document that comes earlier in the order of sources, files and records, or in
+    the same document without overlap. So the first `min_bytes` bytes of a long run of one character stay, and
+    a character stays if only some of its bytes are repeated. Cuts may fall within words and lines. Texts are
+    compared byte by byte, including case and white space. Documents that an earlier step dropped do not
+    compete, nor do documents of a given validation or test split. An edit's rule is `dedup_substrings`.
 
-    Every visible character that is removed is still in a document that is kept. Where repeats overlap, a
-    passage may be left in two places, its beginning in one document and its end in another.
+    Every visible character that is removed still occurs in a kept document. Where repeats overlap, a passage
+    may survive in two pieces, with its beginning in one document and its end in another.
 
-    A document left without a visible character is dropped as `dedup_substrings.empty`. With
-    `min_left_words`, one that lost text and has fewer words left is dropped as `dedup_substrings.few_words`,
-    and its substrings do not count as occurrences. This step must therefore follow all other steps that drop.
+    A document left without a visible character is dropped as `dedup_substrings.empty`. With `min_left_words`,
+    a document that lost text and has fewer words left is dropped as `dedup_substrings.few_words`, and its
+    substrings do not count as occurrences. This step must therefore follow all other steps that drop.
 
-    Columns: `substring_bytes_removed`; `substrings_winners`, for each cut in order the document with the
-    first occurrence of its beginning; `substrings_winner`, that of the longest cut. For a dropped document
-    they say why; it gets no edits if it is dropped for its few words.
+    Columns: `substring_bytes_removed`; `substrings_winners`, which gives for each cut, in order, the document
+    with the first occurrence of the cut's beginning; and `substrings_winner`, the winner of the longest cut.
+    For a dropped document, these columns show why it was dropped. A document dropped for its few words gets
+    no edits.
     """
 
     min_bytes: int = 100
@@ -76,18 +79,20 @@ class DedupSubstrings(ReadsText, CorpusStage):
     keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that all values are in range."""
         for name, minimum in (("min_bytes", 10), ("min_left_words", 0)):
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected {minimum} or more")
         super().check()
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the text, and the drops so far."""
+        """Return the text, the drops so far and the given splits."""
         return (self.input_text, Drop(), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return bytes removed and winners, null if a document did not compete."""
+        """Return `drop`, `edits`, the bytes removed, and the winners. Bytes and winners are null if a
+        document did not compete.
+        """
         return _WRITTEN
 
     def depends(self) -> dict[str, str]:
@@ -97,7 +102,9 @@ class DedupSubstrings(ReadsText, CorpusStage):
         return unicode_version() if self.min_left_words else {}
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Find the repeats, a second time without the documents that have too few words left; then write the edits."""
+        """Find the repeats, and find them again without the documents that have too few words left. Then
+        write the edits and return the step's facts.
+        """
         search = RepeatSearch(RULE, self.input_text, self.min_bytes, self.min_left_words, parts, out, cluster)
         search.find(1)
         last = 1
@@ -109,7 +116,9 @@ class DedupSubstrings(ReadsText, CorpusStage):
 
 
 def judge_documents(task: PartTask) -> int:
-    """Commit the rows of a part's documents that lost text and have too few words left; returns their number."""
+    """Commit the rows of the documents of a part that lost text and have too few words left. Returns their
+    number.
+    """
     unit = f"gone.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -138,13 +147,13 @@ def _edits(cuts: pa.Table, rows: int) -> pa.Array:
 
 
 def _lists(cuts: pa.Table, rows: int, values: pa.Array) -> pa.Array:
-    """Return the values of the cuts as a list per row."""
+    """Return the values, one for each cut, as one list per row."""
     bounds = np.searchsorted(cuts["row"].to_numpy(), np.arange(rows + 1)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(bounds), values)
 
 
 def write_edits(task: PartTask) -> dict[str, int]:
-    """Commit the columns of a part; returns the numbers of cuts, bytes cut and dropped documents."""
+    """Commit the columns of a part. Returns the numbers of cuts, of bytes cut, and of dropped documents."""
     unit = task.part.unit
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -176,8 +185,8 @@ def _columns(task: PartTask) -> tuple[pa.Table, dict[str, int]]:
 
 
 def _describe(cuts: pa.Table, compete: np.ndarray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return per row the bytes removed, the winner of the longest cut (of equal ones, of the first) and the
-    winners of all cuts.
+    """Return, for each row, the bytes removed, the winner of its longest cut (of the first one if several are
+    equally long), and the winners of all its cuts.
     """
     rows, lengths = cuts["row"].to_numpy(), cuts["end"].to_numpy() - cuts["start"].to_numpy()
     removed = np.bincount(rows, lengths, len(compete)).astype(np.int64)

@@ -1,12 +1,13 @@
-"""Elect the documents to keep in each cluster of duplicates, and record for each dropped one the document
-kept instead. Near-duplicates become clusters in `components`.
+"""Elect the documents to keep in each cluster of duplicates, and record for each dropped document the one
+that was kept instead. `components` turns near-duplicates into clusters.
 
-All deduplication stages end here. Each part summarises its clusters: the number of members, and the first
-`keep_up_to` of them in the order of preference. The summaries are shuffled by cluster, and the winners are
-elected from them. The results, and the winners' signatures or shingles as evidence, are shuffled back to the
-parts, which compare their members with the winner. The cost of a cluster in one task therefore grows with its
-parts, not its members. If similarity is required, the members that are unlike the winner take part in a
-second election (pipelines.stages.dedup.verification).
+All deduplication stages with clusters end here. Each part summarises its clusters: the number of members, and
+the first `keep_up_to` of them in the order of preference. The summaries are shuffled by cluster, and the
+winners are elected from them. The results are shuffled back to the parts, with the winners' signatures or
+shingles as evidence, and each part compares its members with the winners. The cost of a cluster in one task
+therefore grows with the number of parts that have members, not with the number of members. If a minimum
+similarity is required, the members that are unlike the winner take part in a second election
+(pipelines.stages.dedup.verification).
 """
 
 from collections.abc import Sequence
@@ -78,8 +79,8 @@ class _Task:
 
 
 def summarise_clusters(task: _Task) -> FileRecord:
-    """Commit the number of members and the preferred documents of each cluster in a part, partitioned by
-    cluster.
+    """Commit the number of members and the preferred documents of each cluster in a part, grouped by
+    partition of clusters.
     """
     one, keep = task.candidates, task.verdict.keep
     unit = f"members.{one.number:05d}"
@@ -109,8 +110,9 @@ def summarise_clusters(task: _Task) -> FileRecord:
 
 
 def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
-    """Elect the winners of a partition's clusters. Returns the files for the members' parts and for the
-    winners' parts, and the number of clusters by size.
+    """Elect the winners of a partition's clusters. Returns two files and the number of clusters by size. The
+    first file has the results for the members' parts, the second the requests for evidence to the winners'
+    parts.
     """
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -154,7 +156,7 @@ def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int
 
 
 def send_evidence(task: _Task) -> FileRecord:
-    """Commit the evidence of the winners in a part, by the requesting part."""
+    """Commit the evidence of the winners in a part, grouped by the part that requested it."""
     unit = f"evidence.{task.candidates.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -172,10 +174,11 @@ def send_evidence(task: _Task) -> FileRecord:
 
 
 def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
-    """Commit the decision on each clustered document of a part, and the suppressed counts for the winners'
-    parts.
+    """Commit two files: the decision on each clustered document of a part and, for the parts of the winners,
+    how many documents were dropped in favour of each winner.
 
-    The counts are of `spared` documents, which elect again, and the bytes of their evidence.
+    Returns both files and two counts: `spared`, the documents that take part in the second election, and
+    `evidence_bytes`, the bytes of their evidence.
     """
     one = task.candidates
     unit = f"judged.{one.number:05d}"
@@ -193,8 +196,8 @@ def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
 
 
 def _verdicts(task: _Task) -> tuple[pa.Table, int]:
-    """Return the decisions on the clustered documents of a part, and the bytes of evidence of those that
-    elect again.
+    """Return the decisions on the clustered documents of a part, and the bytes of evidence of the documents
+    that take part in the second election.
     """
     assert task.files is not None
     one, min_similarity = task.candidates, task.verdict.min_similarity
@@ -221,8 +224,8 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
 
 
 def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the similarity of the members at `rows` to their winners (1 if members are equal), and the
-    number of values of their evidence.
+    """Return, for each of `rows`, the similarity to its winner and the number of values in its own evidence.
+    Without evidence, members are equal, so the similarity is 1 and the number is 0.
     """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)
@@ -238,11 +241,11 @@ def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarr
 
 
 def write_verdicts(task: _Task) -> dict[str, int]:
-    """Write the columns of a part in the order of the schema: `drop`, winner, size, copies, similarity, and
-    the document that was kept instead.
+    """Commit the columns of a part in the order of the schema: `drop`, preferred document, size, copies,
+    similarity, and the document that was kept instead.
 
-    Counts: `dropped`, and `spared`, the number of documents that are kept although others of their cluster
-    come before them.
+    Returns two counts: `dropped`, and `spared`, the number of documents that are kept although other
+    documents of their cluster are preferred to them.
     """
     part = task.candidates.part
     unit = part.unit
@@ -282,7 +285,7 @@ def elect_and_write(
     partitions: int,
     cluster: Cluster,
 ) -> dict[str, Any]:
-    """Elect the winners of all clusters and write the columns of the new parts; returns the step's facts."""
+    """Elect the winners of all clusters, and write the columns of the new parts. Returns the step's facts."""
     kinds = key_types(inputs[0].part.types, verdict.keep)  # the first part is new
 
     def tasks(

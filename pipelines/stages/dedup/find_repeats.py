@@ -1,16 +1,17 @@
-"""Find the substrings that occur before, in an earlier part or earlier in the same one, in two shuffles.
+"""Find, in two shuffles, the substrings that have an earlier occurrence, in an earlier part or earlier in the
+same part.
 
-Each part compares its windows of `size` bytes by their minimizers (pipelines/kernels/search/substrings.py), of
-which there is one for about size / 4 bytes of text.
+Windows of `size` bytes are compared by their minimizers (pipelines/kernels/search/substrings.py). A block is
+a run of windows with the same minimizer, about one for each size / 4 bytes of text.
 
 1. A part sends each of its minimizers to a partition, which says which ones occur more than once.
-2. Of these, a part sends the text of each different block, about 5 bytes for each byte of text. The partition
-   compares the windows of all blocks with the same minimizer (pipelines/kernels/search/repeated_windows.py) and
-   says which ones occur before.
-3. A part cuts all windows whose first occurrence is in an earlier part, or before in its own text.
+2. For these minimizers, a part sends the text of each distinct block, about 5 bytes for each byte of text. The
+   partition compares the windows of all blocks with the same minimizer
+   (pipelines/kernels/search/repeated_windows.py) and says which windows have an earlier occurrence.
+3. A part cuts all windows whose first occurrence is in an earlier part, or earlier in its own text.
 
-All blocks with the same minimizer are in one partition. Where these would be too much text for its memory, a
-part sends each window as a block of its own, and its hash in place of the minimizer.
+All blocks with the same minimizer are sent to one partition. If their text would exceed the partition's
+memory, a part sends each window as a separate block, with the hash of the window in place of the minimizer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,16 +45,17 @@ _BLOCKS = pa.schema(
 )
 _RUNS = pa.schema([(name, pa.int32()) for name in ("number", "low", "high", "owner", "shift")] + [("winner", ID)])
 CUTS = pa.schema([("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("winner", ID)])
-"""Ranges of documents in order, in bytes of the text that is compared, and the document with the first occurrence
-of each."""
+"""The ranges to cut out of documents, in order, in bytes of the text that is compared. `winner` is the
+document with the first occurrence of the beginning of the cut.
+"""
 GONE = pa.schema([("row", pa.int64())])
-"""The documents of a part that do not take part in the second election, ascending."""
+"""The rows of the documents of a part that do not take part in the second election, ascending."""
 
 
 @dataclass(frozen=True)
 class PartTask:
-    """One phase of the work on one part. Documents already dropped or held out never take part; in `election` 2, those in
-    the part's `GONE` table do not either.
+    """One phase of the work on one part. Documents that are already dropped or held out never take part. In
+    `election` 2, documents in the part's `GONE` table do not take part either.
     """
 
     rule: str
@@ -68,11 +70,11 @@ class PartTask:
     partitions: int = 1
 
     def unit(self, phase: str) -> str:
-        """Return the name of the unit of work of a phase."""
+        """Return the name of the part's unit of work in a phase."""
         return f"{phase}{self.election}.{self.number:05d}"
 
     def table(self, unit: str, schema: pa.Schema, file: int = 0) -> pa.Table:
-        """Read a file of a finished unit of this part."""
+        """Read a file that a finished unit of work committed."""
         receipt = self.out.receipt(unit)
         assert receipt is not None
         return read_table(self.out.directory, receipt.files[file], schema.names, schema_facts(schema))
@@ -90,8 +92,8 @@ class _PartitionTask:
 
 @dataclass(frozen=True)
 class RepeatSearch:
-    """The phases over all parts: those that find the repeats of at least `size` bytes in one of their texts, and
-    those of the stage.
+    """A search for repeats of at least `size` bytes in the text of all parts. It runs its own phases and
+    those of the stage over the parts.
     """
 
     rule: str
@@ -119,7 +121,7 @@ class RepeatSearch:
     def over_parts(
         self, function: Any, election: int, inputs: tuple[FileList, ...] = (), partitions: int = 1
     ) -> list[Any]:
-        """Run a phase for every part."""
+        """Run a phase for every part, and return the results in the order of the parts."""
         knobs = (self.rule, self.text, self.size, self.min_left_words)
         tasks = [
             PartTask(*knobs, self.out, part, number, election, inputs, partitions)
@@ -136,7 +138,7 @@ class RepeatSearch:
 
 
 class _Texts(NamedTuple):
-    """The competing documents of a part: their rows, ids, offsets and bytes."""
+    """The competing documents of a part: their rows, ids, offsets, and the bytes of their text."""
 
     rows: np.ndarray
     ids: pa.Array
@@ -144,8 +146,9 @@ class _Texts(NamedTuple):
     data: np.ndarray
 
     def pieces(self, size: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """Yield (first document, position in it, offsets, bytes) of runs of documents, and of pieces of long
-        documents, which overlap so that each window is in one piece.
+        """Yield runs of documents as (first document, 0, offsets, bytes), and pieces of long documents as
+        (document, position of the piece in it, offsets, bytes). Pieces overlap so that each window lies in
+        exactly one piece.
         """
         from pipelines.kernels.text.buffers import blocks
 
@@ -180,7 +183,9 @@ def gone_rows(task: PartTask) -> np.ndarray:
 
 
 def vote_minima(task: PartTask) -> FileRecord:
-    """Commit the distinct minimizers of a part, by partition, with the numbers of their blocks and different blocks."""
+    """Commit the distinct minimizers of a part, grouped by partition. Each has the number of its blocks, and
+    the number of its distinct blocks.
+    """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import find_blocks
 
@@ -210,7 +215,7 @@ def _partitions(keys: np.ndarray, partitions: int) -> np.ndarray:
 
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the sums of the values from each start to the next one, int64 [starts]."""
+    """Return the sum of the values from each start up to the next start, int64 [starts]."""
     return np.add.reduceat(values, starts, dtype=np.int64) if len(starts) else np.zeros(0, np.int64)
 
 
@@ -223,8 +228,8 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
-    """Commit, by part, the minimizers of a partition that occur more than once. Returns the file and the number of
-    bytes that the parts will send, or more.
+    """Commit the minimizers of a partition that occur more than once, grouped by part. Returns the file, and
+    an upper estimate of the bytes of blocks that the parts will send.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import average_windows
@@ -250,7 +255,9 @@ def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
 
 
 def vote_blocks(task: PartTask) -> FileRecord:
-    """Commit the different blocks of a part with known minimizers, by partition, and where each of them occurs."""
+    """Commit the distinct blocks of a part whose minimizers occur more than once, grouped by partition, and
+    all places where each block occurs. Returns the file of the blocks.
+    """
     from pipelines.kernels.search.repeated_windows import copy_ranges, first_equal
 
     unit = task.unit("blocks")
@@ -281,8 +288,9 @@ def vote_blocks(task: PartTask) -> FileRecord:
 
 
 def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
-    """Return the competing texts of a part, and their blocks with known minimizers in order; of a minimizer with too many
-    blocks, each window with its hash in place of the minimizer.
+    """Return the competing texts of a part, and their blocks whose minimizers occur more than once, in order.
+    If a minimizer has too many blocks, each window is returned as a separate block, with its hash in place of
+    the minimizer.
     """
     from pipelines.kernels.search.repeated_windows import find_keys, index_keys
     from pipelines.kernels.search.substrings import Blocks, find_blocks, split_blocks
@@ -308,8 +316,9 @@ def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
 
 
 def elect_firsts(task: _PartitionTask) -> FileRecord:
-    """Commit, by part, the runs of windows of a partition that occur in an earlier block, and if that is in another
-    part, the document with the first occurrence.
+    """Commit, grouped by part, the runs of a partition's windows that also occur in an earlier block. Each
+    run comes with the document of the first occurrence, and with the number of the earlier block if that
+    block is in the same part.
     """
     from pipelines.kernels.search.repeated_windows import elect_windows
     from pipelines.kernels.text.buffers import text_buffers
@@ -331,7 +340,7 @@ def elect_firsts(task: _PartitionTask) -> FileRecord:
 
 
 def find_cuts(task: PartTask) -> None:
-    """Commit what is cut out of the documents of a part."""
+    """Commit the ranges to cut out of the documents of a part, as `CUTS`."""
     unit = task.unit("cuts")
     if task.out.receipt(unit) is None:
         task.out.commit(unit, {f"work/{unit}.arrow": write_table(_find_cuts(task))}, {})
@@ -361,7 +370,7 @@ def _find_cuts(task: PartTask) -> pa.Table:
 def _joined(
     rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, winners: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Unite ranges that overlap or touch; the winner is that of the first."""
+    """Merge ranges that overlap or touch. A merged range has the winner of its first range."""
     from pipelines.kernels.search.substrings import join_ranges
 
     index, starts, ends = join_ranges(rows, starts, ends)

@@ -1,5 +1,6 @@
-"""The interface between deduplication stages and clustering: what a stage says about its documents, its
-policy, clusters, which are runs of equal keys, and the documents of a partition that elect in them.
+"""The interface between deduplication stages and the election: how a stage groups and compares its documents
+(`Grouping`), its policy, and the election in one partition. Also functions over clusters, which are runs of
+equal keys.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,30 +19,33 @@ from pipelines.stages.dedup.keep_rule import KeepKey
 
 
 class Grouping(Protocol):
-    """What clustering must know about the documents of a deduplication stage."""
+    """How a deduplication stage groups its documents into clusters and compares them."""
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """Return (rows, ascending; 16-byte key of the cluster of each) of the documents of a part that may
-        have duplicates.
+        """Return the rows, ascending, of the documents of a part that may have duplicates, and the 16-byte
+        key of the cluster of each.
         """
         ...
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array | None:
-        """Return the data that similarity is computed from, list<uint32>, for each of `rows`; None if members
-        are equal.
+        """Return the data from which the similarity of each of `rows` is computed, list<uint32>, or None if
+        all members of a cluster are equal.
         """
         ...
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Return the similarity of each document i to winners[indices[i]] from the evidence of both, float32."""
+        """Return the similarity of each member i to winners[indices[i]], float32. `members` and `winners` are
+        their evidence.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class DedupPolicy:
-    """The policy of a deduplication: its rule for drops, the columns that it writes, the order of preference,
-    the number of documents kept per cluster, and the similarity below which members of a cluster are not
-    copies. `sets` says whether evidence is a set, compared by Jaccard similarity, or a signature.
+    """The policy of a deduplication: the rule of its drops, the columns that it writes, the order of
+    preference, the number of documents kept per cluster, and the similarity below which members of a cluster
+    do not count as copies. If `sets` is true, evidence is a set, compared by Jaccard similarity; otherwise it
+    is a signature.
     """
 
     rule: str
@@ -54,8 +58,8 @@ class DedupPolicy:
 
 @dataclass(frozen=True)
 class Election:
-    """The election in the clusters of one partition. `files` hold their documents; `parts` is the number of
-    parts of the corpus.
+    """The election in the clusters of one partition. `files` hold the documents that take part, and `parts`
+    is the number of competing parts.
     """
 
     out: StepOutput
@@ -73,7 +77,9 @@ def partition_of(clusters: pa.Array, partitions: int) -> np.ndarray:
 
 
 def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (starts, sizes) of the runs of equal values, and each value's position within its run."""
+    """Return the starts and sizes of the runs of equal values in a column of 16-byte keys, and each value's
+    position within its run.
+    """
     words = _words(column.combine_chunks())
     changed = (words[1:] != words[:-1]).any(axis=1)
     starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(words)), bool), changed]))
@@ -82,14 +88,14 @@ def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def address(parts: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.Array:
-    """Return a document's part and row as 16 bytes."""
+    """Return the part and row of each document as 16 bytes."""
     both = np.stack([parts.to_numpy().astype(np.int64), rows.to_numpy()], axis=1)
     return pa.FixedSizeBinaryArray.from_buffers(ID, len(both), [None, pa.py_buffer(np.ascontiguousarray(both))])
 
 
 def count_suppressed(dropped: pa.Table) -> pa.Table:
-    """Return the number of documents dropped in favour of each document, by its part `home` and row
-    `home_row`.
+    """Return the number of documents dropped in favour of each winner, which `home` (its part) and `home_row`
+    identify.
     """
     pairs = dropped.select(["home", "home_row"])
     return pairs.group_by(["home", "home_row"], use_threads=False).aggregate([([], "count_all")])
@@ -100,14 +106,15 @@ def _words(keys: pa.Array) -> np.ndarray:
 
 
 def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa.Table]:
-    """Yield the documents of a partition, file by file."""
+    """Yield the documents of a partition, one table for each file."""
     for record in files.files:
         yield gather_rows(out.directory, [record], partition)
 
 
 def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.Table], most: int) -> pa.Table:
-    """Return what `cut` leaves of all tables together. It is also called whenever `most` bytes are held, or twice what it left
-    last, so it must leave the same documents whether or not others have been cut before.
+    """Return the result of `cut` on all tables together. To bound memory, `cut` is also called on the tables
+    read so far whenever they exceed `most` bytes or twice its last result. So its result must not depend on
+    whether some documents have been cut before.
     """
     held: list[pa.Table] = []
     limit = most
@@ -120,7 +127,7 @@ def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.T
 
 
 def others(tables: Iterable[pa.Table], electorate: pa.Table) -> Iterator[pa.Table]:
-    """Yield the documents that are not in the electorate, table by table."""
+    """Yield the documents of the tables that are not in the electorate, table by table."""
     known = address(electorate["part"], electorate["row"])
     for table in tables:
         outside = pc.is_null(pc.index_in(address(table["part"], table["row"]), value_set=known))

@@ -1,6 +1,6 @@
-"""The keep rule of a cluster: documents ordered by the user's keys, then by source, then by id.
+"""The keep rule of a cluster: documents are ordered by the user's keys, then by source, then by id.
 
-`elect_winners.elect_winners` keeps the first `keep_up_to` of this order.
+`elect_winners.elect_winners` keeps the first `keep_up_to` documents in this order.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,13 @@ class KeepKey:
     """One key of the order of preference in a cluster: sources, or a column."""
 
     sources: tuple[str, ...] = ()
-    """Sources, the preferred one first; sources not listed come last and are equal."""
+    """Sources, the preferred one first. Sources that are not listed come last, and none of them is preferred
+    to another.
+    """
     column: str | None = None
-    """A column of an earlier step, of numbers, times or text; or `length`: UTF-8 bytes of the stored text. Null comes last."""
+    """A column of numbers, times or text that an earlier step wrote; or `length`, the UTF-8 bytes of the
+    stored text. Null comes last.
+    """
     order: Literal["highest", "lowest"] = "highest"
     """Whether the highest or the lowest value of the column is preferred."""
 
@@ -42,7 +46,8 @@ def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
 
 
 def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, ...]:
-    """Return the types of the columns of `key_columns`; `types` are those of the columns that steps write.
+    """Return the types of the columns that `key_columns` returns. `types` is the schema of the columns that
+    steps write.
 
     Raises UserError for a column whose type has no order.
     """
@@ -77,16 +82,18 @@ def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[s
 
 
 def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
-    """Return the columns of `key_columns`, all null, for documents that the keys do not order."""
+    """Return the columns of `key_columns`, all null, for documents of finished corpora, which the keys do not
+    order.
+    """
     return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
 
 
 def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
-    """Return the rows of a table in the order of clusters, with preferred documents first. The table has the
+    """Return the row indices that sort a table by cluster, with preferred documents first. The table has the
     columns `cluster`, `standing`, those of the keys, `rank` and `id`.
 
-    A lower standing comes first, before all keys; nulls come last. Ties between the keys go to the earlier
-    source, then to the lower id: a hash of the file's path, then the record.
+    A lower standing comes first, before all keys. Null keys come last. Ties between the keys go to the
+    earlier source, then to the lower id: a hash of the file's path, then the record.
     """
     order = [("cluster", "ascending"), ("standing", "ascending")]
     for number, key in enumerate(keys):

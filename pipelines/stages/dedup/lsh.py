@@ -7,10 +7,11 @@ import pyarrow as pa
 
 
 def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Return one uint64 per document and band, [n, bands], from uint32 signatures [n, at least bands * rows].
+    """Return one key per document and band, uint64 [n, bands], from uint32 signatures [n, at least bands *
+    rows].
 
-    It is a polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et al.
-    2014) and salted by the band's number. Two different bands collide with probability 2^-64.
+    A key is a polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et
+    al. 2014) and salted with the band's number. Two different bands collide with probability 2^-64.
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):
@@ -29,12 +30,14 @@ def signatures_of(column: pa.Array) -> np.ndarray:
 
 
 def link_probability(similarity: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Return the probability that documents of that Jaccard similarity share a band: 1 - (1 - s^rows)^bands."""
+    """Return the probability that documents of a given Jaccard similarity share a band: 1 - (1 -
+    s^rows)^bands.
+    """
     return 1 - (1 - similarity**rows) ** bands
 
 
 def best_bands(threshold: float, num_perm: int) -> tuple[int, int]:
-    """Return the (bands, rows) with the smallest sum of the areas of false links below the threshold and
+    """Return the (bands, rows) that minimise the area of false links below the threshold plus the area of
     missed links above it.
 
     This is the choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section

@@ -1,15 +1,14 @@
-"""A second election, among the members of a cluster that are unlike the preferred one. Of similar members, it
-keeps only the preferred one.
+"""A second election, among the members of a cluster that are unlike its preferred document.
 
 Linked documents form chains, so a cluster can hold many documents that have little in common with its
 preferred document. These documents are considered again in the same order of preference: a document is
-dropped if `keep_up_to` kept ones reach the minimum similarity to it. The result equals a greedy election over
-the whole cluster that compares every member with every kept one.
+dropped if at least `keep_up_to` kept documents reach the minimum similarity to it. The result equals a greedy
+election over the whole cluster that compares every member with every kept document.
 
-A task holds the evidence of at most ELECTORATE documents of a cluster, the preferred ones, and of as many as
-fit in ELECTORATE_BYTES. In a larger cluster the others are compared with the kept documents of the
-electorate, and kept if they are unlike all of them. Hence n members cost at most n x ELECTORATE comparisons,
-and decisions depend on the documents alone.
+A task compares with one another only the electorate of a cluster: its first ELECTORATE documents in the order
+of preference, as far as their evidence fits into ELECTORATE_BYTES. In a larger cluster, the other documents
+are compared with the kept documents of the electorate, and dropped or kept accordingly. Hence n members cost
+at most n x ELECTORATE comparisons, and decisions depend on the documents alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,9 +38,13 @@ from pipelines.stages.dedup.grouping import (
 from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, order_by_preference
 
 ELECTORATE = 10_000
-"""Documents of a cluster compared with one another: at most 50 million comparisons, seconds for signatures of 112 values."""
+"""Maximum number of documents of a cluster that are compared with one another: at most 50 million
+comparisons, which take seconds for signatures of 112 values.
+"""
 ELECTORATE_BYTES = 64 << 20
-"""Bytes of their evidence: 150,000 signatures of 112 values, or the shingles of 20,000 documents of 800 words."""
+"""Maximum bytes of the electorate's evidence: 150,000 signatures of 112 values, or the shingles of 20,000
+documents of 800 words.
+"""
 _PARTITION_BYTES = 256 << 20
 _RESULT = pa.schema(
     [("row", pa.int64()), ("winner", ID), ("similarity", pa.float32()), ("home", pa.int32()), ("home_row", pa.int64())]
@@ -60,7 +63,7 @@ class _PartTask:
 
 @dataclass(frozen=True)
 class Spared:
-    """The members of a part that take part in the second election: their number, and the bytes of their
+    """The members of a part that take part in the second election: how many there are, and the bytes of their
     evidence.
     """
 
@@ -78,8 +81,9 @@ def elect_among_spared(
     parts: int,
     cluster: Cluster,
 ) -> tuple[list[FileRecord], list[FileRecord], int]:
-    """Return (files of results by part, files of suppressed counts by part, documents of large clusters that
-    were not compared with all others).
+    """Run the second election. Returns the files of results by part, the files of suppressed counts by part,
+    and the number of kept documents that were not compared with all others, because their cluster exceeds its
+    electorate.
     """
     partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
@@ -92,7 +96,7 @@ def elect_among_spared(
 
 
 def send_spared(task: _PartTask) -> FileRecord:
-    """Commit the spared documents of a part with their evidence, partitioned by cluster."""
+    """Commit the spared documents of a part with their evidence, grouped by partition of clusters."""
     one, verdict = task.candidates, task.verdict
     unit = f"spared.{one.number:05d}"
     receipt = task.out.receipt(unit)
@@ -118,8 +122,9 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
-    """Elect among the spared documents of a partition. Returns (files by part: dropped documents, suppressed
-    counts; documents not all compared).
+    """Elect among the spared documents of a partition. Returns two files, grouped by part, with the dropped
+    documents and the suppressed counts, and the number of kept documents that were not compared with all
+    others.
     """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -144,8 +149,8 @@ def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
 
 
 def _electorates(task: Election) -> tuple[pa.Table, int]:
-    """Return the electing documents of a partition, by cluster and in the order of preference; and the number
-    of all its documents.
+    """Return the electorates of a partition, by cluster and in the order of preference, and the number of all
+    documents of the partition.
     """
     documents = 0
 
@@ -160,8 +165,8 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
-    """Return the first documents of each cluster, up to the size of the electorate. Later documents would be
-    cut in any case.
+    """Return the first documents of each cluster, up to the size of the electorate. Cutting some of the
+    documents first does not change the result.
     """
     table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
     starts, sizes, position = runs(table["cluster"])
@@ -173,7 +178,7 @@ def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
 
 
 def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return (offsets int64 [n + 1], values uint32) of the evidence."""
+    """Return the evidence as (offsets, int64 [n + 1]; values, uint32)."""
     lists = table["evidence"].combine_chunks()
     if isinstance(lists, pa.ChunkedArray):
         lists = lists.chunk(0) if lists.num_chunks else pa.array([], lists.type)
@@ -182,8 +187,8 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each document, the row of the document in whose favour it is dropped (see
-    pipelines.kernels.search.election), and their similarity.
+    """Return, for each document, the row of the document in whose favour it is dropped (as
+    pipelines.kernels.search.election encodes it), and the similarity of both.
     """
     from pipelines.kernels.search.election import elect
 
@@ -198,15 +203,15 @@ def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarra
 
 
 def _is_finished(table: pa.Table) -> np.ndarray:
-    """Return which documents are in a finished corpus. New documents that are similar to one of these are
-    dropped.
+    """Return whether each document is in a finished corpus, bool [n]. New documents that are similar to one
+    of these are dropped.
     """
     return table["standing"].to_numpy() != NEW
 
 
 def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `_elect` returns, for documents that are compared only with those of their cluster in
-    `stay`.
+    """Return the same as `_elect` for documents outside the electorate, which are compared only with the
+    documents of their cluster in `stay`.
     """
     from pipelines.kernels.search.election import follow
 
@@ -223,8 +228,8 @@ def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.n
 
 
 def _dropped(table: pa.Table, stay: pa.Table, winner: np.ndarray, similarity: np.ndarray) -> pa.Table:
-    """Return the new documents of a table that are dropped, with their part, and their winner: a row of
-    `stay` or the first of the cluster.
+    """Return the new documents of a table that are dropped, each with its part and its winner, which is a row
+    of `stay` or the preferred document of the cluster.
     """
     goes = (winner != -1) & (table["standing"].to_numpy() == NEW)
     table, winner, similarity = table.filter(pa.array(goes)).combine_chunks(), winner[goes], similarity[goes]

@@ -1,4 +1,4 @@
-"""Lists of documents to leave out: files of ids, addresses, hosts or hashes of text, as sorted entries of 16 bytes."""
+"""Lists of documents to exclude: files of ids, URLs, hosts or text hashes, loaded as sorted 16-byte entries."""
 
 import gzip
 import re
@@ -21,13 +21,15 @@ _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order no
 
 @dataclass(frozen=True)
 class EntryList:
-    """The different entries of a list, sorted, S16 [n], and how often an entry was listed again."""
+    """The distinct entries of a list, sorted, S16 [n], and the number of repeated lines."""
 
     entries: np.ndarray
     repeated: int
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Return the index of the entry that equals each key, S16 [m], or -1; int64 [m]."""
+        """Return the index of the entry that equals each key, or -1 if there is none, int64 [m]. Keys are S16
+        [m].
+        """
         if not len(self.entries):
             return np.full(len(keys), -1)
         at = np.minimum(np.searchsorted(self.entries, keys), len(self.entries) - 1)
@@ -36,8 +38,8 @@ class EntryList:
 
 
 def load_entries(kind: str, files: Sequence[str]) -> EntryList:
-    """Read the entries of some files, of a kind in ENTRIES. Raises UserError, with file and line, for a line that is none,
-    and for a file that cannot be read.
+    """Read the entries of list files; `kind` is a key of ENTRIES. Raises UserError for a file that cannot be
+    decompressed or is not UTF-8, and, with file and line, for a line that is not an entry.
     """
     parse, digests = _PARSERS[kind], bytearray()
     for file in files:
@@ -52,8 +54,8 @@ def load_entries(kind: str, files: Sequence[str]) -> EntryList:
 
 
 def list_lines(file: str) -> Iterator[tuple[str, str]]:
-    """Yield (`FILE:LINE`, text) of the lines of a list, plain or .gz, without white space around; blank lines and those that
-    begin with `#` are left out.
+    """Yield (`FILE:LINE`, text) of each line of a list file, plain or .gz. Surrounding white space is
+    removed. Blank lines and lines that begin with `#` are skipped.
     """
     try:
         with gzip.open(file) if file.endswith(".gz") else open(file, "rb") as lines:
@@ -70,7 +72,9 @@ def list_lines(file: str) -> Iterator[tuple[str, str]]:
 
 
 def host_keys(url: Url | None) -> list[bytes]:
-    """Return the entries of lists of hosts that cover a URL: its host, and every domain above it."""
+    """Return the keys of all host entries that cover a URL: its host and every parent domain. Empty if the
+    URL has no host.
+    """
     if url is None or url.host is None:
         return []
     labels = url.host.split(".")
@@ -80,8 +84,8 @@ def host_keys(url: Url | None) -> list[bytes]:
 
 
 def page_key(url: Url) -> bytes:
-    """Return the entry of lists of URLs that covers a URL: its normal form without `http://` or `https://` and `www.`, in
-    which dedup_url compares URLs, too.
+    """Return the key of the URL entry that covers a URL: a hash of its normal form without `http://` or
+    `https://` and `www.`. dedup_url compares URLs in the same form.
     """
     return _digest(_PREFIX.sub("", str(url), count=1))
 
@@ -124,7 +128,7 @@ ENTRIES = {
     "host": "a host such as example.org",
     "text_hash": "32 hex digits",
 }
-"""What a line of a list holds, by kind."""
+"""The expected form of a line of a list, by kind."""
 _PARSERS: Mapping[str, Callable[[str], bytes | None]] = {
     "id": _parse_id, "url": _parse_url, "host": _parse_host, "text_hash": _parse_hash,
 }  # fmt: skip

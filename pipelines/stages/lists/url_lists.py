@@ -22,8 +22,8 @@ _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order no
 
 
 def list_files(path: str) -> list[Path]:
-    """List the files at `path`: the file itself, or all files called `domains` or `urls` below a directory,
-    the layout of the UT1 block-lists.
+    """Return the list files at `path`: the file itself, or, for a directory, all files below it called
+    `domains` or `urls`, which is the layout of the UT1 block-lists.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -32,7 +32,9 @@ def list_files(path: str) -> list[Path]:
 
 
 def check_lists(knob: str, paths: Sequence[str], directories: bool) -> None:
-    """Raise ValueError for a path without a list."""
+    """Raise ValueError for a path that is neither a file nor, if `directories` is true, a directory with list
+    files.
+    """
     for number, path in enumerate(paths):
         if not (Path(path).is_file() or (directories and Path(path).is_dir() and list_files(path))):
             expected = " or a directory with files `domains` or `urls`" if directories else ""
@@ -65,20 +67,21 @@ def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
 
 @dataclass(frozen=True)
 class BlockList:
-    """Blocked domains and URLs as sorted 128-bit hashes: 16 bytes per entry, independent of its length.
+    """Blocked domains and URLs as sorted 128-bit hashes: 16 bytes per entry, whatever its length.
 
-    Two different entries share a hash with a probability below 1e-24 for ten million of them.
+    With ten million entries, the probability that any two different ones share a hash is below 1e-24.
     """
 
     hashes: np.ndarray
     depth: int
-    """Path segments of the deepest URL entry; -1 if all entries are domains."""
+    """Number of path segments of the deepest URL entry; -1 if all entries are domains."""
 
     def blocks(self, urls: Iterable[Url | None]) -> np.ndarray:
-        """Whether each URL is blocked, bool [n]; False for None.
+        """Return whether each URL is blocked, bool [n]; False for None.
 
-        A domain blocks itself and its subdomains. A URL blocks itself and everything below its path, with or
-        without `www.`, in any case, under any scheme and port; an entry with a query blocks only that query.
+        A domain blocks itself and its subdomains. A URL blocks itself and everything below its path. URLs are
+        compared without `www.`, case, scheme and port. An entry with a query blocks only URLs with that path
+        and query.
         """
         counts, digests = [], bytearray()
         for url in urls:
@@ -95,7 +98,7 @@ class BlockList:
         return np.bincount(owners[is_blocked], minlength=len(counts)) > 0
 
     def _keys(self, url: Url, host: str) -> list[str]:
-        """Return the keys of every entry that would block a URL."""
+        """Return the key of every possible entry that would block a URL."""
         keys = [host]
         labels = host.split(".")
         if not host.startswith("[") and not labels[-1].isdecimal():  # addresses have no subdomains
@@ -113,8 +116,8 @@ class BlockList:
 
 
 def _page(url: Url, host: str) -> str:
-    """Return `host/path?query` in the form in which URL entries are compared: lower case, no `www.`, no
-    trailing slash of the path.
+    """Return `host/path?query` in the form in which URL entries are compared: lower case, without `www.`, and
+    without a slash at the end of the path unless the path is `/`.
     """
     page = host.removeprefix("www.") + (url.path.rstrip("/") or "/")
     return (f"{page}?{url.query}" if url.query else page).lower()
@@ -153,8 +156,8 @@ def split_words(text: str) -> list[str]:
 
 
 def load_words(paths: Sequence[str], squash: bool = False) -> frozenset[str]:
-    """Return the words of list files, lower-cased; with `squash`, characters between letters and digits are
-    removed.
+    """Return the words of list files, lower-cased. With `squash`, an entry may have other characters between
+    its letters and digits, which are removed.
 
     Raises UserError for an entry that could never match.
     """

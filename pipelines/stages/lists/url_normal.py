@@ -1,10 +1,10 @@
 """URL normalisation: URLs with the same normal form name the same page.
 
-Equivalences are those of RFC 3986, section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3 (default
-port, empty path). Because the URLs are those of crawled pages, normalisation goes beyond the RFC: fragment
-and user information are removed, a host loses its trailing dot, hosts in other scripts become ASCII (IDNA
-2003, as in Python's codec), parameters are sorted by name, and empty parameters and those that only track the
-visitor or session are removed.
+The equivalences of RFC 3986 are applied: section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3
+(default port, empty path). Because the URLs are those of crawled pages, normalisation goes beyond the RFC.
+Fragment and user information are removed, a host loses its trailing dot, and hosts in other scripts become
+ASCII (IDNA 2003, as in Python's codec). Parameters are sorted by name; empty parameters and those that only
+track the visitor or session are removed.
 """
 
 import re
@@ -36,9 +36,7 @@ _TRACKING_PREFIX = "utm_"
 
 
 class Url(NamedTuple):
-    """A URL in normal form. `host` is None if the URL has no host; then `path` is everything after the
-    scheme.
-    """
+    """A URL in normal form. If the URL has no host, `host` is None and `path` is everything after the scheme."""
 
     scheme: str
     host: str | None
@@ -55,10 +53,10 @@ class Url(NamedTuple):
 
 def normalise_url(url: str) -> Url:
     """Return the normal form of any text used as a URL. A text without a scheme is read as http, because
-    block-lists omit it.
+    block-lists omit the scheme.
 
-    The host is None for schemes without one (`mailto:`), for paths, and for names that are invalid or longer
-    than 253 characters.
+    The host is None for schemes without a host (`mailto:`), for paths, and for host names that are invalid or
+    longer than 253 characters.
     """
     url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
     match = _HIERARCHICAL.match(url)
@@ -126,8 +124,8 @@ def _remove_dot_segments(path: str) -> str:
 
 
 def _query(query: str) -> str:
-    """Return the parameters sorted by name. Those of the same name keep their order, which may be
-    significant.
+    """Return the parameters sorted by name, without empty and tracking parameters. Parameters of the same
+    name keep their order, which may be significant.
     """
     parameters = [parameter for parameter in _normalise_escapes(query).split("&") if parameter]
     named = [(parameter.partition("=")[0], parameter) for parameter in parameters]

@@ -1,14 +1,14 @@
-"""Column profiles: a summary of a part that merges exactly, with histograms of its columns and a sample of
-its documents.
+"""Column profiles: a summary of a part with histograms of its columns and a sample of its documents.
+Summaries can be merged exactly.
 
-The summaries of the parts of a source add up to the same result for any division into parts and workers, and
-their size does not grow with the corpus. The bins of the histograms are fixed:
+The merged summary of a source is the same for any division into parts and workers, and its size does not grow
+with the corpus. The bins of the histograms are fixed:
 
-A bin holds the values with the same first two significant digits, and its key is their lower end: 0.07 is
-[0.07, 0.08), 3.2 is [3.2, 3.3), 120 is [120, 130), 4,500 is [4,500, 4,600). Below 1 the bins are hundredths.
-So bins are linear for ratios and logarithmic for counts and bytes, and any threshold of two significant
-digits falls between two bins. Integers below 100 have a bin each. Negative values mirror this: -3.2 is [-3.2,
--3.1).
+A bin holds the values with the same first two significant digits; below 1, bins are hundredths. The key of a
+bin is its lower end: 0.07 is [0.07, 0.08), 3.2 is [3.2, 3.3), 120 is [120, 130), 4,500 is [4,500, 4,600). So
+bins are linear for ratios and logarithmic for counts and bytes. Any threshold of two significant digits (below
+1, of two decimals) falls between two bins. Integers below 100 have a bin each. Negative values mirror this:
+-3.2 is [-3.2, -3.1).
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ _TOLERANCE = 1e-4  # tolerance in bins: a float32 ratio of 0.7 is 1e-8 below the
 
 
 def bin_floors(values: np.ndarray) -> np.ndarray:
-    """Return the lower end of the bin of each finite value, float64 [n]; integers are binned exactly up to
+    """Return the lower end of the bin of each finite value, float64 [n]. Integers are binned exactly up to
     2^53.
     """
     is_integer = values.dtype.kind in "iu"
@@ -53,7 +53,7 @@ def bin_floors(values: np.ndarray) -> np.ndarray:
 
 
 def bin_width(floor: float, whole: bool) -> float:
-    """Return the width of the bin with that lower end."""
+    """Return the width of the bin whose lower end is `floor`. `whole` is true for a column of integers."""
     digits = int(np.searchsorted(_POWERS, abs(floor), side="left" if floor < 0 else "right"))
     return float(f"1e{max(digits - 2, 0) if whole else digits - 2}")
 
@@ -63,9 +63,10 @@ Counts = tuple[int, int]  # all documents, kept documents
 
 @dataclass
 class Histogram:
-    """Counts of documents by the lower end of their bin. `whole` is true if the values are integers.
+    """A histogram of a column: counts of documents by the lower end of their bin. `whole` is true if the
+    values are integers.
 
-    `missing` counts nulls, `not_finite` NaN and infinities; neither is in a bin.
+    `missing` counts nulls, and `not_finite` counts NaN and infinities. Neither is in a bin.
     """
 
     whole: bool
@@ -84,14 +85,16 @@ class Histogram:
         self.minimum, self.maximum = min(ends, default=None), max(ends, default=None)
 
     def facts(self) -> dict[str, Any]:
-        """Return the histogram as JSON: `bins` is a sorted list of [lower end, all, kept]."""
+        """Return the histogram as JSON. `bins` is a list of [lower end, all documents, kept documents],
+        sorted by lower end.
+        """
         bins = [[_number(floor), *self.bins[floor]] for floor in sorted(self.bins)]
         ends = {"minimum": _number(self.minimum), "maximum": _number(self.maximum)}
         return {"whole": self.whole, "bins": bins, **ends, "missing": self.missing, "not_finite": self.not_finite}
 
 
 def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
-    """Build the histogram of a numeric column; `kept` is bool [n]."""
+    """Return the histogram of a numeric column. `kept` says whether each document is kept, bool [n]."""
     valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
     values = column.drop_null().to_numpy(zero_copy_only=False)
     finite = np.isfinite(values)
@@ -107,7 +110,9 @@ def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
 
 @dataclass(frozen=True, order=True)
 class Sampled:
-    """A sampled document. Samples have the lowest hashes of their ids, so they depend on nothing else."""
+    """A sampled document. A sample takes the documents with the lowest hashes of their ids, so the choice
+    depends only on the ids.
+    """
 
     hash: int
     identifier: bytes
@@ -115,13 +120,14 @@ class Sampled:
     row: int
 
     def facts(self) -> dict[str, Any]:
-        """Return the location of the document: its id in hex, the index of its part, its row there."""
+        """Return the location of the document: its id in hex, the index of its part, and its row in the part."""
         return {"id": self.identifier.hex(), "part": self.part, "row": self.row}
 
 
 @dataclass
 class Summary:
-    """Histograms by column, tables of values by column (None if there are too many), samples by (step, rule).
+    """The summary of a part or source: histograms by column, tables of values by column (None if there are
+    too many values), and samples by (step, rule).
 
     Samples of kept documents are under KEPT.
     """
@@ -131,7 +137,7 @@ class Summary:
     samples: dict[tuple[str, str], list[Sampled]] = field(default_factory=dict)
 
     def add(self, other: "Summary") -> None:
-        """Add the summary of another part of the same source."""
+        """Add the summary of another part of the same source to this summary."""
         for name, counted in other.histograms.items():
             self.histograms.setdefault(name, Histogram(counted.whole)).add(counted)
         for name, table in other.values.items():
@@ -149,10 +155,11 @@ def summarise(
     text_bytes: pa.Array,
     groups: Mapping[tuple[str, str], np.ndarray],
 ) -> Summary:
-    """Summarise part `index`. `measured` holds the columns to summarise, `hashes` the xxh3_64 of each id, uint64.
+    """Return the summary of the part with this index. `measured` holds the columns to summarise, `hashes` the
+    xxh3_64 of each id, uint64.
 
-    `text_bytes` is the length of each stored text. `groups` holds a mask of the documents that each (step,
-    rule) dropped, and of the kept ones under KEPT; every document is in one of them.
+    `text_bytes` is the length of each stored text. `groups` maps each (step, rule) to a mask of the documents
+    that it dropped, and KEPT to a mask of the kept documents. Every document is in exactly one group.
     """
     result = Summary()
     kept = groups[KEPT]
@@ -198,5 +205,5 @@ def _samples_of(group: tuple[str, str]) -> int:
 
 
 def _number(value: float | None) -> float | int | None:
-    """Return a number for JSON; integers have no decimal point."""
+    """Return a number for JSON; whole numbers become integers, without a decimal point."""
     return int(value) if value is not None and value.is_integer() else value

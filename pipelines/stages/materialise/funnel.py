@@ -1,5 +1,5 @@
-"""The funnel: how many documents each step kept per source, which rules dropped the others, and statistics of
-the documents.
+"""The funnel: how many documents each step kept per source, which rules dropped the other documents, and
+statistics of the documents.
 """
 
 import math
@@ -29,17 +29,19 @@ from pipelines.stages.materialise.given_counts import count_given_splits
 SAMPLE = "sample.arrow"  # `forget` writes it under another name
 READ = "read"  # the step of the stored text in `moments`; no configured step has its name
 SAMPLE_ROWS = 2048
-"""Documents of each source whose columns are published, so that a what-if need not read the corpus: a share
-among them is within 2.2 percentage points of the source's in 95 of 100 cases."""
+"""Documents of each source whose columns are published, so that a what-if need not read the corpus. A share
+among them is within 2.2 percentage points of the share in the source in 95 of 100 cases.
+"""
 
 
 @dataclass(frozen=True)
 class Funnel(CorpusStage):
-    """The last step of every build. It counts, so that the report need not read the corpus.
+    """Count documents and bytes by source and step, so that the report need not read the corpus. The last
+    step of every build.
 
-    `steps` are the names of all configured steps, in order; `columns` are those to summarise, see
-    `pipelines.planning.plan.summary_columns`. `moments`: also sum powers of the lengths, from which estimates have their
-    intervals if a source is read in part.
+    `steps` are the names of all configured steps, in order. `columns` are the columns to summarise; see
+    `pipelines.planning.plan.summary_columns`. With `moments`, sums of powers of the lengths are computed as
+    well. They give the confidence intervals of estimates from a source that is read in part.
     """
 
     steps: tuple[str, ...]
@@ -54,12 +56,15 @@ class Funnel(CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Count, and return the facts: `rows`, one per source and step that removes text; `distributions` and
-        `values` by source; `samples`; `splits`, if a source has a given split; and `moments`, if they are wanted: by source
-        and step, and for `read`, the sums over documents of the squared bytes that arrive, that are left, and that go, and of
-        the cubed bytes that are left.
+        `values` by source; `samples`; `splits`, if a source has a given split; and `files`, the record of
+        SAMPLE.
 
-        Files: SAMPLE, the columns of SAMPLE_ROWS documents of each source, those with the lowest hash of
-        their id.
+        With `moments`, the facts also have `moments` by source and step, and for `read`. Each entry is a list
+        of four sums over documents: of the squared bytes that arrive, that remain, and that are removed, and
+        of the cubed bytes that remain.
+
+        Writes SAMPLE: the columns of SAMPLE_ROWS documents of each source, those with the lowest hashes of
+        their ids.
         """
         facts, sample = self.count(parts, cluster)
         # As a unit, so that a build which `forget` overtook removes what it has written.
@@ -67,7 +72,7 @@ class Funnel(CorpusStage):
         return {"files": [asdict(record) for record in receipt.files], **facts}
 
     def count(self, parts: Sequence[Part], cluster: Cluster) -> tuple[dict[str, Any], pa.Table]:
-        """Return the facts of `run` without its files, and the sample."""
+        """Return the facts of `run` without `files`, and the table to write as SAMPLE."""
         tasks = [_CountTask(part, self.columns) for part in parts]
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         summaries: dict[str, Summary] = {part.source: Summary() for part in parts}
@@ -126,8 +131,8 @@ def _add_rows(rows: dict[tuple[str, str], dict[str, Any]], source: str, counts: 
 
 
 def _values(summary: Summary) -> dict[str, Any]:
-    """Return a list of [value, all, kept] for each column, the most frequent first; null if there are too
-    many values.
+    """Return a list of [value, all documents, kept documents] for each column, the most frequent value first;
+    null if there are too many values.
     """
     listed: dict[str, Any] = {}
     for name, table in sorted(summary.values.items()):
@@ -137,8 +142,8 @@ def _values(summary: Summary) -> dict[str, Any]:
 
 
 def _samples(source: str, summary: Summary, order: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the sampled documents: kept ones first, then dropped ones by step and rule. `step` and `rule`
-    are null for kept ones.
+    """Return the sampled documents of a source: first the kept ones, then the dropped ones by step and rule.
+    `step` and `rule` are null for kept documents.
     """
     groups = sorted(summary.samples, key=lambda group: (order.get(group[0], -1), group))
     return [
@@ -149,7 +154,7 @@ def _samples(source: str, summary: Summary, order: dict[str, int]) -> list[dict[
 
 
 def sample_of(funnel: StepManifest) -> FileRecord:
-    """Return the record of the sample, the only file of a funnel."""
+    """Return the record of SAMPLE, the only file of a funnel."""
     return funnel.files[0]
 
 
@@ -160,8 +165,10 @@ class _CountTask:
 
 
 def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table, dict[str, list[int]]]:
-    """Return (per step that removes documents or bytes, in order: input, output, drops by rule; the summary;
-    the sample; the sums of powers of the lengths).
+    """Return the counts of a part, its summary, its rows in SAMPLE, and its moments by step.
+
+    The counts have one entry per step that removes documents or bytes, in order: the documents and bytes that
+    arrive, those that remain, and the documents dropped by each rule.
     """
     part = task.part
     documents = part.table(("id", "text"))
@@ -202,16 +209,18 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
 
 
 def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
-    """Return the sums of the squares of the lengths of documents, int64 [n], before a step, after it, and of what it takes
-    away, and of the cubes of those after it. Parts hold less than 2 GiB of text, so that no sum of squares exceeds 2^62.
+    """Return the moments of a step from the lengths of documents before and after it, int64 [n]: the sums of
+    the squared lengths before the step, of the squared lengths after it, of the squared bytes that it
+    removes, and of the cubed lengths after it. A part holds less than 2 GiB of text, so no sum of squares
+    exceeds 2^62.
     """
     squares = [int(np.dot(lengths, lengths)) for lengths in (arrived, left, arrived - left)]
     return [*squares, int(math.fsum((left.astype(float) ** 3).tolist()))]  # the same in any order
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """Return the rule of the step whose edits emptied each document, even if another step dropped it first;
-    null if text is left.
+    """Return the rule of the step whose edits emptied each document, even if another step dropped the
+    document first; null if text remains.
     """
     emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:
@@ -223,11 +232,11 @@ def emptied_by(part: Part) -> pa.Array:
 
 
 def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
-    """Return the columns of SAMPLE: the document's location, the step and rule that dropped it, its bytes,
-    and the measured columns.
+    """Return the schema of SAMPLE: the document's location, the step and rule that dropped it, its bytes, and
+    the measured columns.
 
-    `emptied` is the rule of the step whose edits emptied it, even if an earlier step dropped it; `markup` is
-    true if the stored text holds HTML.
+    `emptied` is the rule of the step whose edits emptied the document, even if an earlier step dropped it.
+    `markup` is true if the stored text contains HTML.
     """
     measured = [
         (name, pa.string() if pa.types.is_dictionary(kind := types.field(name).type) else kind) for name in columns
@@ -240,7 +249,9 @@ def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
 
 
 def _lowest(documents: pa.Table, hashes: np.ndarray) -> pa.Table:
-    """Return `hash`, `id`, `text` and `row` of the documents of a part with the lowest hashes."""
+    """Return `hash`, `id`, `text` and `row` of the SAMPLE_ROWS documents of a part that have the lowest
+    hashes.
+    """
     rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
     sampled = documents.take(pa.array(rows)).combine_chunks()
     return sampled.append_column("row", pa.array(rows)).append_column("hash", pa.array(hashes[rows]))
@@ -253,7 +264,7 @@ def _sample_columns(
     columns: Sequence[str],
     groups: dict[tuple[str, str], np.ndarray],
 ) -> pa.Table:
-    """Return the rows of a part in SAMPLE; `sampled` is that of `_lowest`."""
+    """Return the rows of a part in SAMPLE. `sampled` is the result of `_lowest`."""
     rows = sampled["row"].to_numpy()
     dropped: list[tuple[str | None, str | None]] = [(None, None)] * len(rows)
     for (step, rule), mask in groups.items():
@@ -275,7 +286,7 @@ def _sample_columns(
 
 
 def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge the samples of several parts into one: the documents with the lowest hashes."""
+    """Merge samples into one, with the SAMPLE_ROWS documents that have the lowest hashes."""
     table = pa.concat_tables(tables)
     return table.take(
         pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")])[:SAMPLE_ROWS]
@@ -283,7 +294,9 @@ def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _dropped_by_rule(drop: pa.Array, alive: np.ndarray) -> dict[str, np.ndarray]:
-    """Return masks of the documents, among those alive, that a step drops, by rule."""
+    """Return, for each rule of a step, a mask of the documents that the rule drops. Documents that an earlier
+    step dropped are not in any mask.
+    """
     rules = drop.filter(pa.array(alive)).unique().drop_null().to_pylist()
     named = {rule: pc.fill_null(pc.equal(drop, rule), False) for rule in sorted(rules)}
     return {rule: alive & mask.to_numpy(zero_copy_only=False) for rule, mask in named.items()}

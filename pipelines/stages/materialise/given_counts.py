@@ -1,4 +1,4 @@
-"""Count the documents of each given split, and those of them that are kept."""
+"""Count the documents of each given split, and how many of them are kept."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,13 @@ from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import Cluster, gather
 
 SplitCounts = dict[str, dict[str, dict[str, int]]]
-"""By source and split: `documents`, all that were read, and `kept`."""
+"""Counts by source and split: `documents`, which is all that were read, and `kept`."""
 
 
 def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
-    """Count the documents of the sources with a given split; empty if no source has one."""
+    """Return the counts of each split that has documents, for the sources with a given split; empty if no
+    source has one.
+    """
     given = [part for part in parts if part.given is not None]
     counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []
     totals: SplitCounts = {}
@@ -29,8 +31,8 @@ def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> Sp
 
 
 def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> None:
-    """Raise UserError if a held-out split that a source promises has no documents, or none that is kept. The
-    message begins with `step`.
+    """Raise UserError if a held-out split that a source promises has no documents, or if all of its documents
+    were dropped. The message begins with `step`.
     """
     totals = count_given_splits(parts, cluster, step)
     for part in parts:
@@ -48,7 +50,7 @@ def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) ->
 
 
 def count_part_splits(part: Part) -> dict[str, tuple[int, int]]:
-    """Return (documents, kept documents) of each split of a part with a given split."""
+    """Return (documents, kept documents) of each split, for a part of a source with a given split."""
     labels = part.splits()
     assert labels is not None
     numbers = pc.index_in(labels, value_set=pa.array(SPLITS)).to_numpy()

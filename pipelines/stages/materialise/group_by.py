@@ -1,7 +1,8 @@
-"""Domains: the groups into which `shards` splits the documents of a source, by columns that earlier steps wrote.
+"""Domains: the groups into which `shards` divides the documents of a source, by columns that earlier steps
+wrote.
 
-A group is named by its levels, one for each column, joined with `:`. Names are percent-encoded as in RFC 3986, so
-that a name never holds a `:` from the data and is a valid file name.
+The name of a group joins its levels, one for each column, with `:`. Levels are percent-encoded as in RFC
+3986, so a name has no `:` from the data, and each level is a valid directory name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,26 +27,28 @@ _LONGEST = 64  # characters of a level, which is a directory's name
 _MAX_QUANTILES = 100
 NULL, EMPTY = "null", "empty"  # the levels of a missing value and of an empty text
 Bounds = Mapping[str, Mapping[str, tuple[float, ...]]]
-"""The lowest value of each quantile but the first, ascending, by column and source."""
+"""The bounds of the quantiles by column and source, ascending: the lowest value of each quantile except the
+first.
+"""
 
 
 @dataclass(frozen=True)
 class GroupBy:
-    """`{column: COLUMN, quantiles: 5}`: groups q1 (lowest) to q5, each with a fifth of the kept documents of
-    a source.
+    """A column of `group_by`. `{column: COLUMN, quantiles: 5}` makes the groups q1 (lowest) to q5, each with
+    a fifth of the kept documents of a source.
 
-    Bounds are exact and equal those of `filter` rules: q5 holds what `at_least_quantile: 0.8, per: source`
-    keeps. Equal values share a group, so groups of a column with few values differ in size. With 10 or more
-    quantiles, names have leading zeros (q01).
+    Bounds are exact and equal those of `filter` rules: q5 holds the documents that `at_least_quantile: 0.8,
+    per: source` keeps. Equal values share a group, so the groups of a column with few values differ in size.
+    With 10 or more quantiles, names have leading zeros (q01).
     """
 
     column: str
     """A column that an earlier step writes."""
     quantiles: int | None = None
-    """Number of groups, 2 to 100, for a column of numbers; without it, every value is a group."""
+    """Number of groups, 2 to 100, for a column of numbers. Without it, every distinct value is a group."""
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that the column can be used for grouping, and that the number of quantiles is in range."""
         if self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected a column that a step writes: record_fields writes fields of "
@@ -55,12 +58,12 @@ class GroupBy:
             raise ValueError(f"quantiles: got {self.quantiles}, expected 2 to {_MAX_QUANTILES}")
 
     def requests(self) -> tuple[Quantile, ...]:
-        """Return the quantiles that are the bounds of the groups, ascending."""
+        """Return the quantiles to compute as bounds of the groups, ascending; empty without `quantiles`."""
         count = self.quantiles or 1
         return tuple(Quantile(self.column, "at_least", number / count, "source") for number in range(1, count))
 
     def check_type(self, kind: pa.DataType) -> None:
-        """Raise ConfigError if values of this type cannot be grouped in this way."""
+        """Raise ConfigError if a column of this type cannot be grouped as configured."""
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if self.quantiles is not None and not number:
@@ -73,7 +76,7 @@ class GroupBy:
             )
 
     def names(self, column: pa.ChunkedArray, bounds: Sequence[float]) -> pa.Array:
-        """Return the level of each value, string [n]; `bounds` are those of the quantiles."""
+        """Return the level of each value, string [n]. `bounds` are the bounds of the quantiles in the source."""
         values = values_of(column)
         if self.quantiles is None:
             encoded = values.dictionary_encode()
@@ -110,12 +113,14 @@ class DomainGroups:
     bounds: Bounds
 
     def levels(self, part: Part) -> tuple[GroupBy, ...]:
-        """Return the columns that a step wrote for the part's source. The others do not split the source."""
+        """Return the columns of `group_by` that exist for the part's source. Columns that no step wrote for
+        it do not divide the source.
+        """
         return tuple(each for each in self.columns if part.has(each.column))
 
     def assign(self, docs: pa.Table, part: Part) -> pa.Array:
-        """Return the group of each document, string [n]: "" if no column splits the source. `docs` are documents of the
-        part's source, with the columns of `group_by`.
+        """Return the group of each document, string [n], or "" if no column divides the source. `docs` are
+        documents of the part's source, with the columns of `group_by`.
         """
         names = [
             each.names(docs[each.column], self.bounds.get(each.column, {}).get(part.source, ()))
@@ -124,7 +129,9 @@ class DomainGroups:
         return pc.binary_join_element_wise(*names, LEVEL) if names else pa.array([""] * docs.num_rows, pa.string())
 
     def facts(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """Return the facts of the step: by source, the columns that split it, with the bounds of their quantiles."""
+        """Return the facts of the step: for each source, the columns that divide it, with the bounds of their
+        quantiles.
+        """
         first = {part.source: part for part in parts}
         return {
             source: [
@@ -137,7 +144,9 @@ class DomainGroups:
 
 
 def bounds_of(columns: Sequence[GroupBy], thresholds: Sequence[Mapping[str, Any]]) -> Bounds:
-    """Return the bounds of each column, given the `thresholds` of a `quantiles` step for all their requests."""
+    """Return the bounds of each column. `thresholds` are the facts of a `quantiles` step that computed the
+    requests of all columns.
+    """
     groups = {(entry["signal"], entry["quantile"]): entry["groups"] for entry in thresholds}
     bounds: dict[str, dict[str, tuple[float, ...]]] = {}
     for request in (request for each in columns for request in each.requests()):
@@ -173,7 +182,9 @@ def refuse_many_groups(grouping: DomainGroups, parts: Sequence[Part], cluster: C
 
 
 def find_groups(task: _CountTask) -> list[str]:
-    """Return the groups of the kept documents of a part in order of their names, at most one more than allowed."""
+    """Return the names of the groups of the kept documents of a part, sorted, but at most MAX_GROUPS + 1 of
+    them.
+    """
     columns = dict.fromkeys([DROP, *(each.column for each in task.grouping.levels(task.part))])
     table = task.part.table(columns)
     kept = table.filter(pc.is_null(table[DROP])).combine_chunks()

@@ -1,9 +1,9 @@
 """Tokenizer training on a sample of the kept text.
 
-Whole documents are chosen by the hash of their id, so the sample depends on neither parts nor workers.
-Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) and BPE with an end-of-word mark give the same file
-for the same sample. WordPiece and Unigram give a different one at every training, so everything derived from
-such a file depends on its checksum.
+Whole documents are chosen by the hash of their id, so the sample does not depend on the division into parts
+or on the number of workers. Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) and BPE with an
+end-of-word mark always give the same file for the same sample. WordPiece and Unigram give a different file
+each time they are trained, so everything derived from such a file depends on its checksum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +34,8 @@ _DEFAULT_VOCABULARY = 32768
 
 
 class SampleCell(NamedTuple):
-    """The documents of a source in one group: the source itself, or a language ("" for documents without
-    one).
+    """The documents of one source that belong to one group. The group is the source itself, or a language (""
+    for documents without a language).
     """
 
     group: str
@@ -44,30 +44,34 @@ class SampleCell(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnTokenizer(CorpusStage):
-    """Train a tokenizer. Its file is `tokenizer.json` in the step's directory, or in a subdirectory named
-    after its content (wordpiece, unigram). Ids 0 to 127 are reserved in every kind.
+    """Train a tokenizer. Its file is `tokenizer.json` in the step's directory, or, for wordpiece and unigram,
+    in a subdirectory named after a hash of the file. Ids 0 to 127 are reserved in every kind.
 
     The sample is `sample_bytes` of text, without the documents of given validation and test splits. Each
-    source fills a part of it in proportion to its `tokenizer_share`, regardless of its size. With a
-    `temperature` T, the proportion is its `tokenizer_share` times its kept bytes to the power 1/T: 1 for the
-    natural proportions, more to favour small sources.
-    Published: T = 3.33 (exponent 0.3) in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021,
-    section 3.2), 2 for the BPE of XLM (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual
-    BERT. With `per: language`, the groups are the languages of the step `language` over all sources, within
-    which sources keep their shares; documents without a language are a separate group. If a group has too
-    little text, the others fill the gap.
+    source fills a share of the sample in proportion to its `tokenizer_share`, regardless of its size. With a
+    `temperature` T, the proportion is its `tokenizer_share` times its kept bytes to the power 1/T. T = 1
+    gives the natural proportions; a larger T favours small sources. Published values: T = 3.33 (exponent 0.3)
+    in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021, section 3.2), 2 for the BPE of XLM
+    (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual BERT.
+
+    With `per: language`, the groups are the languages that the step `language` found, across all sources.
+    Sources keep their shares within a language, and documents without a language are a separate group. If a
+    group has too little text, the others fill the gap.
 
     WordPiece and Unigram training is not reproducible: the file is published once, and the steps that read it
-    depend on its checksum. If it is lost, another one is trained, and everything derived from the lost one is
-    built again.
+    depend on its checksum. If the file is lost, a new tokenizer is trained, and everything derived from the
+    lost file is built again.
     """
 
     kind: Literal["byte_bpe", "bpe", "wordpiece", "unigram", "bytes", "characters"] = "byte_bpe"
-    """byte_bpe: over bytes, with Llama 3's pre-tokenizer. bpe: over the characters of words with an end-of-word mark (GPT).
-    wordpiece: BERT's. unigram: T5's, as in SentencePiece. bytes: no vocabulary (ByT5), nothing is trained. characters: the
-    characters of the sample, each a token."""
+    """byte_bpe: over bytes, with Llama 3's pre-tokenizer. bpe: over the characters of words, with an
+    end-of-word mark (GPT). wordpiece: as in BERT. unigram: as in T5 and SentencePiece. bytes: no vocabulary
+    (ByT5), so nothing is trained. characters: one token for each character of the sample.
+    """
     vocab_size: int = _DEFAULT_VOCABULARY
-    """Entries of the vocabulary, including the 128 reserved ones; `bytes` has 384, `characters` as many as the text."""
+    """Entries of the vocabulary, including the 128 reserved ones. `bytes` always has 384; for `characters`,
+    the text determines the number.
+    """
     lowercase: bool = False
     """Fold case before learning and encoding (bpe, unigram); wordpiece also strips accents, as BERT uncased does."""
     coverage: float = 0.9995
@@ -75,7 +79,7 @@ class LearnTokenizer(CorpusStage):
     sample_bytes: int = 1 << 30
     """UTF-8 bytes of text to train on."""
     temperature: float | None = None
-    """The T described above; if not given, sizes do not affect the shares."""
+    """The T described above. Without it, sizes do not affect the shares."""
     per: Literal["source", "language"] = "source"
     """The groups that share the sample."""
     seed: int = 0
@@ -83,15 +87,17 @@ class LearnTokenizer(CorpusStage):
     unknown: Literal["unk", "error"] = field(default="unk", metadata=ADDED)
     """What happens to a character outside a vocabulary of `characters`: it becomes `<unk>`, or encoding stops."""
     grow: str | None = field(default=None, metadata=ADDED)
-    """Path of a byte-level BPE, a tokenizer.json or its directory, whose tokens keep their ids. Tokens of the sample are added
-    up to `vocab_size`, after the reserved ones that it lacks, so a text is encoded as before with some tokens joined. A model
-    of that tokenizer continues with `init.vocabulary=transfer`."""
+    """Path of a byte-level BPE tokenizer to extend, a tokenizer.json or its directory. Its tokens keep their
+    ids. Reserved tokens that it lacks are added, then tokens learned from the sample, up to `vocab_size`. A
+    text is then encoded as before, except that some neighbouring tokens are merged. A model with the original
+    tokenizer can be trained further with `init.vocabulary=transfer`.
+    """
 
     version: ClassVar[int] = 2
     paths: ClassVar[tuple[str, ...]] = ("grow",)
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that the values are in range and fit the kind of tokenizer."""
         if self.grow is not None and self.kind != "byte_bpe":
             raise ValueError(f"grow: got {self.grow!r}, but only byte_bpe grows; remove kind")
         minimum = 384 if self.kind == "byte_bpe" else 129
@@ -119,7 +125,7 @@ class LearnTokenizer(CorpusStage):
 
     @property
     def reproducible(self) -> bool:
-        """Whether the same documents give the same file."""
+        """Whether training on the same documents always gives the same file."""
         return self.kind not in ("wordpiece", "unigram")
 
     def reads(self) -> tuple[Input, ...]:
@@ -132,13 +138,15 @@ class LearnTokenizer(CorpusStage):
         return (EDITED_TEXT, Drop(), TokenizerShares(), GivenSplits(), *language)
 
     def notice(self) -> str:
-        """Warn about kinds that are slow to train."""
+        """Return a warning if the kind is slow to train; empty otherwise."""
         from tokenizer.kinds.train import NOTICES
 
         return NOTICES.get(self.kind, "")
 
     def depends(self) -> dict[str, str]:
-        """Return the training library, and the checksum of the tokenizer to grow."""
+        """Return the version of the training library, and the checksum of the tokenizer to grow if `grow` is
+        given.
+        """
         versions = library_versions("tokenizers")
         if self.grow is not None:
             versions["grow"] = self._base_checksum
@@ -152,7 +160,7 @@ class LearnTokenizer(CorpusStage):
 
     @cached_property
     def _base_checksum(self) -> str:
-        """The checksum of `base_file`, computed on first use, which is when the build is planned."""
+        """The checksum of `base_file`, computed on first use, when the build is planned."""
         if not self.base_file.is_file():
             raise UserError(f"learn_tokenizer: grow: no file {self.base_file}; give a tokenizer.json or its directory")
         return file_checksum(self.base_file)
@@ -171,7 +179,7 @@ class LearnTokenizer(CorpusStage):
     def _sample(
         self, parts: Sequence[Part], out: StepOutput, cluster: Cluster
     ) -> tuple[dict[SampleCell, int], list[FileRecord]]:
-        """Return the quota of each cell in bytes, and the files of the chosen documents."""
+        """Return the quota of each cell in bytes, and the files with the sampled texts."""
         measured = gather(
             cluster,
             measure_text,
@@ -196,10 +204,12 @@ class LearnTokenizer(CorpusStage):
 def weigh(
     kept: Mapping[SampleCell, int], shares: Mapping[str, float], temperature: float | None = None
 ) -> dict[SampleCell, float]:
-    """Return the weight of each cell, from its bytes of kept text and the share of its source.
+    """Return the weight of each cell. `kept` is the bytes of kept text of each cell, `shares` the tokenizer
+    share of each source.
 
-    A group of K bytes has the weight K ** (1 / temperature), divided among its cells by their bytes, each
-    times its share. Without a temperature, all groups with text weigh the same.
+    A group of K bytes has the weight K ** (1 / temperature), which is divided among its cells in proportion
+    to their bytes. Each cell's weight is then multiplied by the share of its source. Without a temperature,
+    all groups with text weigh the same.
     """
     totals: dict[str, int] = {}
     for cell, size in kept.items():
@@ -234,8 +244,8 @@ def allot(
 
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
-    """Return the size in UTF-8 bytes of the kept, edited text of a part by cell, without held-out
-    documents.
+    """Return the UTF-8 bytes of text in each cell of a part, after edits. Dropped and held-out documents do
+    not count.
     """
     part, per = task
     if per == "source":
@@ -248,7 +258,7 @@ def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
 
 
 def _trained_on(part: Part, table: pa.Table) -> np.ndarray:
-    """Whether each document is kept and in no given validation or test split, bool [rows]."""
+    """Return whether each document is kept and outside the given validation and test splits, bool [rows]."""
     kept: np.ndarray = pc.is_null(table[DROP]).to_numpy() & ~part.held_out()
     return kept
 
@@ -266,8 +276,9 @@ class _SampleTask:
 
 
 def is_sampled(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
-    """Return whether each document is sampled, bool [n]: whether a hash of its id and the seed (splitmix64)
-    is below `share`, one number for all documents or one per document.
+    """Return whether each document is sampled, bool [n]. A document is sampled if a hash of its id and the
+    seed (splitmix64), scaled to [0, 1), is below `share`, which is one number for all documents or one per
+    document.
     """
     integers = ids_as_integers(ids)
     key = (
@@ -281,7 +292,7 @@ def is_sampled(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarra
 
 
 def sample_documents(task: _SampleTask) -> FileRecord:
-    """Commit the sampled texts of a part."""
+    """Commit the sampled texts of a part, and return the record of their file."""
     source = task.part.source
     unit = f"sample-{source}-{task.part.index:05d}"
     receipt = task.out.receipt(unit)
@@ -301,7 +312,9 @@ def sample_documents(task: _SampleTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _TrainTask:
-    """Training on all samples; each iteration reads their texts again. `base` is the checksum of the tokenizer to grow."""
+    """The training task, an iterable of the texts of all samples, which are read again on each iteration.
+    `base` is the checksum of the tokenizer to grow.
+    """
 
     stage: LearnTokenizer
     out: StepOutput
@@ -315,7 +328,7 @@ class _TrainTask:
 
 
 def train_tokenizer(task: _TrainTask) -> FileRecord:
-    """Train on all samples and commit the file."""
+    """Train on all samples, commit the tokenizer file, and return its record."""
     receipt = task.out.receipt("tokenizer")
     if receipt is None:
         try:

@@ -1,5 +1,5 @@
-"""Dates and names in texts, found by the language model that `pii` also uses: the spans of salient span masking as in REALM
-(Guu et al., 2020, section 3.4), which takes names from a tagger.
+"""Find dates and names in texts with the language model that `pii` also uses. They are the spans of salient
+span masking as in REALM (Guu et al., 2020, section 3.4), which takes names from a tagger.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,17 +14,20 @@ ENTITIES: dict[SpanType, tuple[str, ...]] = {
     "dates": ("DATE_TIME",),
     "names": ("PERSON", "LOCATION", "NRP", "ORGANIZATION"),
 }
-"""The entities of each type. A time that names no date, such as "next week", is none (`name_finders.is_relative`)."""
+"""The entities of each span type. A time that names no date, such as "next week", does not count
+(`name_finders.is_relative`).
+"""
 
 
 def entities_of(types: Iterable[SpanType]) -> tuple[str, ...]:
-    """Return the entities of these types."""
+    """Return the entities of these span types."""
     return tuple(entity for kind in types for entity in ENTITIES[kind])
 
 
 def find_named_spans(text: pa.LargeStringArray, types: Collection[SpanType], finder: NameFinder) -> FoundSpans:
-    """Find the spans of these types in each text; `finder` finds their entities. Of finds that overlap, the one that begins
-    first is taken, of those that begin together the longest. Raises UserError if the model cannot be loaded.
+    """Find the spans of these types in each text, with a `finder` for their entities. If finds overlap, the
+    one that begins first is kept; if they begin together, the longest. Raises UserError if the model cannot
+    be loaded.
     """
     texts = text.to_pylist()
     numbers = {entity: SPAN_TYPES.index(kind) for kind in types for entity in ENTITIES[kind]}

@@ -1,4 +1,6 @@
-"""The optional columns of shards, `sentences`, `spans` and `target`: bytes of documents turned into their tokens."""
+"""The optional columns of shards, `sentences`, `spans` and `target`: positions in the bytes of a document,
+mapped to positions in its tokens.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class TokenColumns(NamedTuple):
-    """Tokens with their offsets by document, and the optional columns as (values, offsets), None if not wanted. Arrays as in
-    `pipelines.contracts.shard_set.Shard`.
+    """The tokens of documents with the offsets of each document, and the optional columns: `sentences` and
+    `spans` as (values, offsets), `targets` as one token position per document. A column that is not wanted is
+    None. The arrays have the form of `pipelines.contracts.shard_set.Shard`.
     """
 
     tokens: np.ndarray
@@ -28,15 +31,15 @@ class TokenColumns(NamedTuple):
 
 
 def without_borders(text: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Return texts without the marks of borders: a line feed stays between the two sides of a pair."""
+    """Return texts without border marks. A line feed remains between the two sides of a pair."""
     if not pc.any(pc.match_substring(text, TARGET_MARK)).as_py():
         return text
     return pc.replace_substring(text, TARGET_MARK, "")
 
 
 def sides_of(text: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Return the source and the target of each text, one after the other, without the border. Texts whose edits left no
-    border, and texts with several, are a source with an empty target.
+    """Return the source and the target of each text as two consecutive texts, without the border. A text with
+    no border (because edits removed it) or with several borders becomes a source with an empty target.
     """
     sides: list[str] = []
     for each in text.to_pylist():
@@ -55,7 +58,10 @@ def encode_pairs(
     span_types: Sequence[SpanType],
     finder: "NameFinder | None" = None,
 ) -> TokenColumns:
-    """Encode both of the `sides_of` texts, each by itself, as one document, and return where its target begins."""
+    """Encode the two sides of each pair separately, and join their tokens into one document. `sides` is the
+    result of `sides_of`. `targets` is the token at which the target of each document begins, or -1 if a side
+    has no tokens.
+    """
     made = encode_with_columns(encoder, sides, sentences, span_types, finder)
     sizes = np.diff(made.offsets).reshape(-1, 2)
     targets = np.where(sizes.all(axis=1), sizes[:, 0], -1).astype(np.int32)
@@ -83,8 +89,9 @@ def encode_with_columns(
     span_types: Sequence[SpanType],
     finder: "NameFinder | None" = None,
 ) -> TokenColumns:
-    """Encode texts, and find the tokens at which their sentences begin, and those of their spans of `span_types`: by the
-    language model of `finder`, or without one by patterns.
+    """Encode texts. With `sentences`, also find the tokens at which sentences begin; with `span_types`, the
+    tokens of the spans of these types. Spans are found by the language model of `finder`, or by patterns if
+    `finder` is None.
     """
     if not sentences and not span_types:
         return TokenColumns(*encoder.encode(text), None, None)
@@ -124,10 +131,11 @@ def encode_with_columns(
 
 
 def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (the distinct sentence starts that fall on a token of their document, their offsets).
+    """Return the token positions at which sentences begin, and their offsets by document. Repeated positions
+    and positions after the last token are removed.
 
-    A sentence without tokens of its own starts after the last token, or at the same token as the sentence
-    before or after it.
+    A sentence that has no token to itself begins after the last token, or at the same token as an adjacent
+    sentence.
     """
     document = np.repeat(np.arange(len(sizes)), np.diff(offsets))
     again = np.zeros(len(begins), bool)
@@ -139,11 +147,12 @@ def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) ->
 def _token_spans(
     first: np.ndarray, last: np.ndarray, following: np.ndarray, types: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (spans as [spans, 3]: first token, the one after the last, type; their offsets). `first`, `last` and `following`
-    are the tokens of the first character of each span, of its last one, and of the character after it.
+    """Return the spans as token ranges, [spans, 3] (first token, end of the range, type), and their offsets
+    by document. `first`, `last` and `following` are the tokens that hold the first character of each span,
+    its last character, and the character after it.
 
-    A span has all tokens that hold any of its characters. One without a token of its own, or whose first token belongs to
-    the span before it, is left out.
+    A span includes every token that holds any of its characters. A span is removed if it has no tokens, or if
+    its first token belongs to the previous span.
     """
     # A token may hold the last character and the one after it. A space that is a token of its own holds the first character
     # of its word, which may be the last one too, so `following` is needed to find the end of a span of one letter.

@@ -1,7 +1,8 @@
-"""The share of the held-out splits with a near-copy in training, measured by MinHash bands.
+"""Measure, by MinHash bands, the share of held-out documents that have a near-copy in the training split.
 
-A held-out document overlaps if it shares at least one band of 14 x 8 MinHash values with a training
-document: probability 0.57 at Jaccard 0.7, 0.92 at 0.8, 0.999 at 0.9. Needs the column of minhash_signatures.
+A held-out document overlaps if it shares at least one band with a training document. There are 14 bands of 8
+MinHash values, so the probability is 0.57 at Jaccard similarity 0.7, 0.92 at 0.8, 0.9996 at 0.9. Needs the
+column of minhash_signatures.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,9 @@ _BANDS, _ROWS = 14, 8
 
 
 def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-    """Return for each source the number of validation documents and of those with a near-copy in training,
-    and the same for test documents if there are any; or the reason why this was not measured.
+    """Return, for each source, the number of validation documents and how many of them have a near-copy in
+    training. If there are test documents, also return both numbers for them. If overlap cannot be measured,
+    return the reason.
     """
     if not all(part.has("minhash") for part in parts):
         return {"not_measured": "the column minhash is missing for some source; add minhash_signatures before shards"}
@@ -70,8 +72,9 @@ class _BandTask:
 
 
 def scatter_split_bands(task: _BandTask) -> FileRecord:
-    """Commit the band keys of a part's kept documents, with part and row for held-out ones (-1 for training). The part of
-    a test document is its number plus the number of parts.
+    """Commit the band keys of a part's kept documents. Each key of a held-out document comes with the part
+    number and the document's index among the kept documents with a signature; for training documents both are
+    -1. For a test document, the part number is increased by the number of parts.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -108,8 +111,8 @@ class _MatchTask:
 
 
 def match_bands(task: _MatchTask) -> list[tuple[int, int]]:
-    """Return (part, row) of the held-out documents that share a band with a training document, in one
-    partition.
+    """Return (part, index), as `scatter_split_bands` wrote them, of each held-out document that shares a band
+    with a training document in one partition of band keys.
     """
     table = task.files.gather_rows(task.partition)
     band, part, row = (table[name].to_numpy() for name in ("band", "part", "row"))

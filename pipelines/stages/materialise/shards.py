@@ -1,5 +1,5 @@
 """Write kept, edited text as token shards: one shard set per tokenizer, split into training, validation and,
-if a source has it, test. With `group_by`, each group of a source has shards of its own.
+if a source has it, test. With `group_by`, each group of a source has separate shards.
 
 docs/shard_format.md describes the files. Neighbouring parts of a source share a shard of up to `shard_bytes`
 of text.
@@ -50,23 +50,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shards(CorpusStage):
-    """Encode with one tokenizer; repeat the step under another `name` for another tokenizer.
+    """Encode the text with one tokenizer and write it as shards. To use another tokenizer as well, repeat the
+    step under another `name`.
 
-    A Hugging Face tokenizer is used unchanged. Readers know its special tokens by the reserved names of their
+    A Hugging Face tokenizer is used unchanged. Its special tokens are recorded by the reserved names of their
     roles: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`, `<|endoftext|>` is `<bos>` and `<eos>`.
     """
 
     tokenizer: str
-    """Name of a learn_tokenizer step; or the path of a `tokenizer.json` (ends in .json), or of a directory with one (has a
-    slash)."""
+    """Name of a learn_tokenizer step; or the path of a `tokenizer.json` (ends in .json), or of a directory
+    that contains one (has a slash).
+    """
     add_reserved: tuple[str, ...] = ()
     """For a tokenizer given by path: reserved tokens to add after its vocabulary if it lacks them. List the objectives that
     will use it (`masked`, `fill_in_the_middle`, ...), single tokens (`<mask>`), or `all`. The encoding of text does not
     change."""
     split_by: Literal["cluster", "content", "file", "host"] = "cluster"
-    """The unit that is never split between training and validation: duplicate clusters (documents outside one
-    by content), documents with equal texts, files (an archive member is a file), or hosts of URLs. Not for
-    sources with a given `split`.
+    """The unit that is never split between training and validation: duplicate clusters (a document outside
+    any cluster is grouped by its content), documents with equal texts, files (an archive member is a file),
+    or hosts of URLs. Not for sources with a given `split`.
     """
     validation_share: float = 0.005
     """Share of the `split_by` groups that are held out for validation. Not for sources with a given `split`."""
@@ -82,21 +84,27 @@ class Shards(CorpusStage):
     """Columns that split each source into domains, such as `[language, {column: fineweb_edu, quantiles: 5}]`: the domain
     `web:en:q5` holds the English documents among the best fifth of `web`. See docs/domains.md."""
     spans: tuple[SpanType, ...] = field(default=(), metadata=ADDED)
-    """Write the column `spans`: the tokens of the `dates` and `names` of a document, for the objective `salient_spans`. They are
-    found by patterns for English (`pipelines.kernels.text.dates_and_names`), or by `ner_model`."""
+    """Write the column `spans`: the tokens of the `dates` and `names` of a document, for the objective
+    `salient_spans`. They are found by patterns for English (`pipelines.kernels.text.dates_and_names`), or by
+    `ner_model` if it is given.
+    """
     ner_model: str = field(default="", metadata=ADDED)
-    """The language model that finds `spans`, given as for `pii`: an installed spaCy model by name, or the path of a directory
-    of spaCy or of a token classifier of Hugging Face. Its speed is that of `pii` with it (docs/benchmarks.md)."""
+    """The language model that finds `spans`, given as for `pii`: the name of an installed spaCy model, or the
+    path of a directory with a spaCy model or a Hugging Face token classifier. It is as slow as for `pii`
+    (docs/benchmarks.md).
+    """
     target: bool = field(default=False, metadata=ADDED)
-    """Write the column `target`: the token at which the target of a document begins, of sources that name one
-    (`text: {fields: [en], target: de}`), for the objectives `translation_lm` and `multitask`; -1 for documents without two
-    sides. Both sides are encoded by themselves, with nothing between them. Without the column a line feed is."""
+    """Write the column `target`, for the objectives `translation_lm` and `multitask`: the token at which the
+    target of a document begins, for sources that name a target (`text: {fields: [en], target: de}`); -1 for
+    documents without two sides. The two sides are encoded separately, with nothing between them. Without this
+    column, a line feed separates them.
+    """
 
     version: ClassVar[int] = 2
     makes_shards: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that the values are in range and fit together."""
         if not 0 <= self.validation_share < 1:
             raise ValueError(f"validation_share: got {self.validation_share}, expected 0 or more and less than 1")
         if self.add_reserved and not self.is_path:
@@ -140,7 +148,7 @@ class Shards(CorpusStage):
 
     @property
     def groups(self) -> tuple[GroupBy, ...]:
-        """The entries of `group_by`; a text is short for its column."""
+        """The entries of `group_by`. A string is short for the column of that name."""
         return tuple(GroupBy(each) if isinstance(each, str) else each for each in self.group_by)
 
     @property
@@ -154,7 +162,7 @@ class Shards(CorpusStage):
         return path if path.suffix == ".json" else path / "tokenizer.json"
 
     def reads(self) -> tuple[Input, ...]:
-        """Return kept text, the tokenizer's files and the columns of the split."""
+        """Return the kept text, the tokenizer's files, and the columns of the splits and of `group_by`."""
         tokenizer = () if self.is_path else (StepFiles(self.tokenizer),)
         optional = {
             "cluster": ("minhash_cluster", "exact_cluster", "text_hash"),
@@ -166,18 +174,18 @@ class Shards(CorpusStage):
         return (EDITED_TEXT, Drop(), GivenSplits(), *written, *url, *groups, *tokenizer)
 
     def derived_steps(self) -> Mapping[str, CorpusStage]:
-        """Return the step that computes the bounds of quantiles of `group_by`, if there are any."""
+        """Return the step that computes the quantile bounds of `group_by`, if it has quantiles."""
         requests = [request for each in self.groups for request in each.requests()]
         return {"quantiles": Quantiles(tuple(requests))} if requests else {}
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a column of `group_by` whose values have no groups."""
+        """Raise ConfigError for a column of `group_by` whose type cannot be grouped."""
         for each in self.groups:
             each.check_type(types.field(each.column).type)
 
     def depends(self) -> dict[str, str]:
-        """Return the encoder, the version of the patterns of spans or of the language model, and the checksum of a tokenizer
-        given as a file.
+        """Return the versions of the encoder libraries, the version of the span patterns or of the language
+        model, and the checksum of a tokenizer given as a file.
         """
         versions = library_versions("tokenizers", "gigatoken")
         if self.ner_model:
@@ -191,11 +199,13 @@ class Shards(CorpusStage):
         return versions
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the spaCy model, if it is given by name."""
+        """Return the library of the spaCy model, if the model is given by name."""
         return model_library(self.ner_model)
 
     def notice(self) -> str:
-        """Return a warning that a language model is slow; empty if there is none."""
+        """Return a warning that the language model is slow, or an empty string if there is nothing to warn
+        about.
+        """
         return model_notice(self.ner_model, "without it, patterns find the spans of English")
 
     @cached_property
@@ -205,12 +215,12 @@ class Shards(CorpusStage):
 
     @cached_property
     def _model_versions(self) -> dict[str, str]:
-        """The versions of the language model, computed on first use, which is when the build is planned."""
+        """The versions of the language model, computed on first use, when the build is planned."""
         return model_versions(self.ner_model)
 
     @cached_property
     def _checksum(self) -> str:
-        """The checksum of a tokenizer given as a file, computed on first use, which is when the build is planned."""
+        """The checksum of a tokenizer given as a file, computed on first use, when the build is planned."""
         if not self._file.is_file():
             raise UserError(
                 f"shards: tokenizer: no file {self._file}; transformers' AutoTokenizer.from_pretrained(DIR)."
@@ -219,7 +229,9 @@ class Shards(CorpusStage):
         return file_checksum(self._file)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Check the encoders against each other, encode, measure the overlap of the splits."""
+        """Compare the two encoder libraries on some documents, encode all kept documents, and measure the
+        overlap of the splits.
+        """
         refuse_missing_splits(parts, cluster, out.name)
         grouping = self._grouping(out)
         if self.group_by:
@@ -302,8 +314,8 @@ class Shards(CorpusStage):
 
 
 def _load_encoder(out: StepOutput, tokenizer: FileRecord) -> "Encoder":
-    """Load the tokenizer of a build, whose path is relative to the output root, once per process. Raises ValueError
-    if it is broken.
+    """Load the tokenizer of a build, cached in each process. The path of its record is relative to the output
+    root. Raises ValueError if the tokenizer is broken.
     """
     return _encoder_at(lent(out.root.verify(tokenizer)), tokenizer.xxh3_128)
 
@@ -316,8 +328,8 @@ def _encoder_at(path: str, checksum: str) -> "Encoder":
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
-    """Group neighbouring parts of a source whose kept text fits into one shard. Groups are numbered per
-    source.
+    """Group neighbouring parts of a source whose kept text fits into one shard. Groups are numbered within
+    each source.
     """
     groups: list[list[Part]] = []
     filled = 0
@@ -346,8 +358,9 @@ class _MeasureTask:
 
 
 def measure_kept(task: _MeasureTask) -> tuple[int, int]:
-    """Return the UTF-8 bytes of the kept, edited text of a part, and how many of its first documents were encoded with
-    both libraries. Raises UserError, which names the document, if they differ.
+    """Return the UTF-8 bytes of the kept, edited text of a part, and how many of its first documents were
+    encoded with both libraries. Raises UserError, which names the document, if the libraries give different
+    tokens.
     """
     if not task.documents:
         return task.part.kept_text_bytes(), 0
@@ -378,12 +391,14 @@ class _EncodeTask:
 
     @property
     def unit(self) -> str:
-        """Name of the unit of work: source and shard number."""
+        """The name of the unit of work: source and shard number."""
         return f"{self.source}-{self.number:05d}"
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Commit a shard for each domain and split of neighbouring parts; one without documents has no file."""
+    """Commit a shard for each group and split of neighbouring parts that has documents, and return the
+    receipt.
+    """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         grouped = (each.column for each in task.grouping.levels(task.parts[0]))
@@ -412,8 +427,9 @@ def encode_documents(task: _EncodeTask) -> Receipt:
 
 
 def _shares(groups: pa.Array, splits: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield each group and split that has documents, in order of names and of SPLITS, with its mask, bool [n]. `groups`
-    are names, `splits` indices into SPLITS, one for each document.
+    """Yield each group and split that has documents, with a mask of its documents, bool [n]. Groups are
+    sorted by name, and splits are in the order of SPLITS. `groups` has the name of each document's group,
+    `splits` the index of its split in SPLITS.
     """
     encoded = groups.dictionary_encode()
     names = encoded.dictionary.to_pylist()
@@ -429,7 +445,9 @@ def _facts(task: _EncodeTask, group: str, split: str) -> dict[str, str]:
 
 
 def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[Content, dict[str, int]]:
-    """Return the content of one shard, and its counts of documents, tokens and text bytes."""
+    """Return the content of one shard, and its counts: documents, tokens, text bytes and, with `target`,
+    pairs.
+    """
     encoder = _load_encoder(task.out, task.tokenizer)
     made, n_bytes = _encoded(encoder, docs["edited_text"].chunk(0), task.stage)
     facts = {**_facts(task, group, split), "tokenizer": encoder.kind}
@@ -442,7 +460,9 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[C
 
 
 def _encoded(encoder: "Encoder", text: pa.LargeStringArray, stage: Shards) -> tuple[TokenColumns, np.ndarray]:
-    """Return the tokens of texts with the columns of the stage, and the bytes that were encoded of each text."""
+    """Return the tokens of texts with the optional columns of the stage, and the number of bytes of each text
+    that were encoded.
+    """
     if stage.target:
         sides = sides_of(text)
         n_bytes = pc.binary_length(sides).to_numpy().reshape(-1, 2).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The split of each document: the given split of its source if there is one. Otherwise, whole groups of
+"""Assign each document to a split: the given split of its source if it has one. Otherwise, whole groups of
 near-copies, equal texts, files or hosts are held out for validation, chosen by hash.
 """
 
@@ -18,15 +18,18 @@ from pipelines.contracts.reads import EDITED_TEXT, Column, TableInput
 
 @dataclass(frozen=True)
 class ValidationSplit:
-    """The split of a `shards` step: the fields `split_by`, `validation_share` and `seed` of its YAML."""
+    """The split settings of a `shards` step: the fields `split_by`, `validation_share` and `seed` of its
+    YAML.
+    """
 
     split_by: str
     validation_share: float
     seed: int
 
     def assign(self, docs: pa.Table, given: pa.Array | None) -> np.ndarray:
-        """Return each document's split as an index into SPLITS, int8 [n]. It is the split in `given`; if
-        `given` is None, it is 1 (validation) if the hash of the `split_by` group is below the share, else 0.
+        """Return each document's split as an index into SPLITS, int8 [n]. If `given` has the names of given
+        splits, they decide. Otherwise the split is 1 (validation) if the hash of the document's `split_by`
+        group is below the share, else 0.
         """
         if given is None:
             return self._drawn(docs).astype(np.int8)
@@ -41,7 +44,9 @@ class ValidationSplit:
         return hashes / 2.0**64 < self.validation_share
 
     def columns(self, part: Part) -> tuple[TableInput, ...]:
-        """Return the columns of a part that `assign` uses: the text only if no step hashed it."""
+        """Return the columns of a part that `assign` uses. The text itself is read only if no step has hashed
+        it.
+        """
         if part.given is not None or not self.validation_share:
             return ()
         if self.split_by in ("file", "host"):
@@ -52,7 +57,9 @@ class ValidationSplit:
 
 
 def _group_keys(split_by: str, docs: pa.Table) -> list[bytes]:
-    """Return the group of each document as bytes."""
+    """Return the key of each document's `split_by` group. A document outside any cluster is grouped by
+    content, a document without a host by file.
+    """
     if split_by == "file":
         return [int(key).to_bytes(8, "big") for key in ids_as_integers(docs["id"].combine_chunks())["key"]]
     if split_by == "host":
@@ -70,7 +77,7 @@ def _group_keys(split_by: str, docs: pa.Table) -> list[bytes]:
 
 
 def _host(url: str | None) -> str | None:
-    """Return the host of a URL in lower case; None if it has none or the URL is malformed."""
+    """Return the host of a URL in lower case, or None if the URL is missing, malformed or has no host."""
     try:
         return urlsplit(url or "").hostname
     except ValueError:

@@ -5,7 +5,8 @@ punctuation, and ignore those in more than 10 training documents, "as inspection
 these to be common cultural phrases, legal boilerplate, or similar content that we likely do want the model to
 learn".
 
-Text is read once: the hits of each part are stored until the n-grams of all parts are counted, then scored.
+Text is read only once: the hits of each part are stored, the n-grams are counted over all parts, and then the
+stored hits are scored.
 """
 
 import functools
@@ -42,18 +43,19 @@ class Decontaminate(MeasuresText, CorpusStage):
 
     | column | unit | definition |
     |---|---|---|
-    | contamination_prompt | 1 | the highest share of a prompt's words that the document contains in n-grams of it; 0 for none |
+    | contamination_prompt | 1 | the highest share of a prompt's words that lie in n-grams found in the document; 0 for none |
     | contamination_answer | 1 | the same for answers |
     | contamination_items | items | number of items found |
-    | contamination | | the evidence: item, field, first and last byte + 1 in the text read, and share, for every occurrence |
+    | contamination | | the evidence: item, field, bytes [start, end) in the text read, and share of every occurrence |
 
     Words are those of segment.py in lower case. A text of fewer than `ngram` words is searched for as a
     whole; a text of fewer than `min_words` is not searched for. An n-gram in more than `common` documents, or
-    in more than `common` texts of the sets, is not evidence by itself. A text of several such n-grams still
-    counts if a document contains all of it, because popular items are copied often too. All documents are
-    counted, including dropped ones. Facts, by set: the numbers of its items, of those found, and of those not
-    searched for. The file `items.arrow` names the texts that are searched for; `trainers evaluate` reads it and the
-    evidence, to show scores without the items that a corpus holds (docs/evaluation.md).
+    in more than `common` texts of the sets, is not evidence by itself. However, a text of several n-grams
+    that are common in documents counts if a document contains all of it, because popular items are often
+    copied too. Dropped documents are counted as well. The facts give, for each set, the number of its items,
+    of items found, and of texts not searched for. The file `items.arrow` lists the texts that are searched
+    for. `trainers evaluate` reads it together with the evidence, to show scores without the items that a
+    corpus contains (docs/evaluation.md).
     """
 
     sets: tuple[EvaluationSet, ...]
@@ -63,17 +65,19 @@ class Decontaminate(MeasuresText, CorpusStage):
     min_words: int = 8
     """Texts of fewer words are not searched for (GPT-3: 8)."""
     common: int = 10
-    """An n-gram in more documents, or in more texts of the sets, than this is a common phrase and no evidence
-    (GPT-3)."""
+    """An n-gram in more than this many documents, or in more than this many texts of the sets, is a common
+    phrase and not evidence (GPT-3).
+    """
     redact_at: float | None = None
-    """Cut occurrences of texts whose share is at least this, as `edits` with the rule `decontaminate`. A
-    document that becomes empty is dropped as `decontaminate.empty`."""
+    """Remove the occurrences of texts whose share is at least this, as `edits` with the rule `decontaminate`.
+    A document that becomes empty is dropped as `decontaminate.empty`.
+    """
 
     version: ClassVar[int] = 4
     paths: ClassVar[tuple[str, ...]] = ("sets",)
 
     def check(self) -> None:
-        """Validate ranges, and check that there is a set and that names are unique."""
+        """Check that there is at least one set, that names are unique, and that values are in range."""
         super().check()
         if not self.sets:
             raise ValueError("sets: got an empty list, expected at least one evaluation set")
@@ -99,7 +103,9 @@ class Decontaminate(MeasuresText, CorpusStage):
         )
 
     def depends(self) -> dict[str, str]:
-        """Return the checksums of the sets, and the Unicode version, which defines words and lower case."""
+        """Return the fields and checksums of the sets, and the Unicode version, which defines words and lower
+        case.
+        """
         from pipelines.kernels.text.tables import unicode_version
 
         files = {_described(each): self._checksums[each.file] for each in self.sets}
@@ -110,7 +116,9 @@ class Decontaminate(MeasuresText, CorpusStage):
         return _checksums(self)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Find n-grams, count the documents that contain each, score."""
+        """Find n-grams, count the documents that contain each of them, and score the documents. Return the
+        step's facts.
+        """
         if _checksums(self) != self._checksums:
             raise UserError(f"{RULE}: a set changed after the build was planned; restore it, or run the command again")
 
@@ -129,7 +137,7 @@ class Decontaminate(MeasuresText, CorpusStage):
 
 
 def _described(each: EvaluationSet) -> str:
-    """Return the name of a set and the fields that are read of it."""
+    """Return the name of a set with the fields that are read from it."""
     fields = f"{each.name}: {', '.join(each.prompts)}; {', '.join(each.answers)}"
     return fields if each.ids is None else f"{fields}; {each.ids}"
 
@@ -174,8 +182,8 @@ class _PartTask:
 
 
 def find_items(task: _PartTask) -> FileRecord:
-    """Commit the occurrences of the index's n-grams in a part, and the number of its documents with each
-    n-gram.
+    """Commit the occurrences of the index's n-grams in a part, and, for each n-gram, the number of the part's
+    documents that contain it. Returns the file of these numbers.
     """
     unit = f"hits.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -215,8 +223,8 @@ class _TallyTask:
 
 
 def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
-    """Commit the n-grams in more than `common` documents, with their counts, and the texts that are searched for. Memory:
-    8 bytes per n-gram of the sets.
+    """Commit the n-grams in more than `common` documents, with their document counts, and the texts that are
+    searched for. Needs 8 bytes of memory per n-gram of the sets.
     """
     receipt = task.out.receipt("common")
     if receipt is None:
@@ -233,7 +241,9 @@ def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
 
 
 def _searched(index: Index) -> pa.Table:
-    """Return the texts that are searched for (`contracts.contamination`), without those that have only common n-grams."""
+    """Return the texts that are searched for (`contracts.contamination`): all texts of the index, except
+    those whose n-grams are all too common in the sets.
+    """
     named = [*zip(index.names, range(len(index.names)), strict=True), *index.copies]
     rows = [(name, FIELDS[index.fields[text]], index.names[text]) for name, text in named if index.counts[text]]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
@@ -242,8 +252,9 @@ def _searched(index: Index) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Finds:
-    """Texts of the index found in documents: (row, text) int64 and score float32, sorted. Each occurrence
-    refers to one of them by its index, `find`.
+    """The finds of a part, sorted. Find i is the text `texts[i]` of the index (int64) in the document
+    `rows[i]` (int64), with the score `scores[i]` (float32). Occurrence j, from byte `starts[j]` to `ends[j]`,
+    belongs to find `find[j]`.
     """
 
     rows: np.ndarray
@@ -255,7 +266,7 @@ class _Finds:
 
 
 def score_documents(task: _PartTask) -> FileRecord:
-    """Commit the columns of a part; returns the record of the texts found in it."""
+    """Commit the columns of a part. Returns the record of the file that lists the texts found in it."""
     unit = task.part.unit
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -276,7 +287,10 @@ def score_documents(task: _PartTask) -> FileRecord:
 def find_texts(
     index: Index, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, ngrams: np.ndarray, common: np.ndarray
 ) -> _Finds:
-    """Return the texts for which the n-grams found in documents are evidence."""
+    """Return the texts that documents contain with sufficient evidence, given the n-grams found in the
+    documents. Sufficient evidence is at least one n-gram that is not `common`, or all words of a text that
+    has several n-grams.
+    """
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)
     posting = np.arange(len(hit)) + np.repeat(index.bounds[ngrams] - np.cumsum(many) + many, many)
@@ -328,12 +342,14 @@ def _columns(stage: Decontaminate, index: Index, finds: _Finds, part: Part) -> p
 
 
 def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
-    """Return a list of values per row; `owners`, ascending, are the rows of the values."""
+    """Return the values as one list per row. `owners` are the rows of the values, ascending."""
     return pa.ListArray.from_arrays(pa.array(np.searchsorted(owners, np.arange(rows + 1)).astype(np.int32)), values)
 
 
 def _redactions(finds: _Finds, rows: int, min_share: np.float32) -> pa.Array:
-    """Return the occurrences of texts whose score reaches `min_share`, as edits. Overlapping ones are merged."""
+    """Return edits that remove the occurrences of texts whose score is at least `min_share`. Overlapping
+    occurrences are merged.
+    """
     reaches = finds.scores[finds.find] >= min_share
     owners, starts, ends = finds.rows[finds.find][reaches], finds.starts[reaches], finds.ends[reaches]
     order = np.lexsort((starts, owners))

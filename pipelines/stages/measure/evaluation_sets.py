@@ -1,4 +1,6 @@
-"""Evaluation sets: data that models will be tested on, and the index of n-grams that finds it in corpora."""
+"""Evaluation sets: data on which models will be tested, and the index of n-grams that finds this data in
+corpora.
+"""
 
 import gzip
 import json
@@ -22,10 +24,12 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A file of items. Some of its fields are shown to the model, others are the expected answers."""
+    """An evaluation set: a file of items. Some fields of an item are shown to the model, others are the
+    expected answers.
+    """
 
     name: str
-    """Prefix of the names of its items: `name#record`, records counted from 0."""
+    """Name of the set, and the prefix of the names of its items: `name#record`, with records counted from 0."""
     file: str
     """JSON lines (`.jsonl`, `.jsonl.gz`) or Parquet; relative to the working directory."""
     prompts: tuple[str, ...] = ()
@@ -33,10 +37,14 @@ class EvaluationSet:
     answers: tuple[str, ...] = ()
     """Fields of answers and solutions."""
     ids: str | None = field(default=None, metadata=ADDED)
-    """The field that names an item, `name#ID`, instead of its number. Files of `trainers evaluate --write-items` have `id`."""
+    """The field whose value names an item, as `name#ID`, instead of its record number. Files of `trainers
+    evaluate --write-items` have `id`.
+    """
 
     def check(self) -> None:
-        """Check that the file exists in a known format, that there is a field, and that the name is valid."""
+        """Check that the file exists in a known format, that at least one field is given, and that the name
+        is valid.
+        """
         if not self.file.endswith(_SUFFIXES) or not Path(self.file).is_file():
             raise ValueError(f"file: got {self.file!r}, expected an existing file that ends in {', '.join(_SUFFIXES)}")
         if not self.prompts and not self.answers:
@@ -45,8 +53,8 @@ class EvaluationSet:
             raise ValueError(f"name: got {self.name!r}, expected some characters other than #")
 
     def texts(self) -> Iterator[tuple[int, str, int, str]]:
-        """Yield (record, name of the item, index into FIELDS, text) of every text, in NFC. Raises UserError for
-        a record that lacks a field.
+        """Yield (record, name of the item, index into FIELDS, text) for every text, in NFC. Raises UserError
+        for a record that lacks a field or has an invalid id.
         """
         for record, item in enumerate(self._items()):
             named = record if self.ids is None else self._value(record, item, self.ids)
@@ -104,9 +112,10 @@ class Index:
     """The n-grams of evaluation sets, and the texts that contain them. Equal texts of one field are stored
     once.
 
-    N-gram g is in the texts `texts[bounds[g]:bounds[g + 1]]`; `positions` gives its first word position in
-    each of them. All are int64. Item `names[t]` is the first that has text t. It has `counts[t]` n-grams of
-    `lengths[t]` words each, which cover `words[t]` words. `copies` are (item, text) of the other items.
+    N-gram g occurs in the texts `texts[bounds[g]:bounds[g + 1]]`, and `positions` gives the position of its
+    first word in each of them. All are int64. `names[t]` is the first item that has text t. Text t has
+    `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]` words. `copies` are (item, text)
+    for the other items with an equal text.
     """
 
     table: "Table"
@@ -124,9 +133,11 @@ class Index:
 
 
 def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common: int) -> Index:
-    """Index all texts of at least `min_words` words; a text shorter than `ngram` words is a single n-gram.
+    """Return the index of all texts of at least `min_words` words. A text shorter than `ngram` words is a
+    single n-gram.
 
-    An n-gram in more than `common` different texts is left out: it belongs to a template, not to an item.
+    N-grams that occur in more than `common` distinct texts are excluded, because they belong to a template
+    rather than to an item.
     """
     from pipelines.kernels.signals.ngrams import make_table, ngram_keys
 
@@ -171,8 +182,8 @@ def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common
 
 
 def covered_words(groups: np.ndarray, starts: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    """Return the words covered by n-grams, int64 [count]: those of group g begin at `starts` and have
-    lengths[g] words.
+    """Return the number of words that the n-grams of each group cover, int64 [count]. The n-grams of group g
+    begin at its `starts` and have lengths[g] words each. Overlaps count once.
     """
     order = np.lexsort((starts, groups))
     groups, starts = groups[order], starts[order]

@@ -1,5 +1,5 @@
-"""Language identification: label, score and second guess of each document and, on request, its script and the
-labels of its paragraphs.
+"""Language identification: the label, score and second guess of each document and, on request, its script and
+the labels of its paragraphs.
 """
 
 from dataclasses import dataclass, replace
@@ -34,15 +34,14 @@ PARAGRAPHS = pa.schema([("language_share", pa.float32()), ("language_paragraphs"
 FARTHEST = 1200  # resiliparse's own limit: "values above 1200 are usually false results"
 _RESILIPARSE = "resiliparse"
 LONG_PARAGRAPH = 200
-"""Length in UTF-8 bytes from which a paragraph without a language counts in the share of the document's
-language."""
+"""Minimum length, in UTF-8 bytes, of a paragraph without a language that counts in `language_share`."""
 UNDETERMINED = "und"
 """The label of a text without a language: BCP 47 (RFC 5646, section 2.2.1), ISO 639-2."""
 
 
 class _Guesses(NamedTuple):
-    """Two guesses per text, best first: indices into `names` (-1 for none) and scores; and the position of the
-    model that made them in `models`.
+    """Two guesses per text, best first: `indices` into `names` (-1 for none) and `scores`. `model` is the
+    position in `models` of the model that made the guesses.
     """
 
     names: tuple[str, ...]
@@ -53,54 +52,59 @@ class _Guesses(NamedTuple):
 
 @dataclass(frozen=True)
 class Language(MeasuresText, PartStage):
-    """`language`, an ISO 639 code, and `language_score` from 0 to 1, higher for more certain labels.
+    """Label each document with its `language`, an ISO 639 code, and a `language_score` from 0 to 1, higher
+    for more certain labels.
 
-    Codes are those of the model: two letters where the language has them, otherwise three, and `no` for
-    Bokmål. Labels with a script, such as `eng_Latn` of GlotLID and OpenLID, become the same codes (`en`, `zh`
-    for `cmn_Hani`, `ar` for `arb_Arab`), so the second guess may be the same language in another script.
+    Codes are those of the model: two letters where the language has such a code, otherwise three, and `no`
+    for Bokmål. Labels with a script, such as `eng_Latn` of GlotLID and OpenLID, become the same codes (`en`,
+    `zh` for `cmn_Hani`, `ar` for `arb_Arab`), so the second guess may be the same language in another script.
 
-    With several `models`, the first one decides where its score is `fallback_below` or more; the others are
-    asked, in order, about the rest of the texts, the last one without a limit. Where none of them has an
-    answer, that of the first stays. `language_model` is the position of the model that gave the labels, 0 for
-    the first: its scale is that of the scores.
+    With several `models`, each text is passed from one model to the next, in order, until a model's score is
+    `fallback_below` or more. If no score reaches it, the answer of the last model that has one is used.
+    `language_model` is the position of the model that gave the labels, 0 for the first; the scores are on that
+    model's scale.
 
-    Models know languages by their small letters and take titles in capitals for other languages. So a text of
-    which more than nine tenths of the letters are capitals is read in lower case.
+    Models recognise languages by their lower-case letters, and mistake titles in capitals for other
+    languages. So a text is read in lower case if more than nine tenths of its letters are capitals.
 
     The score of fastText is its probability. resiliparse measures how far the text's n-grams are out of place
     in the language's profile; the score is 1 - distance / 1200, which is 0 at the distance from which
-    resiliparse itself gives no answer. The scales differ, and thresholds do not carry over: most English
-    pages score 0.4 to 0.85 with resiliparse. It has no answer for most texts of a sentence or less. In that
-    case the script gives the language if it identifies one (Hangul, Thai, Greek, kana and Han, ...), and the
-    score is the share of the letters in that script, 0.9 or more.
+    resiliparse itself gives no answer. The scales differ, so a threshold for one model is not valid for
+    another: most English pages score 0.4 to 0.85 with resiliparse. resiliparse has no answer for most texts
+    of a sentence or less. In that case the script gives the language if it identifies one (Hangul, Thai,
+    Greek, kana and Han, ...), and the score is the share of the letters in that script, 0.9 or more.
 
     `language_2` and `language_2_score` are the second guess. Without an answer, the label is `und`, BCP 47's
-    subtag for an undetermined language, and the score 0: for texts of fewer than `min_bytes`, texts less
-    probable than 1e-5 (fastText), or texts too far from every profile whose script identifies no language
-    (resiliparse). Numbers, code and languages that the model does not know are `und` or a wrong guess, often
-    with a low score, so also filter by `language_score`.
+    subtag for an undetermined language, and the score 0. This is so for texts of fewer than `min_bytes`, for
+    texts less probable than 1e-5 (fastText), and for texts too far from every profile whose script identifies
+    no language (resiliparse). Numbers, code and languages that the model does not know are labelled `und` or
+    a wrong language, often with a low score, so also filter by `language_score`.
 
-    With `paragraphs`, `language_paragraphs` holds start and end (UTF-8 bytes of the text read), language and
-    score of each paragraph. `language_share` is the share of the document's language: the characters of
-    paragraphs in it divided by those of all paragraphs. Paragraphs of less than 200 bytes that are `und` do
-    not count: they are headings and single sentences, too short for a model. Longer ones without a language
-    do count: they are tables, code, base64. The share is null if the document is `und` or no paragraph
-    counts. A rule then decides about mixed documents:
-    `filter: [{signal: language, one_of: [en]}, {signal: language_share, at_least: 0.8, null: drop}]`.
+    With `paragraphs`, `language_paragraphs` holds the start and end (UTF-8 bytes of the text read), language
+    and score of each paragraph. `language_share` is the share of the document's language: the characters of
+    paragraphs in this language divided by the characters of all paragraphs. Paragraphs of fewer than 200
+    bytes that are `und` do not count: they are headings and single sentences, too short for a model. Longer
+    paragraphs without a language do count: they are tables, code, base64. The share is null if the document
+    is `und` or no paragraph counts. A rule then decides about mixed documents: `filter: [{signal: language,
+    one_of: [en]}, {signal: language_share, at_least: 0.8, null: drop}]`.
 
-    With `script`, `language_script` is the ISO 15924 code of the script that most letters of the text are in
-    (`Latn`, `Cyrl`, `Hani`; `Jpan` for Han with kana), `Zzzz` for a script that is not in
-    pipelines/stages/measure/language_scripts.py and `Zyyy` for a text without letters.
+    With `script`, `language_script` is the ISO 15924 code of the script that most letters of the text belong
+    to (`Latn`, `Cyrl`, `Hani`; `Jpan` for Han with kana), `Zzzz` for a script that is not in
+    pipelines/stages/measure/language_scripts.py, and `Zyyy` for a text without letters.
     """
 
     models: tuple[str, ...] = (_RESILIPARSE,)
     """`resiliparse` (101 languages), and paths of supervised fastText models such as lid.176.ftz."""
     fallback_below: float | None = None
-    """Score below which the next model is asked, with several models; docs/language_accuracy.md measures it."""
+    """With several models, the score below which the next model is tried. docs/language_accuracy.md measures
+    its effect.
+    """
     max_bytes: int = 65_536
     """UTF-8 bytes read from the beginning of a text, cut at a character boundary. Cost grows with it."""
     min_bytes: int = 20
-    """Texts with fewer UTF-8 bytes other than ASCII white space get no language: both models only guess on them."""
+    """A text with fewer UTF-8 bytes, not counting ASCII white space, gets no language, because both kinds of
+    models only guess on such texts.
+    """
     paragraphs: bool = False
     """Also label each paragraph."""
     script: bool = False
@@ -120,8 +124,8 @@ class Language(MeasuresText, PartStage):
         return tuple(name for name in self.writes().names if name not in self.named(PARAGRAPHS).names)
 
     def depends(self) -> dict[str, str]:
-        """Return resiliparse's version or the checksum of the model file for each model, in order, and the Unicode
-        version.
+        """Return, for each model in order, resiliparse's version or the checksum of the model file, and the
+        Unicode version.
         """
         from pipelines.kernels.text.tables import unicode_version
 
@@ -132,7 +136,9 @@ class Language(MeasuresText, PartStage):
         return versions | unicode_version()
 
     def check(self) -> None:
-        """Check that the models are existing files and that limits are in range."""
+        """Check that the models are distinct, that each is resiliparse or an existing fastText file, and that
+        limits are in range.
+        """
         if not self.models or len(set(self.models)) < len(self.models):
             raise ValueError(f"models: got {list(self.models)}, expected one or more different models")
         for number, model in enumerate(self.models):
@@ -157,19 +163,21 @@ class Language(MeasuresText, PartStage):
             raise ValueError(f"max_bytes: got {self.max_bytes}, allowed min_bytes = {self.min_bytes} or more")
 
     def setup(self) -> None:
-        """Load the fastText models, if any are configured. Raises UserError if one is invalid or not the
-        planned one.
+        """Load the fastText models, if any are configured. Raises UserError if a model is invalid or has
+        changed since the build was planned.
         """
         _ = self._fasttext
 
     @cached_property
     def _checksums(self) -> dict[int, str]:
-        """The xxh3_128 of the model files by position, computed on first use, which is when the build is planned."""
+        """The xxh3_128 of each model file by its position in `models`, computed on first use, when the build
+        is planned.
+        """
         return {n: file_checksum(Path(model)) for n, model in enumerate(self.models) if model != _RESILIPARSE}
 
     @cached_property
     def _fasttext(self) -> dict[int, "FastTextModel"]:
-        """The fastText models by position, with ISO 639 codes as labels."""
+        """The fastText models by their position in `models`, with ISO 639 codes as labels."""
         from pipelines.stages.measure.language_scripts import language_code
         from pipelines.stages.score.fasttext_model import load_fasttext
 
@@ -179,7 +187,7 @@ class Language(MeasuresText, PartStage):
         return {n: replace(model, labels=tuple(map(language_code, model.labels))) for n, model in models.items()}
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the guesses of each document."""
+        """Return the labels and scores of each document, and the other columns of `writes`."""
         import numpy as np
 
         from pipelines.kernels.text.buffers import text_buffers
@@ -204,7 +212,7 @@ class Language(MeasuresText, PartStage):
         return pa.table(columns, schema=self.writes())
 
     def _guess(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", _Guesses]:
-        """Return (ends of the prefixes read, guesses) of the texts data[start:end]."""
+        """Return, for the texts data[start:end], the ends of the prefixes that are read, and the guesses."""
         import numpy as np
 
         from pipelines.kernels.text.prefixes import cut_prefixes, lower_capitals
@@ -238,7 +246,9 @@ class Language(MeasuresText, PartStage):
     def _by_paragraph(
         self, offsets: "np.ndarray", data: "np.ndarray", heads: "np.ndarray", documents: _Guesses
     ) -> list[pa.Array]:
-        """Return `language_share` and `language_paragraphs`; `heads` are start and end of the prefixes read."""
+        """Return the columns `language_share` and `language_paragraphs`. `heads` are the start and end of the
+        prefix that is read of each document, int64 [n, 2].
+        """
         import numpy as np
 
         from pipelines.kernels.text.prefixes import count_characters
@@ -266,7 +276,7 @@ class Language(MeasuresText, PartStage):
 
 
 def _labels(names: pa.Array, indices: "np.ndarray") -> pa.Array:
-    """Return the names by index; `und` for -1."""
+    """Return the name at each index, or `und` for -1."""
     return names.take(pa.array(indices, mask=indices < 0)).fill_null(UNDETERMINED)
 
 

@@ -1,9 +1,9 @@
-"""Scripts and languages: reject labels whose script the text does not use, identify languages that have a
-script of their own, and name languages and scripts by their ISO codes.
+"""Scripts and languages: reject labels whose script the text does not use, identify languages that have their
+own script, and give languages and scripts their ISO codes.
 
 resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese, with
-scores in the range of Chinese pages. The blocks are those of the Unicode Standard; languages with several
-scripts in use list all of them.
+scores in the range of Chinese pages. The blocks are those of the Unicode Standard. Languages that are written
+in several scripts list all of them.
 """
 
 import re
@@ -121,7 +121,7 @@ _ONE_LANGUAGE = {
     "Armenian": "hy", "Georgian": "ka", "Greek": "el", "Gujarati": "gu", "Hangul": "ko", "Kannada": "kn", "Khmer": "km",
     "Lao": "lo", "Malayalam": "ml", "Oriya": "or", "Sinhala": "si", "Tamil": "ta", "Telugu": "te", "Thaana": "dv", "Thai": "th",
 }  # fmt: skip
-"""Scripts of a single language, apart from minorities of a few per cent at most."""
+"""Scripts of a single language, apart from minority languages of a few per cent at most."""
 MOST = 0.9  # share of letters in a script from which it identifies the language
 _JAPANESE = 0.1  # share of letters in kana from which it is Japanese: Chinese has none, Japanese about half
 _INDEX = {name: index for index, name in enumerate(_BLOCKS, 2)}
@@ -158,18 +158,18 @@ code of the macrolanguage. Bokmål is `no`, as lid.176 and resiliparse write it.
 
 
 def language_code(label: str) -> str:
-    """Return the code of a label with a script (`eng_Latn`: `en`), in two letters if ISO 639-1 has them. Other
-    labels are returned as they are.
+    """Return the language code of a label with a script (`en` for `eng_Latn`), in two letters if ISO 639-1
+    has such a code. Other labels are returned unchanged.
     """
     match = _SCRIPT_LABEL.fullmatch(label)
     return label if match is None else _CODES.get(match[1], match[1])
 
 
 def main_script(text: str) -> str:
-    """Return the ISO 15924 code of the script that most letters of a text are in; `Zzzz` if it is not listed,
-    `Zyyy` without letters.
+    """Return the ISO 15924 code of the script that most letters of a text belong to: `Zzzz` for a script that
+    is not listed, `Zyyy` for a text without letters.
 
-    Han with a tenth or more of kana is `Jpan`.
+    If a tenth or more of the Han and kana letters are kana, they count as one script, `Jpan`.
     """
     counts = _count(text)
     if not counts[1:].any():
@@ -183,8 +183,9 @@ def main_script(text: str) -> str:
 
 
 def written_in(text: str, language: str) -> bool:
-    """Whether at least a tenth of a text's letters are in a script of the language. A language that is not
-    listed is expected in Latin script.
+    """Return whether at least a tenth of a text's letters are in a script of the language. A language that is
+    not listed is expected in Latin script. For a text that is entirely ASCII, return whether Latin is a
+    script of the language.
     """
     scripts = _SCRIPTS.get(language, ("Latin",))
     if text.isascii():
@@ -194,8 +195,8 @@ def written_in(text: str, language: str) -> bool:
 
 
 def language_of_script(text: str) -> tuple[str, float] | None:
-    """Return the language identified by a text's script, and the share of its letters in that script; None if
-    no script identifies one.
+    """Return the language that a text's script identifies, and the share of its letters in that script, or
+    None if no script identifies a language.
 
     Nine tenths of the letters must be in a script of a single language, or in Han and kana: Japanese if a
     tenth or more is kana, else Chinese. Scripts of several languages (Latin, Cyrillic, Arabic, Devanagari,
@@ -213,8 +214,8 @@ def language_of_script(text: str) -> tuple[str, float] | None:
 
 
 def _count(text: str) -> "np.ndarray":
-    """Count the letters of each script by its index, int64 [scripts + 2]. Index 1 counts other letters, index
-    0 non-letters.
+    """Return the number of letters of each script, by the index of the script, int64 [scripts + 2]. Index 1
+    counts other letters, index 0 all other characters.
     """
     import numpy as np
 
@@ -224,8 +225,8 @@ def _count(text: str) -> "np.ndarray":
 
 @cache
 def _table() -> "np.ndarray":
-    """Return the script index of each code point, uint8 [0x110000]. 0 is not a letter; 1 is a letter of a
-    script that is not listed in `_BLOCKS`.
+    """Return the script index of each code point, uint8 [0x110000]. 0 means not a letter; 1 means a letter of
+    a script that is not listed in `_BLOCKS`.
     """
     import numpy as np
 

@@ -1,5 +1,5 @@
-"""MinHash signatures over n-grams of words or characters (Broder 1997), bit-identical to datasketch's, for
-finding near-copies.
+"""MinHash signatures for finding near-copies, over n-grams of words or characters (Broder 1997). They are
+bit-identical to datasketch's.
 """
 
 import functools
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MinhashSignatures(MeasuresText, PartStage):
-    """`minhash`: the signature of the set of a document's shingles, fixed_size_list<uint32>[num_perm].
+    """Write `minhash`, the MinHash signature of a document's set of shingles,
+    fixed_size_list<uint32>[num_perm].
 
-    A document is reduced to its words, as `normalisation` defines them, joined by one space; a shingle is
+    A document is reduced to its words, as `normalisation` defines them, joined by single spaces. A shingle is
     `ngram` neighbouring words, or characters, of the result. In scripts without spaces between words
-    (Chinese, Japanese, Thai, Lao, Khmer, Burmese and others), each letter with its marks counts as a word,
+    (Chinese, Japanese, Thai, Lao, Khmer, Burmese and others), each letter with its marks counts as a word
     with a weight of five sixths: 6 letters make a shingle where 5 words do. So one step measures texts in any
     mix of scripts. A document shorter than a shingle is a single shingle. A document without words has a null
-    signature: it resembles nothing, and `text_hash` finds exact copies of it. Values equal those of
-    `datasketch.MinHash(num_perm, seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with
-    every shingle's UTF-8.
+    signature: it resembles no other document, and `text_hash` finds exact copies of it. Values equal those of
+    `datasketch.MinHash(num_perm, seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with the
+    UTF-8 of every shingle.
     """
 
     num_perm: int = 112
@@ -39,17 +40,17 @@ class MinhashSignatures(MeasuresText, PartStage):
     """What a shingle consists of: words and letters as described above, or single characters in every script."""
     normalisation: Literal["plain", "fineweb"] = "plain"
     """plain: words are the matches of `re.findall(r"\\w+", text.lower())`, extended by the marks and joiners
-    that follow them, so that Hindi words stay whole, which `\\w+` cuts at every vowel sign. fineweb: words of
-    the text as FineWeb compares it (Penedo et al. 2024, arXiv 2406.17557), separated by spaces: lower-cased,
-    accents stripped, each number with its fraction replaced with 0, and punctuation, symbols and control
-    characters with spaces.
+    that follow them. So Hindi words stay whole, although `\\w+` would cut them at every vowel sign. fineweb: words
+    of the text as FineWeb compares it (Penedo et al. 2024, arXiv 2406.17557), separated by spaces. The text is
+    lower-cased and accents are stripped; each number, with its fraction, is replaced with 0; punctuation, symbols
+    and control characters are replaced with spaces.
     """
 
     version: ClassVar[int] = 2
 
     def writes(self) -> pa.Schema:
         """Return `minhash`. Its values lie in one buffer, so `column.values.to_numpy().reshape(-1, num_perm)`
-        copies nothing.
+        makes no copy.
         """
         return self.named(pa.schema([("minhash", pa.list_(pa.uint32(), self.num_perm))]))
 
@@ -62,7 +63,7 @@ class MinhashSignatures(MeasuresText, PartStage):
         return {**library_versions("datasketch"), **unicode_version()}
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that all values are in range."""
         super().check()
         for knob, maximum in (("num_perm", 4096), ("ngram", 1000)):
             value = getattr(self, knob)
@@ -86,8 +87,8 @@ class MinhashSignatures(MeasuresText, PartStage):
         return pa.table([column], schema=self.writes())
 
     def shingle_sets(self, text: pa.Array) -> pa.LargeListArray:
-        """Return the distinct 32-bit hashes of each text's shingles, ascending: the sets that signatures are
-        samples of.
+        """Return the distinct 32-bit hashes of each text's shingles, ascending. Signatures are samples of
+        these sets.
         """
         from pipelines.kernels.search.minhash import shingle_sets
         from pipelines.kernels.text.buffers import text_buffers
@@ -104,7 +105,7 @@ class MinhashSignatures(MeasuresText, PartStage):
 
     @property
     def _kept(self) -> int:
-        """The character classes that words consist of."""
+        """The character classes of which words consist, as a bit mask."""
         from pipelines.kernels.text.tables import CONTINUES, IN_TOKEN, IN_WORD, UNSPACED
 
         kept = IN_WORD | CONTINUES if self.normalisation == "plain" else IN_TOKEN

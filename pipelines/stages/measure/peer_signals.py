@@ -1,7 +1,9 @@
-"""Peer signals: the columns that rule sets named after other implementations (`@datatrove`, `@tfds`) test.
+"""Peer signals: the columns tested by rule sets that are named after other implementations (`@datatrove`,
+`@tfds`).
 
-They are in a separate stage from `quality_signals`, so that only corpora that filter by such sets pay for
-them. The formulas that turn counts into these columns are in pipelines/stages/measure/signal_columns.py.
+They are in a separate stage from `quality_signals`, so that only corpora that filter by these rule sets bear
+their cost. The formulas that turn counts into these columns are in
+pipelines/stages/measure/signal_columns.py.
 """
 
 from dataclasses import dataclass
@@ -18,10 +20,10 @@ from pipelines.stages.measure.signal_columns import PEER_COUNTS, PEER_SIGNALS, c
 class PeerSignals(MeasuresText, PartStage):
     """Measure every document as other implementations do. Drops no document.
 
-    Columns that end in `_datatrove` follow the code of datatrove 0.10.1, and those that end in `_tfds` that of
-    tensorflow_datasets. Tokens are those of datatrove (pipelines/kernels/signals/tokens.py), and characters are
-    code points. A ratio has the unit 1, and is null if its denominator is 0. Some rule sets also test columns of
-    `quality_signals` (`n_chars`, `n_lines`); the plan says so.
+    Columns that end in `_datatrove` follow the code of datatrove 0.10.1, and columns that end in `_tfds` follow
+    the code of tensorflow_datasets. Tokens are those of datatrove (pipelines/kernels/signals/tokens.py), and
+    characters are code points. A ratio has the unit 1, and is null if its denominator is 0. Some rule sets also
+    test columns of `quality_signals` (`n_chars`, `n_lines`); in that case, the plan says so.
 
     | column | unit | definition |
     |---|---|---|
@@ -47,7 +49,7 @@ class PeerSignals(MeasuresText, PartStage):
     | top_Ngram_char_ratio_datatrove | 1 | N = 2, 3, 4: characters of the most frequent n-gram of tokens, joined by \
     spaces, times its count (which may be 1, and occurrences may overlap) / all characters; null where there is no n-gram |
     | dup_Ngram_char_ratio_datatrove | 1 | N = 5 to 10: characters of n-grams that occurred before / all characters; \
-    the scan from left to right skips each of them as a whole |
+    the scan from left to right skips each such n-gram as a whole |
     | **C4** (V: tfds, datatrove) | | defined in pipelines/kernels/signals/c4.py |
     | c4_sentences_V | sentences | sentences in the lines that C4's line rules keep |
     | c4_lorem_ipsum_V | lines | lines with "lorem ipsum" that no earlier test dropped; one such line \
@@ -69,7 +71,7 @@ class PeerSignals(MeasuresText, PartStage):
         return self.named(PEER_SIGNALS)
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the counts; a ratio with denominator 0 is null."""
+        """Return the names of the counts. Ratios may be null, because their denominator may be 0."""
         return tuple(f"{self.prefix}{name}" for name in PEER_COUNTS)
 
     def depends(self) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Quality signals: counts and ratios over words, lines, paragraphs and sentences of a document.
 
-Words, tokens, lines, paragraphs and sentences, and how peers differ, are defined in
-pipelines/kernels/text/segment.py. The formulas that turn the kernels' counts into columns are in
-pipelines/stages/measure/signal_columns.py. Columns that only the rules of peers need belong to
-`peer_signals`.
+pipelines/kernels/text/segment.py defines words, tokens, lines, paragraphs and sentences, and says how other
+implementations differ. The formulas that turn the kernels' counts into columns are in
+pipelines/stages/measure/signal_columns.py. Columns that only the rules of other implementations need belong
+to `peer_signals`.
 """
 
 from dataclasses import dataclass
@@ -44,21 +44,22 @@ class QualitySignals(MeasuresText, PartStage):
     | stop_word_count | words | how many of the, be, to, of, and, that, have, with occur, in any case: 0 to 8 |
     | **Gopher repetition** | | |
     | dup_line_ratio | 1 | lines that equal an earlier one / lines |
-    | dup_paragraph_ratio | 1 | the same of paragraphs |
+    | dup_paragraph_ratio | 1 | the same for paragraphs |
     | dup_line_char_ratio | 1 | characters in lines that equal an earlier one / characters in lines |
-    | dup_paragraph_char_ratio | 1 | the same of paragraphs |
-    | top_Ngram_char_ratio | 1 | N = 2, 3, 4: share of the words' characters in the most frequent n-gram, if it \
-    occurs twice; of equally frequent ones the first; words as written, each once; in scripts without spaces N words are \
-    1.6 N letters of Han and kana (also syllables of Tibetan), 3 N letters of Thai, Lao, Khmer, Burmese |
-    | dup_Ngram_char_ratio | 1 | N = 5 to 10: the same for all n-grams that occur twice or more |
+    | dup_paragraph_char_ratio | 1 | the same for paragraphs |
+    | top_Ngram_char_ratio | 1 | N = 2, 3, 4: share of the words' characters in occurrences of the most frequent n-gram \
+    (the first if several are equally frequent), if it occurs at least twice; words are compared as written, and each \
+    counts once; in scripts without spaces, 1.6 N letters of Han and kana (also syllables of Tibetan), or 3 N letters of \
+    Thai, Lao, Khmer, Burmese, count as N words |
+    | dup_Ngram_char_ratio | 1 | N = 5 to 10: the same for all n-grams that occur at least twice |
     | **C4**, the paper's page rules | | kernels/signals/c4.py |
     | c4_sentences_paper | sentences | sentences in the lines that C4's line rules keep |
     | c4_lorem_ipsum_paper | lines | lines with "lorem ipsum", each of which drops the page |
     | c4_curly_paper | lines | the same for `{` |
-    | **FineWeb** | | its duplicate lines by the paper are dup_line_char_ratio |
+    | **FineWeb** | | dup_line_char_ratio is the paper's measure of duplicate lines |
     | terminal_line_ratio | 1 | lines that end with a sentence stop or a closing quotation mark / lines |
     | short_line_ratio | 1 | lines shorter than 30 characters / lines |
-    | **RedPajama-v2**, of the text alone | | words as written; it lower-cases them |
+    | **RedPajama-v2**, signals of the text alone | | words as written; RedPajama-v2 lower-cases them |
     | curly_bracket_ratio | 1 | characters `{` and `}` / characters |
     | all_caps_word_ratio | 1 | words with an upper-case letter and no lower-case one / words |
     | unique_word_ratio | 1 | different words / words |
@@ -74,8 +75,8 @@ class QualitySignals(MeasuresText, PartStage):
     | mean_line_chars | code points | code points in lines / lines |
     | alpha_char_ratio | 1 | characters of the categories L* / characters |
 
-    alpha_word_ratio counts tokens because our words are letters and digits by definition: isolated symbols,
-    at which the paper's rule aims, would not count against a document.
+    alpha_word_ratio counts tokens because our words consist of letters and digits by definition: isolated
+    symbols, which the paper's rule targets, would not count against a document.
     """
 
     version: ClassVar[int] = 5
@@ -85,7 +86,7 @@ class QualitySignals(MeasuresText, PartStage):
         return self.named(SIGNALS)
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the counts; a ratio with denominator 0 is null."""
+        """Return the names of the counts. Ratios may be null, because their denominator may be 0."""
         return tuple(f"{self.prefix}{name}" for name in COUNTS)
 
     def depends(self) -> dict[str, str]:

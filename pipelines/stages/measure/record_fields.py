@@ -1,5 +1,5 @@
-"""Fields of records as columns, for rules to decide by and `shards` to group by: a published score, a date, a
-topic.
+"""Write fields of records as columns, such as a published score, a date or a topic. Rules can test these
+columns, and `shards` can group by them.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from pipelines.reading.sources.record_field import ARROW_TYPES, RecordField, che
 
 @dataclass(frozen=True)
 class RecordFields(PartStage):
-    """Write fields of the records, which are in `meta`, as columns.
+    """Write fields of the source's records, which are stored in `meta`, as columns.
 
-    A value is null if the record lacks the field or its value is not of the type; `columns` of a source sets
-    such records aside instead. Values are written as stored: `pii` finds personal data in `meta`, but does
-    not change these columns.
+    A value is null if the record lacks the field or the value does not have the type. (With `columns` of a
+    source, by contrast, such records are set aside.) Values are written as stored: `pii` finds personal data
+    in `meta`, but does not change these columns.
     """
 
     columns: Mapping[str, RecordField]
@@ -29,11 +29,11 @@ class RecordFields(PartStage):
         return (Column("meta"),)
 
     def writes(self) -> pa.Schema:
-        """Return the columns."""
+        """Return the configured columns."""
         return pa.schema([(name, ARROW_TYPES[each.type]) for name, each in self.columns.items()])
 
     def check(self) -> None:
-        """Check that there is a column, and that names are valid."""
+        """Check that there is at least one column, and that names are valid."""
         check_columns(self.columns)
 
     def annotate(self, docs: pa.Table) -> pa.Table:

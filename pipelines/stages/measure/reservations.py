@@ -1,4 +1,4 @@
-"""Reservations: what a page declares about the use of its text, as columns for rules."""
+"""Reservations: the declarations of a page about the use of its text, as columns for rules."""
 
 import re
 from collections.abc import Iterable
@@ -29,28 +29,31 @@ _PAGE = ("charset", *FIELDS)  # a field of `meta` that only pages have
 
 @dataclass(frozen=True)
 class Reservations(PartStage):
-    """Write what pages declare about the use of their text; decide nothing. All columns are null for a document that was not
-    read from a page (formats warc and html), and `tdm_policy` also if the page names none.
+    """Write what pages declare about the use of their text; decide nothing. All columns are null for a
+    document that was not read from a page (formats warc and html). `tdm_policy` is also null if the page
+    names no policy.
 
     | column | definition |
     |---|---|
     | robots | directives of `<meta name="robots">` and of the header `X-Robots-Tag`: lower case, sorted, joined by spaces |
     | robots_noindex | whether one of them is `noindex` or `none` |
     | robots_noai | whether one of them is `noai` |
-    | tdm_reserved | whether `tdm-reservation` is 1 in HTTP or in the page: rights of text and data mining are reserved |
+    | tdm_reserved | whether `tdm-reservation` is 1 in HTTP or in the page: text and data mining rights are reserved |
     | tdm_policy | the first `tdm-policy`: the URL of the terms |
 
-    Robots directives are those that search engines document, and `noai`, which DeviantArt introduced in 2022. TDMRep is the TDM
-    Reservation Protocol of W3C's community group of that name. A declaration in robots.txt or in tdmrep.json of a host is not
-    in its pages: make a list of these hosts for `exclude`.
+    Robots directives are those that search engines document, and `noai`, which DeviantArt introduced in 2022.
+    TDMRep is the TDM Reservation Protocol of W3C's community group of that name. Declarations in a host's
+    robots.txt or tdmrep.json are not read, because they are not part of its pages. To respect them, list
+    these hosts for `exclude`.
     """
 
     agents: tuple[str, ...] = ()
-    """Names of crawlers whose own directives in `X-Robots-Tag` (`ccbot: noindex`) count, too. Without a name, a directive
-    is for all crawlers."""
+    """Names of crawlers for which directives in `X-Robots-Tag` (`ccbot: noindex`) also count. A directive
+    without a name applies to all crawlers.
+    """
 
     def reads(self) -> tuple[Input, ...]:
-        """Return `meta`, where the reader leaves declarations."""
+        """Return `meta`, in which the reader stores the declarations."""
         return (Column("meta"),)
 
     def writes(self) -> pa.Schema:
@@ -58,7 +61,7 @@ class Reservations(PartStage):
         return RESERVATIONS
 
     def check(self) -> None:
-        """Check that agents are names."""
+        """Check that `agents` are valid names of crawlers."""
         for number, agent in enumerate(self.agents):
             if not _AGENT.fullmatch(agent.lower()):
                 raise ValueError(f"agents[{number}]: got {agent!r}, expected the name of a crawler, such as ccbot")
@@ -73,7 +76,7 @@ class Reservations(PartStage):
 
 
 def _row(meta: Any, agents: frozenset[str]) -> tuple[Any, ...]:
-    """Return the columns of a document."""
+    """Return the values of the columns for a document."""
     if not isinstance(meta, dict) or not any(name in meta for name in _PAGE):
         return (None,) * len(RESERVATIONS)
     robots, header, reservation, policy = (_texts(meta.get(name)) for name in FIELDS)
@@ -88,7 +91,9 @@ def _texts(value: Any) -> list[str]:
 
 
 def _directives(values: Iterable[str], agents: frozenset[str]) -> Iterable[str]:
-    """Yield the directives for all crawlers and for some. The name of a crawler is for the rest of its value."""
+    """Yield the directives that apply to all crawlers or to one of `agents`. The name of a crawler in a value
+    applies to the rest of that value.
+    """
     for value in values:
         agent = "*"
         for token in value.lower().split(","):

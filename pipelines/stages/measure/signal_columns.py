@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Counts = Mapping[str, "np.ndarray"]
-"""Counts by name, [documents] each."""
+"""Arrays of counts by name, [documents] each."""
 
 _C4 = ("c4_sentences", "c4_lorem_ipsum", "c4_curly")
 
@@ -102,8 +102,8 @@ PEER_SIGNALS = pa.schema(
 def count_blocks(
     text: pa.ChunkedArray, count: Callable[["np.ndarray", "np.ndarray"], dict[str, "np.ndarray"]]
 ) -> Counts:
-    """Run `count(offsets, data)` over at least one document, block by block. Returns the concatenated counts,
-    with the UTF-8 bytes of each document as `bytes`.
+    """Run `count(offsets, data)` block by block. `text` must have at least one document. Returns the
+    concatenated counts, and the UTF-8 bytes of each document as `bytes`.
     """
     import numpy as np
 
@@ -116,7 +116,7 @@ def count_blocks(
 
 
 def derive(counts: Counts) -> pa.Table:
-    """Compute SIGNALS from the counts of `kernels.signals.counts`."""
+    """Return the table of SIGNALS, computed from the counts of `kernels.signals.counts`."""
     import numpy as np
 
     words = counts["words"]
@@ -128,7 +128,7 @@ def derive(counts: Counts) -> pa.Table:
 
 
 def derive_peers(counts: Counts) -> pa.Table:
-    """Compute PEER_SIGNALS from the counts of `kernels.signals.peer_counts`."""
+    """Return the table of PEER_SIGNALS, computed from the counts of `kernels.signals.peer_counts`."""
     import numpy as np
 
     chars, tokens = counts["chars"], counts["tokens_datatrove"]
@@ -152,7 +152,7 @@ def _table(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
 
 def _ratio(numerator: "np.ndarray", denominator: "np.ndarray") -> pa.Array:
     """Return the ratio as float32, null where the denominator is 0. It is computed in float64, so that a
-    ratio of exactly 0.1 becomes float32's 0.1.
+    ratio of exactly 0.1 becomes the float32 nearest to 0.1.
     """
     import numpy as np
 

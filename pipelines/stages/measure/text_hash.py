@@ -14,13 +14,14 @@ TEXT_HASH = pa.schema([("text_hash", pa.binary(16))])
 
 @dataclass(frozen=True)
 class TextHash(MeasuresText, PartStage):
-    """`text_hash`: xxh3_128 (seed 0, big-endian digest) of the normalised text's UTF-8 bytes. Never null; all
-    empty texts have the same hash.
+    """Write `text_hash`: the xxh3_128 (seed 0, big-endian digest) of the normalised text's UTF-8 bytes. Never
+    null; all empty texts have the same hash.
     """
 
     normalisation: Literal["none", "plain"] = "plain"
-    """none: the bytes as they are. plain: exactly Python's `" ".join(text.lower().split())`: lower-cased,
-    every run of white space replaced with one space, without white space at the ends; punctuation stays.
+    """none: the bytes unchanged. plain: exactly Python's `" ".join(text.lower().split())`, which lower-cases
+    the text, replaces every run of white space with one space, and removes white space at the ends;
+    punctuation stays.
     """
 
     def writes(self) -> pa.Schema:
@@ -32,7 +33,9 @@ class TextHash(MeasuresText, PartStage):
         return tuple(self.writes().names)
 
     def depends(self) -> dict[str, str]:
-        """Return the Unicode version if letters are lower-cased; the hash itself is a fixed algorithm."""
+        """Return the Unicode version if letters are lower-cased. Otherwise there are no dependencies, because
+        the hash is a fixed algorithm.
+        """
         if self.normalisation == "none":
             return {}
         from pipelines.kernels.text.tables import unicode_version

@@ -1,8 +1,8 @@
-"""URL rules: measure properties of a document's address, by which `filter` decides.
+"""URL rules: measure properties of a document's URL, on which `filter` then decides.
 
 The rules follow Penedo et al. 2023, "The RefinedWeb Dataset for Falcon LLM" (arXiv 2306.01116), appendix G.1:
-a block-list of domains and URLs, and three word lists. Strict words count anywhere, hard and soft words as
-whole words. The user supplies the lists: the paper published none.
+a block-list of domains and URLs, and three word lists. Strict words count anywhere, hard and soft words only
+as whole words. The user supplies the lists, because the paper published none.
 """
 
 from collections.abc import Sequence
@@ -57,13 +57,13 @@ class UrlRules(PartStage):
     | url_domain | registered domain, `example.co.uk`, by the suffix list that tldextract ships; null if it has none |
     | url_normal | the URL in normal form (see stages/lists/url_normal.py), by which `dedup_url` finds copies |
     | url_blocked | whether an entry of `block` covers it |
-    | url_strict_words | how many strict words occur anywhere, even across separators: `ba.d-word` holds `badword` |
+    | url_strict_words | how many strict words occur anywhere, even across separators: `ba.d-word` contains `badword` |
     | url_hard_words | how many different hard words occur as whole words |
     | url_soft_words | how many different soft words occur as whole words |
 
     Words are maximal runs of letters and digits of the percent-decoded URL in lower case. A list that is not
-    given matches nothing. The rule set `refinedweb_url@paper` drops URLs that are blocked, or contain a
-    strict or hard word or two soft ones.
+    given matches nothing. The rule set `refinedweb_url@paper` drops documents whose URL is blocked, or
+    contains a strict word, a hard word or two soft words.
     """
 
     block: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class UrlRules(PartStage):
 
     @cached_property
     def _checksums(self) -> dict[str, str]:
-        """The checksums of the lists, computed on first use, which is when the build is planned."""
+        """The checksums of the lists, computed on first use, when the build is planned."""
         return self._read_checksums()
 
     def _read_checksums(self) -> dict[str, str]:
@@ -169,7 +169,7 @@ def _extractor() -> Any:
 
 
 def _contained(strict: frozenset[str], words: Sequence[Sequence[str]]) -> "np.ndarray":
-    """Return how many of the strict words each URL contains once everything between its words is removed,
+    """Return how many of the strict words each URL contains after everything between its words is removed,
     int32 [n].
     """
     import numpy as np

@@ -1,4 +1,4 @@
-"""Word lists: the share of a document's words and sentences that match entries of given files."""
+"""Word lists: count the words and sentences of a document that match entries of given files."""
 
 import unicodedata
 from dataclasses import dataclass, field
@@ -34,13 +34,13 @@ class WordList(ReadsText, PartStage):
     | COLUMN_count | occurrences | occurrences of entries; the longest at each position, without overlaps |
     | COLUMN_ratio | 1 | UTF-8 bytes of the words in occurrences / of all words, lower-cased; null if there are none |
     | COLUMN_sentences | sentences | sentences with an occurrence |
-    | COLUMN_sentence_ratio | 1 | these / sentences; null if there are none |
+    | COLUMN_sentence_ratio | 1 | COLUMN_sentences / all sentences; null if there are none |
 
     Entries match whole words in any case. The words of a phrase match within a sentence across any characters
     other than letters, digits and `_`. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
     Burmese), entries match anywhere, as C4's lists do in Japanese, Thai and Chinese. An entry with symbols
-    other than punctuation between words (`s&m`, an emoji) is left out; the plan reports how many. For a
-    fastText model of toxicity, use the stage `classifier`.
+    other than punctuation between words (`s&m`, an emoji) is not searched for; the plan reports how many such
+    entries there are. For a fastText model of toxicity, use the stage `classifier`.
     """
 
     files: tuple[str, ...]
@@ -49,10 +49,11 @@ class WordList(ReadsText, PartStage):
     column: str = "toxic"
     """Prefix of the column names."""
     unless_near: tuple[str, ...] = field(default=(), metadata=ADDED)
-    """Files of the same form: an occurrence does not count if an entry of theirs is within `window` words before or after it in
-    the document, such as `cancer` near `breast`."""
+    """Files of the same form. An occurrence does not count if an entry of these files is within `window`
+    words before or after it in the document, such as `cancer` near `breast`.
+    """
     window: int = field(default=10, metadata=ADDED)
-    """Words between an occurrence and an entry of `unless_near`, at most; 1 is the next word."""
+    """Maximum distance, in words, between an occurrence and an entry of `unless_near`; 1 is the next word."""
 
     paths: ClassVar[tuple[str, ...]] = ("files", "unless_near")
 
@@ -62,17 +63,19 @@ class WordList(ReadsText, PartStage):
         return pa.schema([(f"{self.column}_{name}", kind) for name, kind in kinds.items()])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the counts; a ratio is null in a document without words."""
+        """Return the counts. The ratios are null in a document without words or sentences."""
         return (f"{self.column}_count", f"{self.column}_sentences")
 
     def depends(self) -> dict[str, str]:
-        """Return the checksums of the lists; the Unicode version, which defines words and sentences."""
+        """Return the checksums of the lists, and the Unicode version, which defines words and sentences."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version() | self._checksums
 
     def notice(self) -> str:
-        """Say how many entries are not searchable, and their lines."""
+        """Return a notice of how many entries cannot be searched for, with their first line numbers; empty if
+        there are none.
+        """
         skipped = []
         for path in (*self.files, *self.unless_near):
             entries, lost = _read(Path(path))
@@ -82,7 +85,9 @@ class WordList(ReadsText, PartStage):
         return f"symbols that belong to no word: {'; '.join(skipped)} will not be searched" if skipped else ""
 
     def check(self) -> None:
-        """Check that there is a list, that files exist, and that the column name is valid."""
+        """Check that there is at least one list, that the files exist, and that the window and the column
+        name are valid.
+        """
         if not self.files:
             raise ValueError("files: got an empty list, expected at least one file")
         check_lists("files", self.files, directories=False)
@@ -119,7 +124,7 @@ class WordList(ReadsText, PartStage):
         return _index(self.unless_near) if self.unless_near else None
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the counts of each document."""
+        """Return the counts and ratios of each document."""
         import numpy as np
 
         from pipelines.kernels.text.buffers import text_buffers
@@ -149,8 +154,8 @@ class WordList(ReadsText, PartStage):
 
 
 def _search(data: "np.ndarray", bounds: "np.ndarray", index: "Index") -> "tuple[np.ndarray, np.ndarray]":
-    """Find the entries of an index in the sentences of a text column; return what
-    `pipelines.kernels.search.word_lists.find_entries` does.
+    """Search the sentences of a text column, delimited by `bounds`, for the entries of an index. Returns the
+    results of `pipelines.kernels.search.word_lists.find_entries` for all sentences.
     """
     import numpy as np
 
@@ -171,8 +176,8 @@ def _search(data: "np.ndarray", bounds: "np.ndarray", index: "Index") -> "tuple[
 def _are_near(
     occurrences: "np.ndarray", near: "np.ndarray", rows: "np.ndarray", words: "np.ndarray", window: int
 ) -> "np.ndarray":
-    """Return which occurrences have one of `near` within `window` words in their document, bool. `rows` and `words`
-    are document and number of words of each sentence.
+    """Return whether each occurrence has an entry of `near` within `window` words in its document, bool.
+    `rows` and `words` are the document and the number of words of each sentence.
     """
     import numpy as np
 
@@ -192,7 +197,9 @@ def _ratio(part: "np.ndarray", whole: "np.ndarray") -> pa.Array:
 
 
 def _index(files: tuple[str, ...]) -> "Index":
-    """Return the entries of files for `pipelines.kernels.search.word_lists`. Raises UserError if none consists of words."""
+    """Return the entries of files in the form that `pipelines.kernels.search.word_lists` searches. Raises
+    UserError if no entry consists of words.
+    """
     import numpy as np
 
     from pipelines.kernels.search.word_lists import index_entries
@@ -208,8 +215,8 @@ def _index(files: tuple[str, ...]) -> "Index":
 
 
 def _read(path: Path) -> tuple[list[bytes], list[int]]:
-    """Return the entries of a file, lower-cased, words joined by one space; and the line numbers of those
-    that are not searchable.
+    """Return the entries of a file, lower-cased and with their words joined by single spaces, and the line
+    numbers of the entries that cannot be searched for.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -227,7 +234,7 @@ def _read(path: Path) -> tuple[list[bytes], list[int]]:
 
 
 def _is_searchable(entry: str, words: str) -> bool:
-    """Whether a search for the words of an entry finds the entry and hardly anything else.
+    """Return whether a search for the words of an entry would find the entry and hardly anything else.
 
     Punctuation between words may separate the words of a phrase. Other symbols, and punctuation next to a
     single letter or number, are part of an entry's meaning: `s m` is not `s&m`, `13` is not `13.`, and an

@@ -1,7 +1,9 @@
-"""Run Presidio's recognizers behind a gate: they read only windows of the text that can contain an entity.
+"""Run Presidio's recognizers behind a gate, so that they read only windows of the text that can contain an
+entity.
 
 They find the same entities in windows as in the whole text, and more in two cases: phonenumbers gives up on a
-text after 65,535 false starts, and Presidio on a pattern after 60 seconds. Language models read whole texts.
+text after 65,535 false starts, and Presidio gives up on a pattern after 60 seconds. Language models read
+whole texts.
 """
 
 from bisect import bisect_right
@@ -38,7 +40,7 @@ class Detection(NamedTuple):
 
 
 class Detector:
-    """Presidio's recognizers behind the gate. Caches the results of short windows, for speed only."""
+    """Presidio's recognizers behind the gate. The results of short windows are cached, for speed only."""
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:
         self.entities = tuple(entity for entity in entities if entity not in NER_ENTITIES)
@@ -50,8 +52,8 @@ class Detector:
     def detect(
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
-        """Yield (row, detection) for every detection of any score, entity by entity: for all entities, or for
-        the given pattern entities.
+        """Yield (row, detection) for every detection, whatever its score, entity by entity. If `entities` are
+        given, only these are searched for; they must be pattern entities.
 
         Raises UserError with the document's id and the entity if a recognizer fails.
         """
@@ -75,8 +77,8 @@ class Detector:
                         yield candidate.row, Detection(start, end, entity, match.score)
 
     def _chains(self, offsets: "np.ndarray", data: "np.ndarray", codes: bool) -> "Chains | None":
-        """Find the chains of digits for all entities made of digits: phone and card numbers, or with `codes`
-        identity numbers.
+        """Find the chains of digits that may be phone, card or social security numbers or, with `codes`,
+        identity numbers. Returns None if no entity needs them.
         """
         from pipelines.kernels.search.pii_gate import find_chains
         from pipelines.stages.pii.windows import GATES
@@ -88,8 +90,8 @@ class Detector:
     def _hits(
         self, entity: str, offsets: "np.ndarray", data: "np.ndarray", chains: "Chains | None"
     ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
-        """Yield (row, its hits in order as (row, start, end) in bytes) for every document that can contain
-        the entity.
+        """Yield (row, hits) for every document that can contain the entity. A hit is (row, start, end) in
+        bytes; hits are in order.
         """
         import numpy as np
 
@@ -117,7 +119,9 @@ class Detector:
     def _cut(
         self, entity: str, document: bytes, spans: list[tuple[int, int, int]]
     ) -> Iterator[tuple[str, int, int, int]]:
-        """Yield (window, its byte offset, low, high) around the hits of a document; see _Candidate."""
+        """Yield (window, its byte offset, low, high) for windows around the hits of a document. See
+        `_Candidate` for `low` and `high`.
+        """
         from pipelines.stages.pii.windows import GATES
 
         cut = GATES[entity].cut
@@ -141,7 +145,7 @@ class Detector:
     def _analyze(
         self, entity: str, candidates: list["_Candidate"], ids: pa.ChunkedArray
     ) -> dict[str, tuple["_Match", ...]]:
-        """Return Presidio's matches in each window."""
+        """Return Presidio's matches in each window. Raises UserError if a recognizer fails."""
         remembered = self._remembered[entity]
         result = {}
         new: dict[str, int] = {}
@@ -162,7 +166,7 @@ class Detector:
         return result
 
     def _together(self, entity: str, windows: list[str]) -> list[tuple["_Match", ...]]:
-        """Analyze many windows in one call."""
+        """Return the matches in each of many windows, analysed in one call."""
         starts = [0, *accumulate(len(window) + len(_GLUE) for window in windows)]
         matches: list[list[_Match]] = [[] for _ in windows]
         for result in self.recognizers[entity].analyze(_GLUE.join(windows), [entity]):
@@ -180,8 +184,8 @@ class Detector:
 
 
 class _Candidate(NamedTuple):
-    """A window of document `row` from byte `shift` on; only matches that end in (low, high] of its characters
-    count.
+    """A window of document `row` that begins at byte `shift`. Only matches whose end lies in (low, high]
+    count, in characters of the window.
     """
 
     row: int
@@ -192,7 +196,7 @@ class _Candidate(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """A match in a window: its end in characters, start and end in bytes, score."""
+    """A match in a window: its end in characters (`last`), its start and end in bytes, and its score."""
 
     last: int
     start: int
@@ -201,8 +205,8 @@ class _Match(NamedTuple):
 
 
 def _batches(windows: list[str]) -> Iterator[list[str]]:
-    """Yield runs of windows of about _BATCH characters in all, because phonenumbers gives up on a text after
-    65,535 false starts.
+    """Yield runs of windows of about _BATCH characters in total. Larger batches are avoided because
+    phonenumbers gives up on a text after 65,535 false starts.
     """
     batch: list[str] = []
     size = 0
@@ -217,7 +221,7 @@ def _batches(windows: list[str]) -> Iterator[list[str]]:
 
 
 def _find_names(names: NameFinder, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> Iterator[tuple[int, Detection]]:
-    """Yield (row, detection) of every name."""
+    """Yield (row, detection) for every name that the language model finds."""
     values = texts.to_pylist()
     try:
         found = list(names.find(values))
@@ -242,7 +246,7 @@ def _names_alone(names: NameFinder, text: str, identifier: pa.Scalar) -> list[Na
 
 
 def _failure(what: str, entities: str, error: Exception, identifier: pa.Scalar) -> UserError:
-    """Return a UserError without the original message, which may quote the document."""
+    """Return a UserError that leaves out the original message, which may quote the document."""
     return UserError(
         f"pii: {what} failed on document {identifier.as_py().hex()} with {type(error).__name__}; remove {entities} from "
         "`entities`, or exclude the document"

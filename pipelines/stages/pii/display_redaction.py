@@ -1,5 +1,5 @@
-"""Redaction of texts that are displayed: placeholders replace everything that a corpus's own `pii` steps
-find, including data that a step only annotates and documents that it skipped.
+"""Redaction of texts for display: placeholders replace everything that a corpus's own `pii` steps find. Data
+that a step only annotates and data in documents that it skipped are replaced, too.
 """
 
 from dataclasses import replace
@@ -17,7 +17,9 @@ from pipelines.stages.pii.pii import Pii
 
 
 def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
-    """Redact short texts with the pii steps of their source."""
+    """Return short texts of a part's source, redacted as its pii steps would redact them, but with
+    placeholders.
+    """
     for _, step in pii_steps(corpus, part) if values else ():
         docs = pa.table(
             {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
@@ -30,23 +32,25 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
 
 
 def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
-    """Return the pii steps of a part, each with the position of its annotation."""
+    """Return the pii steps of a part, each with the index of its annotation in the part."""
     by_directory = {step.directory: step for step in corpus.steps if step.stage == "pii"}
     positions = [(i, by_directory.get(annotation.directory)) for i, annotation in enumerate(part.annotations)]
     return [(i, step) for i, step in positions if step is not None]
 
 
 def _only_annotates(step: PublishedStep) -> bool:
-    """Whether a pii step leaves some of its finds in the text."""
+    """Return whether a pii step only annotates some of its finds, or all of them, so that they stay in the
+    text.
+    """
     knobs = step.manifest.identity["knobs"]
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Return edits with placeholders for everything that a pii step finds in a part, which has only the
-    annotations before that step.
+    """Return edits that replace everything that a pii step finds in a part with placeholders. The part must
+    have only the annotations that precede the step.
 
-    Placeholders need no key, and also hide detections that the step only annotates.
+    Placeholders need no key. They also hide finds that the step itself only annotates.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     stage = parse(Pii, knobs, step.label)
@@ -58,8 +62,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """Return a part in memory, with edits for everything that its pii steps find, including rows that their
-    `where` excludes.
+    """Return a part in memory, with edits for everything that its pii steps find, also in rows that the
+    `where` of a step excludes.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

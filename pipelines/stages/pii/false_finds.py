@@ -1,4 +1,4 @@
-"""Finds that are no personal data, listed in false_finds.yaml with their reasons and examples."""
+"""Finds that are not personal data. false_finds.yaml lists their patterns, with reasons and examples."""
 
 import re
 from collections import defaultdict
@@ -19,7 +19,7 @@ _REACH = 200  # bytes of text around a find
 
 @dataclass(frozen=True)
 class FalseFind:
-    """A find of one of `entities` is false if it lies inside a match of `pattern`."""
+    """An entry of the list. A find of one of `entities` is false if it lies inside a match of `pattern`."""
 
     name: str
     why: str
@@ -31,19 +31,19 @@ class FalseFind:
 
 @dataclass(frozen=True)
 class FalseFinds:
-    """The whole list."""
+    """The whole list of false finds, as in the file."""
 
     false_finds: tuple[FalseFind, ...]
 
 
 @cache
 def read_list() -> tuple[FalseFind, ...]:
-    """Return the entries of the list."""
+    """Return the entries of the list, read once per process."""
     return parse(FalseFinds, load_yaml(_LIST), str(_LIST)).false_finds
 
 
 def list_checksum() -> str:
-    """Return the checksum of the list, on which the finds of a stage depend."""
+    """Return the checksum of the list file, on which the finds of `pii` depend."""
     return file_checksum(_LIST)
 
 
@@ -57,7 +57,9 @@ def _patterns() -> dict[str, list[re.Pattern[str]]]:
 
 
 def is_false(entity: str, document: "np.ndarray", start: int, end: int) -> bool:
-    """Whether the find of an entity at bytes [start, end) of a document, uint8, is on the list."""
+    """Return whether a find is false according to the list. The find is the `entity` at bytes [start, end) of
+    `document`, uint8.
+    """
     if not (patterns := _patterns().get(entity)):
         return False
     before = document[max(0, start - _REACH) : start].tobytes().decode(errors="ignore")

@@ -1,6 +1,7 @@
-"""Patterns of dates of birth, passports, driving licences and organisations: each behind the words that name it.
+"""Patterns of dates of birth, passport numbers, driving licence numbers and organisations. Dates and numbers
+are matched only after words that name them, such as "passport".
 
-Numbers of passports and licences have no check digit in most countries, so nothing but the words before them tells
+Passport and licence numbers have no check digit in most countries, so only the words before them distinguish
 them from other numbers. The match is the number or date alone.
 """
 

@@ -1,5 +1,5 @@
-"""Names by a spaCy pipeline, which reads texts in batches and without the components that entities do not need, or by a token
-classifier of Hugging Face (token_classifier.py).
+"""Find names with a language model: either a spaCy pipeline, which reads texts in batches and without the
+components that entities do not need, or a token classifier of Hugging Face (token_classifier.py).
 """
 
 import re
@@ -44,15 +44,16 @@ _WORDS = re.compile(r"[^\W_]+")
 
 
 def is_relative(time: str) -> bool:
-    """Return whether a time names no date: all of its words are English words of relative times, none is a number in digits, a
-    month, a day of the week or a name.
+    """Return whether a time is relative and so names no date: all of its words are English words such as
+    "next", "two" or "weeks". Digits and names, including those of months and days of the week, are not among
+    these words.
     """
     words = _WORDS.findall(time.lower())
     return bool(words) and _RELATIVE.issuperset(words)
 
 
 class Named(NamedTuple):
-    """A name found in a text; `start` and `end` count code points."""
+    """A name found in a text. `start` and `end` are offsets in code points."""
 
     start: int
     end: int
@@ -61,8 +62,9 @@ class Named(NamedTuple):
 
 
 class NameFinder:
-    """A language model on whole texts, in pieces of at most 100,000 characters. `entities` are those it can
-    find. Times that name no date are none of its finds (`is_relative`). Errors name the `stage`.
+    """A language model that finds names in whole texts, read in pieces of at most 100,000 characters.
+    `entities` are those of the requested entities that a model can find. Times that name no date are excluded
+    (`is_relative`). Error messages begin with `stage`.
     """
 
     def __init__(self, model: str, entities: tuple[str, ...], stage: str = "pii") -> None:
@@ -76,7 +78,7 @@ class NameFinder:
         return _SpacyModel(self.model, self.entities, self._stage)
 
     def find(self, texts: Sequence[str]) -> Iterator[list[Named]]:
-        """Yield the names in each text, in order."""
+        """Yield the list of names in each text, in the order of the texts."""
         pieces = [(row, *piece) for row, text in enumerate(texts) for piece in _pieces(text)]
         names: list[list[Named]] = [[] for _ in texts]
         batch: list[tuple[int, int, str]] = []
@@ -125,8 +127,9 @@ class _SpacyModel:
 
 
 def _unneeded(pipeline: Any) -> list[str]:
-    """Return the components without which the entities are the same. A parser is needed: no entity crosses the
-    sentence ends it sets. Patterns of a ruler may name any attribute.
+    """Return the components of a spaCy pipeline that can be disabled without changing its entities. A parser
+    is kept, because no entity crosses the sentence ends that it sets. If there is an entity or span ruler,
+    every component is kept, because the ruler's patterns may refer to any attribute.
     """
     factories = {name: pipeline.get_pipe_meta(name).factory for name in pipeline.pipe_names}
     if {"entity_ruler", "span_ruler"} & {*factories.values()}:
@@ -135,8 +138,8 @@ def _unneeded(pipeline: Any) -> list[str]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (start, piece), each ending after a paragraph, a line or a word, in this order of preference, or
-    anywhere.
+    """Yield (start, piece) for pieces of at most 100,000 characters. A piece ends after a paragraph if
+    possible, otherwise after a line, a word, or anywhere.
     """
     at = 0
     while at < len(text):
@@ -151,18 +154,18 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
 
 
 def is_directory(model: str) -> bool:
-    """Whether a model is given as a path: it has a separator, or is an existing directory."""
+    """Return whether a model is given as a path: it contains a slash, or is an existing directory."""
     return "/" in model or Path(model).is_dir()
 
 
 def is_token_classifier(model: str) -> bool:
-    """Whether a model is a directory that spaCy did not save."""
+    """Return whether a model is given as a directory without spaCy's config.cfg."""
     return is_directory(model) and not (Path(model) / "config.cfg").is_file()
 
 
 def check_model(model: str, entities: Sequence[str]) -> None:
-    """Check that a model is installed, or is a directory of spaCy or Hugging Face that finds one of the entities.
-    Raises ValueError.
+    """Raise ValueError unless `model` is the name of an installed model, a directory that spaCy saved, or the
+    directory of a Hugging Face token classifier that finds at least one of the entities.
     """
     if not is_directory(model):
         if not (model.isidentifier() and find_spec(model)):
@@ -177,7 +180,9 @@ def check_model(model: str, entities: Sequence[str]) -> None:
 
 
 def model_versions(model: str) -> dict[str, str]:
-    """Return the versions of libraries and of an installed model, or the checksum of all files of a directory."""
+    """Return the versions of the libraries that run a model, with the version of an installed model or the
+    checksum of all files of a directory.
+    """
     if not is_directory(model):
         return library_versions("spacy", model)
     directory = Path(model)
@@ -188,14 +193,18 @@ def model_versions(model: str) -> dict[str, str]:
 
 
 def model_library(model: str) -> tuple[tuple[str, str], ...]:
-    """Return (module, command that installs it) of a spaCy model given by name; nothing for directories and for no model."""
+    """Return (module, command that installs it) for a spaCy model given by name; empty for a directory or
+    without a model.
+    """
     if not model or is_directory(model):
         return ()
     return ((model, f"{INSTALL_ENGLISH} (the model for English)"),)
 
 
 def model_notice(model: str, remedy: str) -> str:
-    """Return a warning that a model is slow, with what to do about spaCy's; empty for no model."""
+    """Return a warning that a model is slow; empty without a model. `remedy` says what to do about a slow
+    spaCy model.
+    """
     if not model:
         return ""
     if is_token_classifier(model):

@@ -1,7 +1,8 @@
-"""Personal data outside the text: in `url`, and in the other fields of a record, which `meta` holds as JSON.
+"""Find and redact personal data outside the text: in `url`, and in the other fields of a record, which `meta`
+stores as JSON.
 
 The stored columns never change. Redacted copies are `pii_url` and `pii_meta`, null if nothing was found. An
-export writes them instead of the stored values.
+export writes the copies instead of the stored values.
 """
 
 import json
@@ -21,11 +22,13 @@ _MIN_DIGITS = 6  # minimum digits of a number that may be a telephone or card nu
 _MAX_DIGITS = 4000  # Python refuses to convert more digits
 
 Search = Callable[[Sequence[str], Sequence[bytes]], Sequence[tuple[str, Mapping[str, int]]]]
-"""A function from values, and the id of a document with each, to each value redacted and its number of finds by entity."""
+"""A function from values, and the id of a document that contains each value, to the redacted values, each
+with its number of finds by entity.
+"""
 
 
 def column_of(name: str) -> str:
-    """Return the column of a field: `meta` for `meta.author`."""
+    """Return the column that stores a field, such as `meta` for `meta.author`."""
     return name.partition(".")[0]
 
 
@@ -40,10 +43,11 @@ def check_fields(names: Sequence[str]) -> None:
 def redact_fields(
     names: Sequence[str], docs: pa.Table, search: Search
 ) -> tuple[dict[str, list[str | None]], list[Counter[str]]]:
-    """Return `pii_url` and `pii_meta`, as `names` request, and the detections by entity of each document.
+    """Return those of the columns `pii_url` and `pii_meta` that `names` request, and the number of finds by
+    entity for each document.
 
     In a field of `meta`, the search covers all strings, names of nested fields, and integers of six or more
-    digits, which become strings if something is found.
+    digits. An integer in which something is found becomes a string.
     """
     chosen = {name.partition(".")[2] for name in names if column_of(name) == "meta"}
     parsed = {name: docs[name].to_pylist() for name in FIELD_COLUMNS if name in map(column_of, names)}
@@ -79,15 +83,15 @@ def _whole(digits: str) -> int | str:
 
 
 def _select_fields(meta: Any, names: set[str]) -> Any:
-    """Return the fields of `meta` to search; all of them if `names` contains an empty one."""
+    """Return the fields of `meta` to search, or all of `meta` if `names` contains ""."""
     if "" in names or not isinstance(meta, dict):
         return meta
     return [value for name, value in meta.items() if name in names]
 
 
 def _texts(value: Any) -> list[str]:
-    """Return all strings of a JSON value, field names included, and numbers that are long enough; each as
-    often as it occurs.
+    """Return all strings of a JSON value, including field names, and all integers that are long enough, as
+    strings. A value that occurs several times is returned several times.
     """
     if isinstance(value, str):
         return [_clean(value)]
@@ -101,7 +105,9 @@ def _texts(value: Any) -> list[str]:
 
 
 def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) -> Any:
-    """Return the value with redacted strings and numbers; field names that become equal are numbered."""
+    """Return the value with its strings and numbers redacted. If field names become equal, an apostrophe is
+    appended to the later one.
+    """
     if isinstance(value, dict):
         new: dict[str, Any] = {}
         for name, entry in value.items():
@@ -118,25 +124,27 @@ def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) 
 
 
 def is_url(value: str) -> bool:
-    """Whether the whole value is a URL: it begins with a scheme, `//` or `www.`, and has no white space."""
+    """Return whether the whole value is a URL: it begins with a scheme, `//` or `www.`, and has no white
+    space.
+    """
     return _URL.fullmatch(value) is not None
 
 
 def decode_at(url: str) -> str:
-    """Return a URL with @ instead of %40, so that an e-mail address in a parameter is recognized."""
+    """Return a URL with each %40 decoded to @, so that an e-mail address in a parameter is recognized."""
     return url.replace("%40", "@")
 
 
 def split_url_parts(url: str) -> str:
-    """Replace the separators of a URL with spaces, for the search for e-mail addresses.
+    """Return a URL with its separators replaced with spaces, for the search for e-mail addresses.
 
-    Presidio's pattern allows these characters before the @, as RFC 5322 does, although hardly any address has
-    them. In a URL, it would take the host and path for the beginning of the address, and it may then reject
-    the address, because it looks up the wrong top-level domain.
+    Presidio's pattern allows these characters before the @, as RFC 5322 does, although hardly any address
+    contains them. In a URL, it would take the host and path for the beginning of the address. It may then
+    reject the address, because it looks up the wrong top-level domain.
     """
     return url.translate(_SPACES)
 
 
 def _clean(text: str) -> str:
-    """Return a text without lone surrogates, which Arrow cannot store."""
+    """Return a text with lone surrogates, which Arrow cannot store, replaced with `?`."""
     return text.encode("utf-8", "replace").decode()

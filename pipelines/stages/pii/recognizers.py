@@ -1,9 +1,9 @@
-"""The entities of the `pii` stage and Presidio's recognizer for each, in the reference configuration.
+"""The entities of the `pii` stage, and the recognizer for each in the reference configuration.
 
 Most recognizers ship with Presidio. Those for credentials, secrets, addresses, organisations and identity
-documents are ours, of Presidio's own class PatternRecognizer, so that they run, score and are tested like the
-others. Recognizers of WHOLE_TEXT have no gate: they read every text whole. Some of them, such as URL and
-US_DRIVER_LICENSE, match on almost every page. IN_PAN is left out.
+documents are our own. They use Presidio's class PatternRecognizer, so that they run, score and are tested
+like the others. The recognizers of WHOLE_TEXT have no gate: they read every text whole. Some of them, such as
+URL and US_DRIVER_LICENSE, match on almost every page. Presidio's IN_PAN is not included.
 """
 
 import logging
@@ -99,7 +99,7 @@ PHONE_REGIONS = ("US", "GB", "DE", "FR", "IL", "IN", "CA", "BR")
 """PhoneRecognizer.DEFAULT_SUPPORTED_REGIONS of presidio-analyzer 2.2.366."""
 PATTERN_ENTITIES = (*SHIPPED, *OWN, *WHOLE_TEXT)
 NER_ENTITIES = ("PERSON", "LOCATION", "NRP")
-"""Found by a language model alone. With one, it also finds ORGANIZATION and DATE_TIME."""
+"""Entities that only a language model finds. A language model also finds ORGANIZATION and DATE_TIME."""
 MODEL_ENTITIES = (*NER_ENTITIES, "ORGANIZATION", "DATE_TIME")
 
 Level = Literal["", "contact", "identity", "everything"]
@@ -113,7 +113,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
 
 
 def load_recognizers(entities: tuple[str, ...], phone_regions: tuple[str, ...]) -> dict[str, Any]:
-    """Load Presidio's recognizers in the reference configuration, by entity, for `entities` of
+    """Return a recognizer in the reference configuration for each of `entities`, which must be in
     PATTERN_ENTITIES.
 
     This affects the whole process: it silences Presidio's logger, which quotes text, and gives tldextract an
@@ -135,8 +135,8 @@ def load_recognizers(entities: tuple[str, ...], phone_regions: tuple[str, ...]) 
 
 
 def _own_recognizer(entity: str, patterns: Mapping[str, float], flags: int) -> Any:
-    """Return a recognizer of patterns with their scores, which rejects values that are too regular to be a
-    secret.
+    """Return a recognizer for patterns with their scores. For API keys and secrets, it rejects values that
+    are too regular to be secret.
     """
     from presidio_analyzer import Pattern, PatternRecognizer
 
@@ -149,7 +149,7 @@ def _own_recognizer(entity: str, patterns: Mapping[str, float], flags: int) -> A
 
 @cache  # building the tree of the suffix list takes 20 ms
 def presidio() -> Any:
-    """Import Presidio's recognizers."""
+    """Import Presidio's module of predefined recognizers and return it."""
     logging.getLogger("presidio-analyzer").disabled = True
     import tldextract.tldextract
 
@@ -161,7 +161,8 @@ def presidio() -> Any:
 
 @contextmanager
 def block_imports(*modules: str) -> Iterator[None]:
-    """Make optional imports of these modules fail inside the block, unless they are loaded already.
+    """Make imports of these modules fail inside the block, unless they are already loaded. Importers must
+    treat these modules as optional.
 
     With these modules, importing Presidio takes 13 seconds and 430 MB; without them, 2.3 seconds and 110 MB.
     Patterns do not need them.

@@ -1,12 +1,13 @@
-"""The replacements of personal data in a text: a placeholder, a mask, a keyed hash, or a pseudonym that is
-valid in form.
+"""Replacements for personal data in a text: a placeholder, a mask, a keyed hash, or a pseudonym that is valid
+in form.
 
-Hashes and pseudonyms are HMAC-SHA256 of entity and value under the user's key. So equal values have equal
-replacements in every document and run with that key, and without the key nobody can recover a value by trying
-all telephone numbers. Values are compared in one form: addresses in lower case, numbers as their digits and
-letters.
+Hashes and pseudonyms are derived from the HMAC-SHA256 of entity and value under the user's key. So equal
+values have equal replacements in every document and run with that key, and without the key nobody can recover
+a value by trying all telephone numbers. Values are compared in a canonical form: e-mail addresses in lower
+case, numbers as their digits and letters.
 
-Pseudonyms come from ranges reserved for examples, which are small: different values can share one.
+Pseudonyms come from ranges reserved for examples. These ranges are small, so different values can share a
+pseudonym.
 
 | entity | pseudonym | reserved by |
 |---|---|---|
@@ -58,8 +59,8 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 def read_key(where: str) -> bytes:
-    """Return the key at `file:PATH` or `env:NAME`. Raises ValueError, which never quotes the key, if it is
-    missing or too short.
+    """Return the key at `file:PATH` or `env:NAME`. Raises ValueError if the key is missing or too short. The
+    message never quotes the key.
     """
     kind, _, name = where.partition(":")
     if kind == "file" and name:
@@ -83,7 +84,7 @@ def fingerprint(key: bytes) -> str:
 
 
 def replacement(action: str, entity: str, value: str, key: bytes) -> str:
-    """Return the replacement of a value. `key` matters for `hmac` and `pseudonym` only."""
+    """Return the replacement of a value. `key` is used only for `hmac` and `pseudonym`."""
     if action == "mask":
         return "".join(character if character.isspace() else "*" for character in value)
     if action == "placeholder":
@@ -96,14 +97,16 @@ def replacement(action: str, entity: str, value: str, key: bytes) -> str:
 
 
 def is_public(value: str) -> bool:
-    """Whether an IP address, with or without zone and prefix length, belongs to the public internet."""
+    """Return whether an IP address, with or without zone and prefix length, belongs to the public internet.
+    Addresses that the standard library cannot parse count as public.
+    """
     address = _address(value)
     return address is None or address.is_global
 
 
 def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse an IP address. Returns None for values that Presidio accepts but the standard library does not,
-    such as those with leading zeros.
+    """Parse an IP address, ignoring its zone and prefix length. Returns None for values that Presidio accepts
+    but the standard library does not, such as those with leading zeros.
     """
     try:
         return ipaddress.ip_address(value.partition("/")[0].partition("%")[0])
@@ -112,7 +115,7 @@ def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
 
 
 def _canonical(entity: str, value: str) -> str:
-    """Return one canonical form for all spellings of a value."""
+    """Return the form in which values are compared, which is the same for different spellings of a value."""
     if entity == "EMAIL_ADDRESS":
         return value.lower()
     if entity == "IP_ADDRESS":
@@ -130,7 +133,9 @@ def _digits(value: str) -> str:
 
 
 def _fill_digits(value: str, digits: str) -> str:
-    """Return `value` with its digits replaced with `digits`, or `digits` alone if their number differs."""
+    """Return `value` with its digits replaced by `digits`, in order, or `digits` alone if the numbers of
+    digits differ.
+    """
     if sum(map(str.isdecimal, value)) != len(digits):
         return digits
     following = iter(digits)

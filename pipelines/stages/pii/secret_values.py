@@ -1,9 +1,9 @@
-"""Secrets that a text assigns to a name, told from words by their entropy.
+"""Secrets that a text assigns to a name, distinguished from ordinary words by their entropy.
 
-`password = "..."` is a secret if the name says so and the value looks random: no word, path or placeholder.
-Shannon entropy of the value's characters measures that, in bits per character: of 16 random letters and digits,
-3.3 to 4; of 32 random hexadecimal digits, 3.4 to 3.9; of an English word or an identifier, mostly below 3.3.
-The threshold of 3.5 is that of gitleaks' rule `generic-api-key`.
+`password = "..."` is a secret if the name says so and the value looks random, unlike a word, path or
+placeholder. The measure is the Shannon entropy of the value's characters, in bits per character: 3.3 to 4 for
+16 random letters and digits; 3.4 to 3.9 for 32 random hexadecimal digits; mostly below 3.3 for an English
+word or an identifier. The threshold of 3.5 is that of gitleaks' rule `generic-api-key`.
 """
 
 import math
@@ -22,7 +22,7 @@ SECRET = (
 
 
 def entropy(text: str) -> float:
-    """Return the Shannon entropy of the characters of a text that is not empty, in bits per character."""
+    """Return the Shannon entropy of the characters of a non-empty text, in bits per character."""
     counts = Counter(text).values()
     return -sum(count / len(text) * math.log2(count / len(text)) for count in counts)
 

@@ -1,4 +1,6 @@
-"""Names by a token classifier of Hugging Face in a local directory. Nothing is downloaded, and no code or pickle in it is run."""
+"""Find names with a Hugging Face token classifier in a local directory. Nothing is downloaded, and no code or
+pickle in the directory is run.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,28 +20,31 @@ _LABELS = {
     "NRP": ("NRP", "NORP"),
     "DATE_TIME": ("DATE", "TIME", "DATE_TIME"),
 }
-"""The labels of each entity, without B- and I-: those of CoNLL-2003 and OntoNotes 5 that Presidio maps to it for spaCy, and
-their spellings in full. FAC (buildings, airports) is a place as well."""
+"""The labels of each entity, without B- and I-: the labels of CoNLL-2003 and OntoNotes 5 that Presidio maps
+to the entity for spaCy, and the full spellings of these labels. FAC (buildings, airports) counts as a
+location too.
+"""
 _OTHER = (
     *("O", "MISC", "CARDINAL", "EVENT", "LANGUAGE", "LAW", "MONEY", "ORDINAL", "PERCENT", "PRODUCT", "QUANTITY"),
     "WORK_OF_ART",
 )
-"""Labels of the same data that are no personal data."""
+"""Labels of the same data sets that are not personal data."""
 _ENTITY = {label: entity for entity, labels in _LABELS.items() for label in labels}
 
 
 class TokenClassifier:
-    """A token classifier, run over windows that overlap, so that every character of a text is read.
+    """A token classifier, run over overlapping windows, so that every character of a text is read.
 
-    Windows and spans are those of transformers' TokenClassificationPipeline with `stride`: word pieces are grouped by
-    `aggregation_strategy` "first" if the tokenizer marks pieces that continue a word, as WordPiece does, and by "simple"
-    otherwise, where "first" would take a line of Chinese for one word. Batches have fixed shapes (16 windows, lengths that are
-    powers of two), so that what is found in a text does not depend on the texts beside it.
+    Windows and spans are those of transformers' TokenClassificationPipeline with `stride`. Word pieces are
+    grouped by `aggregation_strategy` "first" if the tokenizer marks pieces that continue a word, as WordPiece
+    does. Otherwise they are grouped by "simple", because "first" would take a line of Chinese for one word.
+    Batches have fixed shapes (16 windows, lengths that are powers of two, up to the model's maximum), so that
+    the finds in a text do not depend on the other texts of the batch.
     """
 
     def __init__(self, directory: str, entities: Sequence[str], stage: str = "pii") -> None:
-        """Load the model, on the CPU. Raises UserError, which begins with `stage`, if it does not load or lacks a fast tokenizer
-        or weights.
+        """Load the model on the CPU. Raises UserError, whose message begins with `stage`, if the model does
+        not load, if weights are missing, or if its tokenizer is not a fast one or has no padding token.
         """
         import torch
         import transformers
@@ -76,7 +81,9 @@ class TokenClassifier:
         self._entities = frozenset(entities)
 
     def read(self, texts: Sequence[str]) -> list[list[tuple[int, int, str, float]]]:
-        """Return (start, end, entity, score) of the names in each text, in code points; the score is a probability."""
+        """Return the names in each text as (start, end, entity, score), with offsets in code points. The
+        score is a probability.
+        """
         windows = [list(self.pipeline.preprocess(text, **self.pipeline._preprocess_params)) for text in texts]
         self._classify([window for its in windows for window in its])
         found = [self.pipeline.postprocess(its, **self.pipeline._postprocess_params) for its in windows]
@@ -90,7 +97,7 @@ class TokenClassifier:
         ]
 
     def _classify(self, windows: Sequence[dict[str, Any]]) -> None:
-        """Add `logits` (1, tokens, labels) to each window, in batches of windows of about one length."""
+        """Add `logits` (1, tokens, labels) to each window. Windows of similar length are run in one batch."""
         import torch
 
         groups: dict[int, list[dict[str, Any]]] = {}
@@ -108,7 +115,9 @@ class TokenClassifier:
         return min(longest, max(_SHORTEST, 1 << (window["input_ids"].shape[1] - 1).bit_length()))
 
     def _run(self, windows: Sequence[dict[str, Any]], length: int) -> Any:
-        """Return the logits (16, length, labels) of at most 16 windows, and of empty rows after them."""
+        """Return the logits (16, length, labels) of at most 16 windows. Rows after the last window are
+        padding.
+        """
         import torch
 
         tokenizer = self.pipeline.tokenizer
@@ -127,7 +136,9 @@ class TokenClassifier:
 
 @contextmanager
 def _on_one_thread() -> Iterator[None]:
-    """Run PyTorch with one thread: a task has one core, and more threads would add sums in another order."""
+    """Run PyTorch on one thread inside the block: a task has one core, and more threads would change the
+    order of additions.
+    """
     import torch
 
     threads = torch.get_num_threads()
@@ -139,7 +150,9 @@ def _on_one_thread() -> Iterator[None]:
 
 
 def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
-    """Check the files and the labels of a directory, without loading it. Raises ValueError."""
+    """Raise ValueError if a directory lacks files, has unknown labels, or has no label of one of the
+    entities. The model is not loaded.
+    """
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         if (directory / name).is_file():
             continue
@@ -163,7 +176,9 @@ def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
 
 
 def _read_labels(directory: Path) -> list[str]:
-    """Return the labels of a token classifier, without B- and I-. Raises ValueError if there are none, or one is unknown."""
+    """Return the distinct labels of a token classifier, in capitals, without B- and I-. Raises ValueError if
+    there are no labels or one of them is unknown.
+    """
     try:
         config = json.loads((directory / "config.json").read_bytes())
         labels = list(config["id2label"].values())
@@ -187,12 +202,14 @@ def _plain(label: str) -> str:
 
 
 def _entity(label: str) -> str:
-    """Return the entity of a label; empty if it is ignored."""
+    """Return the entity of a label, or "" if the label is ignored."""
     return _ENTITY.get(_plain(label), "")
 
 
 def _positions(config: Any) -> int:
-    """Return the longest input of a model in tokens. RoBERTa's positions begin after that of padding."""
+    """Return the longest input of a model in tokens. RoBERTa's positions begin after the position of padding,
+    so two of them cannot be used.
+    """
     positions = int(getattr(config, "max_position_embeddings", _TOKENS))
     if positions <= 0:  # relative positions only, as XLNet has them
         return _TOKENS

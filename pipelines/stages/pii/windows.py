@@ -1,8 +1,8 @@
-"""Cut windows around hits: the context in which Presidio finds the same entities as in the whole text.
+"""Cut windows around hits, with enough context for Presidio to find the same entities as in the whole text.
 
 A window is cut where no match of the entity's patterns can cross, and contains every neighbouring character
-that the patterns look at. Neighbours that the patterns treat like the edge of the text are left out, so that
-equal candidates have equal windows and their results can be cached. Offsets are code points.
+that the patterns examine. Neighbours that the patterns treat like the edge of the text are excluded, so that
+equal candidates have equal windows and their results can be cached. Offsets are in code points.
 """
 
 import re
@@ -18,7 +18,7 @@ from pipelines.stages.pii.recognizers import API_KEY, PRIVATE_KEY, URL_CREDENTIA
 
 
 class Window(NamedTuple):
-    """text[start:end] to analyse; a match there counts if it ends in (low, high]."""
+    """The range text[start:end] to analyse. A match in it counts only if it ends in (low, high]."""
 
     start: int
     end: int
@@ -30,11 +30,12 @@ Cut = Callable[[str, int, int, tuple[str, ...]], "Window | None"]  # (text, star
 
 
 class Gate(NamedTuple):
-    """How to find candidates of an entity: the kinds of hit, and the window around a hit (None: no match is
-    possible).
+    """How to find candidates of an entity: the kinds of hits, and a function that cuts the window around a
+    hit, or returns None if no match is possible.
 
-    With `digits`, hits are chains of at least that many digits for the phone regions; with `codes`, chains as
-    in identity numbers. With neither kinds nor digits, every text is one window.
+    With `digits`, hits are chains of digits, at least as many as `digits` returns for the phone regions. With
+    `codes`, gaps in the chains are those of identity numbers. With neither kinds nor digits, every text is
+    one window.
     """
 
     kinds: tuple[Kind, ...]
@@ -91,7 +92,9 @@ _NUMBER_TYPES = (
 
 
 def email_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the address around the @ at `at`, and the addresses to its right that share characters with it."""
+    """Return the address around the @ at `at`, and the addresses to its right that share characters with it.
+    Return None if there is no address.
+    """
     match = _AT.match(text, at)
     if not match:
         return None
@@ -102,7 +105,7 @@ def email_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Wind
 
 
 def internet_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
-    """Return the run of word characters, colons, dots, per cents and slashes around `at`."""
+    """Return the run of word characters, colons, dots, percent signs and slashes around `at`."""
     return _run(text, at, _INTERNET)
 
 
@@ -124,7 +127,8 @@ def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
     """Return the words of the chain, neighbouring words with digits, and one more word on each side.
 
-    Some numbers begin or end with letters set off by a separator.
+    The extra words are needed because some identity numbers begin or end with letters that a separator sets
+    off.
     """
     left, right = _WORD[0].match(text, 0, start).start(), _WORD[1].match(text, end).end()
     while match := _CODE_WORD[0].match(text, 0, left):
@@ -139,20 +143,24 @@ def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Wi
 
 
 def api_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the run of letters, digits, dots, hyphens and underscores around `at`, if a key is in it."""
+    """Return the run of letters, digits, dots, hyphens and underscores around `at`, or None if it contains no
+    key.
+    """
     window = _run(text, at, _API_KEY_RUN)
     return window if _API_KEY.search(text, window.start, window.end) else None
 
 
 def private_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the key whose first line has PRIVATE KEY at `at`."""
+    """Return the key whose first line has PRIVATE KEY at `at`, or None if there is no such key."""
     start = text.rfind("-----BEGIN ", max(0, at - _PRIVATE_KEY_LEAD), at)
     match = _PRIVATE_KEY.match(text, start) if start >= 0 else None
     return Window(start, match.end(), start, match.end()) if match else None
 
 
 def secret_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the line around `at`, if a word for a secret is in it. No secret crosses a line end."""
+    """Return the line around `at`, or None if no word for a secret comes before `at` in the line. No secret
+    crosses a line end.
+    """
     start, stop = text.rfind("\n", 0, at) + 1, text.find("\n", at)
     stop = len(text) if stop < 0 else stop
     return Window(start, stop, start, stop) if _SECRET_NAME.search(text, start, at) else None
@@ -164,7 +172,9 @@ def whole_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Wind
 
 
 def credentials_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return user, password and host after the :// at `at`, with the character before it."""
+    """Return the user, password and host after the :// at `at`, and the character before the ://. Return None
+    if there are no credentials.
+    """
     match = _URL_CREDENTIALS.match(text, at + 3)
     return Window(at - 1, match.end(), at - 1, match.end()) if match else None
 
@@ -176,7 +186,7 @@ def _run(text: str, at: int, sides: tuple[Any, Any]) -> Window:
 
 def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
     """Return the text from the country letters before `at` to the end of the longest possible match, extended
-    by candidates that begin within it.
+    over candidates that begin within it. Return None if no IBAN can begin there.
     """
     start = at - 3
     if not _IBAN.match(text, start):
@@ -191,22 +201,25 @@ def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 
 
 def chain_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """Return the chain, with a neighbouring word character on each side."""
+    """Return the chain, with the neighbouring character on each side if it may be a word character."""
     left = start - (start > 0 and _is_word(text[start - 1]))
     right = end + (end < len(text) and _is_word(text[end]))
     return Window(left, right, start, end)
 
 
 def _is_word(character: str) -> bool:
-    """Whether a character may be of class \\w, for which patterns look beyond the edge of a chain."""
+    """Return whether a character may be a word character of a regular expression. Patterns examine such
+    characters beyond the edge of a chain.
+    """
     return not character.isascii() or character.isalnum() or character == "_"
 
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the text from the first candidate that may be a number to the end of everything joined to the
-    chain.
+    """Return the text from the first candidate that may be a phone number to the end of everything joined to
+    the chain, or None if the chain cannot be a phone number.
 
-    Includes leading brackets and pluses, and neighbours for which phonenumbers rejects a number.
+    If no candidate in the chain can be a valid number, the window is empty. Otherwise it includes leading
+    brackets and pluses, and neighbours that may make phonenumbers reject a number.
     """
     plus = _PLUS.search(text, max(0, start - _LEAD_REACH), start) is not None
     if not can_be_phone(text[start:end], plus, regions):
@@ -225,11 +238,11 @@ def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> W
 
 
 def _first_candidate(text: str, begin: int, end: int, regions: tuple[str, ...]) -> int | None:
-    """Return the start of the first candidate that phonenumbers can accept as valid, skipping those before
-    it.
+    """Return the start of the first candidate that phonenumbers can accept as valid, or None. Earlier
+    candidates are skipped.
 
     A table of numbers is one long chain with hardly any phone number, and costs phonenumbers a millisecond
-    per twenty cells. So its own expressions first select the pieces that it would try.
+    per twenty cells. So phonenumbers' own expressions first select the pieces that it would try.
     """
     from phonenumbers.phonenumbermatcher import _PATTERN
     from phonenumbers.phonenumberutil import _SECOND_NUMBER_START_PATTERN
@@ -259,10 +272,9 @@ def _pieces(candidate: str) -> Iterator[str]:
 
 
 def _joined(text: str, at: int) -> tuple[int, int]:
-    """Return the span of chains joined by extension labels around the digit at `at`. No candidate of
-    phonenumbers crosses its ends.
-
-    Only a # that ends an extension is not included.
+    """Return the span of the chain that contains the digit at `at`, together with the chains that labels of
+    extensions join to it. No candidate of phonenumbers crosses the ends of this span, except one that ends in
+    the # of an extension, which the span does not include.
     """
     match = _JOINED.match(text, _JOINED_LEFT.match(text, 0, at).start())
     while match.end() <= at:
@@ -271,8 +283,9 @@ def _joined(text: str, at: int) -> tuple[int, int]:
 
 
 def _may_reject(character: str) -> bool:
-    """Whether phonenumbers may reject a number because of this neighbour: a letter, a combining mark, a
-    currency sign, %.
+    """Return whether phonenumbers may reject a number because of this neighbouring character: a letter, a
+    combining mark, a currency sign or %. To be safe, this is also true for other characters outside ASCII,
+    except digits, opening brackets and pluses.
     """
     if character.isascii():
         return character.isalpha() or character in "%$"
@@ -280,10 +293,10 @@ def _may_reject(character: str) -> bool:
 
 
 def can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool = False) -> bool:
-    """Whether a number in the piece can be valid according to the metadata with which phonenumbers itself
-    validates.
+    """Return whether a number in the piece can be valid, according to the metadata with which phonenumbers
+    itself validates.
 
-    With `whole`, only the number made of all digits of the piece counts, except those of an extension.
+    With `whole`, only the number made of all digits of the piece counts, except the digits of an extension.
     """
     return (_can_be_phone if len(piece) <= 40 else _can_be_phone.__wrapped__)(piece, plus, regions, whole)
 
@@ -304,13 +317,14 @@ def _can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool)
 
 
 def phone_digits(regions: tuple[str, ...]) -> int:
-    """Return the smallest number of digits of a valid phone number in any of the regions, or with a plus."""
+    """Return the smallest number of digits of a valid phone number, in any of the regions or with a plus."""
     return min(INTERNATIONAL_DIGITS, *(_national(region).least for region in regions))
 
 
 class _National(NamedTuple):
-    """Patterns contained in, and equal to, the digits of every valid number of a region without a plus, and
-    their minimum length.
+    """Patterns that match the digits of a region's phone numbers written without a plus. In every valid
+    number, `part` matches some of the digits and `whole` matches all of them. `least` is the minimum number
+    of digits.
     """
 
     part: re.Pattern[str]
@@ -321,9 +335,9 @@ class _National(NamedTuple):
 @cache
 def _national(region: str) -> _National:
     """Return the patterns of a region. They cover the metadata of all regions with the same calling code,
-    since any of them may claim the number.
+    because any of these regions may claim the number.
 
-    If a region's rules add digits to what was written, only the length is checked.
+    If a region's rules add digits to the written number, only the length is checked.
     """
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata, country_code_for_region
 

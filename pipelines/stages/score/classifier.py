@@ -1,4 +1,4 @@
-"""Classifier: the score of a document, or of its worst line or sentence, from a supervised fastText model."""
+"""Classifier: score a document, or its worst line or sentence, with a supervised fastText model."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,8 +24,8 @@ MODEL, METRICS = "model.bin", "metrics.json"
 
 
 def recorded_checksum(file: Path, model: str, stage: str) -> str:
-    """Return the xxh3_128 of a model file. If `model` is a directory that `classifier train` wrote, raises UserError unless
-    the checksum is the one recorded there.
+    """Return the xxh3_128 of a model file. If `model` is a directory that `classifier train` wrote, raises
+    UserError if the checksum differs from the one recorded there.
     """
     checksum = file_checksum(file)
     metrics = LocalPath(model) / METRICS
@@ -39,13 +39,13 @@ def recorded_checksum(file: Path, model: str, stage: str) -> str:
 
 @dataclass(frozen=True)
 class Classifier(ReadsText, PartStage):
-    """The probability, 0 to 1, of one label of a supervised fastText model, as a column for filters.
+    """Write the probability, 0 to 1, of one label of a supervised fastText model, as a column for filters.
 
     The text is read as the library reads a line, which is also how `python -m pipelines classifier train`
-    writes it: white space, line ends included, separates tokens, and nothing else is changed. For a fixed
-    threshold as in DCLM (Li et al. 2024, section 4.4) or a quantile, use a rule of `filter`; for a random
-    choice as in GPT-3, `pareto_sampling`. A toxicity model is a classifier too: give its label, and score
-    lines or sentences (docs/classifiers.md).
+    writes it: white space, including line ends, separates tokens, and nothing else is changed. For a fixed
+    threshold as in DCLM (Li et al. 2024, section 4.4), or for a quantile, use a rule of `filter`; for a
+    random choice as in GPT-3, `pareto_sampling`. A toxicity model is a classifier too: give its label, and
+    score lines or sentences (docs/classifiers.md).
     """
 
     model: str
@@ -55,38 +55,50 @@ class Classifier(ReadsText, PartStage):
     column: str = "classifier_score"
     """Name of the column."""
     unit: Literal["document", "line", "sentence"] = "document"
-    """What is scored. For lines and sentences the column is the highest probability of any of them, and COLUMN_mean the mean,
-    weighted by bytes. Both are null if there is none."""
+    """What is scored. For lines and sentences, the column is the highest probability of any of them, and
+    COLUMN_mean is the mean, weighted by bytes. Both are null if the document has none.
+    """
 
     best_label: bool = field(default=False, metadata=ADDED)
-    """Write the most probable label as COLUMN_label, such as a topic by which `shards` groups; the column is then its
-    probability, and `label` is not used. The label is null for a text without features."""
+    """Write the most probable label as COLUMN_label, such as a topic by which `shards` groups. The score
+    column is then the probability of this label, and `label` is not used. The label is null for a text
+    without features.
+    """
 
     expected_value: bool = field(default=False, metadata=ADDED)
-    """Labels are numbers, such as the bins of a judge's scores (`classifier train` with `bins`): the column is their mean,
-    weighted by their probabilities, and `label` is not used. It is null for a text without features."""
+    """Labels are numbers, such as the bins of a judge's scores (`classifier train` with `bins`). The score
+    column is the mean of the labels, weighted by their probabilities, and `label` is not used. It is null for
+    a text without features.
+    """
 
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """Return the score, and the label if it is wanted."""
+        """Return the score; for lines and sentences, also the mean score; with `best_label`, also the label."""
         names = [self.column] if self.unit == "document" else [self.column, f"{self.column}_mean"]
         label = [(f"{self.column}_label", pa.string())] if self.best_label else []
         return pa.schema([*((name, pa.float32()) for name in names), *label])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the score of a document; scores of lines or sentences are null if there is none."""
+        """Return the score column if it holds scores of whole documents and `expected_value` is not set,
+        otherwise nothing. Scores of lines or sentences are null if a document has none, and an expected value
+        is null for a text without features.
+        """
         return (self.column,) if self.unit == "document" and not self.expected_value else ()
 
     def depends(self) -> dict[str, str]:
-        """Return the checksum of the model; the Unicode version, which defines where lines and sentences end."""
+        """Return the checksum of the model and, for lines and sentences, the Unicode version, which defines
+        where they end.
+        """
         from pipelines.kernels.text.tables import unicode_version
 
         model = {"model xxh3_128": self._checksum}
         return model if self.unit == "document" else model | unicode_version()
 
     def check(self) -> None:
-        """Check that the model is a file or a trained directory, and that names are valid."""
+        """Check that the model is a file or a trained directory, that names are valid, and that the knobs fit
+        together.
+        """
         if not self._file.is_file():
             raise ValueError(
                 f"model: got {self.model!r}, expected a fastText model file, or a directory with {MODEL}: "
@@ -105,7 +117,9 @@ class Classifier(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it is invalid, not the planned one, or lacks the label."""
+        """Load the model. Raises UserError if it is invalid, has changed since the build was planned, or
+        lacks the labels that are needed.
+        """
         _ = self._fasttext
 
     @property
@@ -115,7 +129,7 @@ class Classifier(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The xxh3_128 of the model, computed on first use, which is when the build is planned."""
+        """The xxh3_128 of the model, computed on first use, when the build is planned."""
         return recorded_checksum(self._file, self.model, "classifier")
 
     @cached_property
@@ -136,7 +150,7 @@ class Classifier(ReadsText, PartStage):
         return model
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the score of each document."""
+        """Return the score of each document, and the other columns of `writes`."""
         from pipelines.kernels.text.buffers import text_buffers
 
         offsets, data = text_buffers(docs[self.text])

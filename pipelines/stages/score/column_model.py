@@ -1,7 +1,8 @@
-"""Models of columns: functions from the numbers of a document to the probability of the positive class.
+"""Models over columns: functions from the numbers of a document to the probability of the positive class.
 
-`python -m pipelines classifier train` writes them with `kind: columns`. A file is safetensors: arrays, and one JSON text that
-names the columns, their types and what they mean. Loading runs no code, and an array that does not fit is refused.
+`python -m pipelines classifier train` writes them with `kind: columns`. A model file is safetensors: arrays,
+and one JSON text that gives the columns, their types and their definitions. Loading runs no code, and arrays
+that do not fit together are refused.
 """
 
 import json
@@ -30,7 +31,9 @@ Method = Literal["regression", "boosted"]
 
 @dataclass(frozen=True)
 class ModelColumn:
-    """A column that a model reads: its name, and what it may mean (`definition_of` in contracts/columns.py)."""
+    """A column that a model reads: its name, and the definitions that it may have (`definition_of` in
+    contracts/columns.py).
+    """
 
     name: str
     definitions: tuple[Mapping[str, Any], ...]
@@ -38,7 +41,9 @@ class ModelColumn:
 
 @dataclass(frozen=True)
 class ColumnModel:
-    """A trained model. Log-odds are `intercept` and a sum of contributions of the columns."""
+    """A trained model over columns. Its log-odds are a constant plus the sum of the contributions of the
+    columns. The constant is the `intercept`, to which boosted trees add the expected values of their roots.
+    """
 
     method: Method
     columns: tuple[ModelColumn, ...]
@@ -51,12 +56,12 @@ class ColumnModel:
 
     @property
     def fingerprint(self) -> str:
-        """32 hex digits that identify the columns and what they mean."""
+        """32 hex digits that identify the columns and their definitions."""
         return digest([[column.name, list(column.definitions)] for column in self.columns])
 
     def evaluate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (log-odds, float64 [n]; contributions to them, float64 [n, columns]) of numbers, float64 [n, columns] with
-        NaN for a missing one.
+        """Return the log-odds of documents, float64 [n], and the contributions to them, float64 [n, columns].
+        `values` are the numbers of the documents, float64 [n, columns], with NaN for a missing value.
         """
         contributions = np.zeros(values.shape)
         if self.method == "regression":
@@ -72,13 +77,13 @@ class ColumnModel:
 
 
 def probability(odds: np.ndarray) -> np.ndarray:
-    """Return the logistic function of log-odds, without overflow."""
+    """Return the logistic function of log-odds, computed without overflow."""
     small = np.exp(-np.abs(odds))
     return np.where(odds >= 0, 1.0, small) / (1.0 + small)
 
 
 def save_model(model: ColumnModel, path: Path) -> None:
-    """Write a model; equal models give equal bytes."""
+    """Write a model to a file. Equal models give equal bytes."""
     from safetensors.numpy import save_file
 
     head = {
@@ -90,15 +95,17 @@ def save_model(model: ColumnModel, path: Path) -> None:
 
 
 def model_file(model: str) -> Path:
-    """Return the file of a `model`, which is a directory that `classifier train` wrote, or the file itself."""
+    """Return the model file that `model` names: MODEL_FILE in it if it is a directory, such as one that
+    `classifier train` wrote, otherwise `model` itself.
+    """
     path = Path(model)
     return path / MODEL_FILE if path.is_dir() else path
 
 
 @lru_cache(maxsize=4)
 def load_model(path: Path, checksum: str) -> ColumnModel:
-    """Return a model, loaded once per process. Raises UserError for a file that is no model, is damaged, or has another
-    checksum.
+    """Return a model, loaded once per process. Raises UserError for a file that is not a model, is damaged,
+    or has another checksum.
     """
     if (now := file_checksum(path)) != checksum:
         raise UserError(
@@ -127,7 +134,9 @@ def load_model(path: Path, checksum: str) -> ColumnModel:
 
 
 def _is_sound(model: ColumnModel) -> bool:
-    """Whether the arrays fit together. The kernel of the trees checks no bounds."""
+    """Return whether the arrays fit together. This must be checked here, because the kernel for trees does
+    not check bounds.
+    """
     count, arrays = len(model.columns), model.arrays
     expected = TREES if model.method == "boosted" else dict.fromkeys(_REGRESSION, np.float64)
     if model.method not in ("regression", "boosted") or set(arrays) != {"intercept", *expected}:

@@ -1,4 +1,4 @@
-"""The numbers of documents: some of their columns as one array."""
+"""Read columns of documents as one array of numbers."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from pipelines.contracts.parts import Part
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether the values of a type are numbers, or booleans, which count as 0 and 1."""
+    """Return whether the values of a type are numbers, or booleans, which count as 0 and 1."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def column_values(part: Part, names: Sequence[str], rows: pa.Array | None = None) -> np.ndarray:
-    """Return columns of all documents of a part, or of some rows, as float64 [n, columns].
+    """Return columns of the documents of a part, or of only some `rows`, as float64 [n, columns].
 
-    A value that is null, NaN or infinite, or in a column that no step wrote for the source, is NaN.
+    A value is NaN if it is null, NaN or infinite, or if no step wrote its column for the source.
     """
     table = part.table(names, rows)
     values = np.empty((table.num_rows, len(names)))

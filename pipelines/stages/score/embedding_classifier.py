@@ -1,4 +1,4 @@
-"""Embedding classifier: the score of a document from its vector, by a linear model. It reads no text."""
+"""Embedding classifier: score a document from its embedding with a linear model. No text is read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ CONTRIBUTIONS = ("between_means", "other_directions")
 
 @dataclass(frozen=True)
 class EmbeddingClassifier(PartStage):
-    """The score of a document from the vector that an earlier step wrote (`transformer_embeddings`), by a linear model that
-    `python -m pipelines classifier train` wrote with `kind: embeddings`. No text is read.
+    """Score a document from the vector that an earlier step wrote (`transformer_embeddings`), with a linear
+    model that `python -m pipelines classifier train` wrote with `kind: embeddings`. No text is read.
 
-    A logistic model gives the probability of the positive class, 0 to 1, and a ridge regression the score that the judge
-    would give, on the judge's scale and possibly somewhat beyond its ends. The model says which encoder wrote the vectors that
-    it was trained on; vectors of another one, or of other knobs, are refused when the build is planned. A document without a
-    vector has no score: null.
+    A logistic model gives the probability of the positive class, 0 to 1. A ridge regression gives the score
+    that the judge would give, on the judge's scale and possibly somewhat beyond its ends. The model records
+    which encoder wrote the vectors that it was trained on. Vectors of another encoder, or of the same encoder
+    with other knobs, are refused when the build is planned. The score of a document without a vector is null.
 
-    COLUMN_contributions holds two numbers that sum to the log-odds (or the predicted score) minus a constant of the model, and
-    `inspect --doc` shows them: `between_means`, along the line from the mean of the negative training documents to that of
-    the positive ones, and `other_directions`, everything else that the model learned. Single numbers of a vector mean nothing
-    to a reader.
+    COLUMN_contributions holds two numbers whose sum is the log-odds (or the predicted score) minus a constant
+    of the model, and `inspect --doc` shows them. `between_means` is the contribution along the line from the
+    mean of the negative training documents to the mean of the positive ones; `other_directions` is everything
+    else that the model learned. The individual numbers of a vector would mean nothing to a reader.
     """
 
     model: str
@@ -46,7 +46,7 @@ class EmbeddingClassifier(PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def check(self) -> None:
-        """Check that the model is one of embeddings, and that names are valid."""
+        """Check that the model is an embedding model, and that the column name is valid."""
         if not self.column.isidentifier() or self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected letters, digits and underscores, and no column of a document"
@@ -72,11 +72,11 @@ class EmbeddingClassifier(PartStage):
         return {"model xxh3_128": self._checksum}
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return what the vectors meant where the model was trained."""
+        """Return the definitions of the vector column on which the model was trained."""
         return {self._model.column.name: self._model.column.definitions}
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a column that holds no vectors of the model's width."""
+        """Raise ConfigError if the column does not hold vectors of the model's width."""
         name = self._model.column.name
         if name in types.names and vector_width(types.field(name).type) != self._model.width:
             raise ConfigError(
@@ -85,11 +85,11 @@ class EmbeddingClassifier(PartStage):
             )
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it is not the planned one."""
+        """Load the model. Raises UserError if it has changed since the build was planned."""
         _ = self._model
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the score of each document."""
+        """Return the score and the contributions of each document."""
         column = docs[self._model.column.name]
         known = np.flatnonzero(column.is_valid().to_numpy())
         scores, contributions = self._model.score(vectors_of(column.take(pa.array(known))))
@@ -107,7 +107,7 @@ class EmbeddingClassifier(PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The xxh3_128 of the model, computed on first use, which is when the build is planned."""
+        """The xxh3_128 of the model, computed on first use, when the build is planned."""
         return recorded_checksum(self._file, self.model, "embedding_classifier")
 
     @property

@@ -1,8 +1,9 @@
-"""Linear models of embeddings: functions from the vector of a document to the log-odds of the positive class, or to the score
-that a judge would give.
+"""Linear models over embeddings: functions from the vector of a document to the log-odds of the positive
+class, or to the score that a judge would give.
 
-`python -m pipelines classifier train` writes them with `kind: embeddings`. A file is safetensors: arrays, and one JSON text
-that names the column and says which encoder wrote it. Loading runs no code, and arrays that do not fit are refused.
+`python -m pipelines classifier train` writes them with `kind: embeddings`. A model file is safetensors:
+arrays, and one JSON text that names the column and says which encoder wrote it. Loading runs no code, and
+arrays that do not fit together are refused.
 """
 
 import json
@@ -27,9 +28,10 @@ LinearMethod = Literal["logistic", "ridge"]
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """A trained model. `center` is the mean of the training vectors and `weights` the weight of each number, both float64
-    [width]; `intercept`, float64 [1], is the value at the centre. `axis`, float64 [width], has the direction from the mean of
-    the negative documents to that of the positive ones, and the length 1 (or 0 if the two are equal).
+    """A trained linear model over embeddings. `center` is the mean of the training vectors and `weights` the
+    weight of each dimension, both float64 [width]. `intercept`, float64 [1], is the value at the centre.
+    `axis`, float64 [width], is the unit vector from the mean of the negative documents towards the mean of
+    the positive ones (0 if the means are equal).
     """
 
     method: LinearMethod
@@ -38,15 +40,16 @@ class EmbeddingModel:
 
     @property
     def width(self) -> int:
-        """The numbers of a vector."""
+        """The number of dimensions of a vector."""
         return len(self.arrays["weights"])
 
     def evaluate(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (value, float64 [n]; contributions to it, float64 [n, 2]) of vectors, [n, width].
+        """Return the value of each vector, float64 [n], and the contributions to it, float64 [n, 2].
+        `vectors` are [n, width].
 
-        The value is the log-odds of the positive class (logistic) or the predicted score (ridge), and equals the intercept plus
-        the two contributions: along the line between the means of both classes, and in all other directions. The
-        value of a row does not depend on the other rows.
+        The value is the log-odds of the positive class (logistic) or the predicted score (ridge). It equals
+        the intercept plus the two contributions: along the line between the means of both classes, and in all
+        other directions. The value of a row does not depend on the other rows.
         """
         contributions = np.zeros((len(vectors), 2))
         weights, axis = self.arrays["weights"], self.arrays["axis"]
@@ -60,13 +63,15 @@ class EmbeddingModel:
         return self.arrays["intercept"][0] + contributions.sum(1), contributions
 
     def score(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (score, contributions) of vectors: the probability of the positive class, or the predicted score."""
+        """Return the scores of vectors, and the contributions of `evaluate`. A score is the probability of
+        the positive class, or the predicted score.
+        """
         values, contributions = self.evaluate(vectors)
         return (probability(values) if self.method == "logistic" else values), contributions
 
 
 def save_embedding_model(model: EmbeddingModel, path: Path) -> None:
-    """Write a model; equal models give equal bytes."""
+    """Write a model to a file. Equal models give equal bytes."""
     from safetensors.numpy import save_file
 
     head = {
@@ -78,8 +83,8 @@ def save_embedding_model(model: EmbeddingModel, path: Path) -> None:
 
 @lru_cache(maxsize=4)
 def load_embedding_model(path: Path, checksum: str) -> EmbeddingModel:
-    """Return a model, loaded once per process. Raises UserError for a file that is no model, is damaged, or has another
-    checksum.
+    """Return a model, loaded once per process. Raises UserError for a file that is not a model, is damaged,
+    or has another checksum.
     """
     if (now := file_checksum(path)) != checksum:
         raise UserError(

@@ -1,18 +1,20 @@
-"""The vectors of documents: a column of embeddings as one array."""
+"""Read a column of embeddings as one array."""
 
 import numpy as np
 import pyarrow as pa
 
 
 def vector_width(kind: pa.DataType) -> int | None:
-    """Return the width of the vectors of a type, or None if its values are no vectors of floating-point numbers."""
+    """Return the width of the vectors that a type holds, or None if it does not hold vectors of
+    floating-point numbers with a fixed width.
+    """
     if pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type):
         return int(kind.list_size)
     return None
 
 
 def vectors_of(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Return embeddings without nulls, [n, width]."""
+    """Return a column of embeddings as an array, [n, width]. The column must have no nulls."""
     array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.array([], column.type)

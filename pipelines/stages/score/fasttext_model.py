@@ -1,9 +1,9 @@
-"""Supervised fastText models as arrays for kernels/search/fasttext_predict.py, read from the library's file
-format.
+"""Supervised fastText models, read from the library's file format into arrays for
+kernels/search/fasttext_predict.py.
 
-The file (format version 12, fastText 0.9): magic and version, twelve integers and a double of arguments, the
-dictionary, the input matrix and the output matrix, each dense or product-quantised. Quantised matrices are
-unpacked: 4 bytes per number.
+The file (format version 12, fastText 0.9) holds the magic number and version, the arguments (twelve integers
+and a double), the dictionary, the input matrix and the output matrix. Each matrix is dense or
+product-quantised. Quantised matrices are unpacked, at 4 bytes per number.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,9 @@ _BATCH = 1 << 14  # texts per batch of scores of all labels
 
 @dataclass(frozen=True)
 class FastTextModel:
-    """A model in memory. `labels` are without prefix, in the order of the output rows."""
+    """A supervised fastText model in memory. `labels` are without their prefix, in the order of the output
+    rows.
+    """
 
     labels: tuple[str, ...]
     loss: int
@@ -36,11 +38,11 @@ class FastTextModel:
     def predict(
         self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", k: int
     ) -> tuple["np.ndarray", "np.ndarray"]:
-        """Return (indices into `labels`, int32 [n, k], probabilities, float32 [n, k]), best first, of the
-        texts data[start:end].
+        """Return the k most probable labels of each text data[start:end], best first: indices into `labels`,
+        int32 [n, k], and probabilities, float32 [n, k].
 
-        The index is -1 and the probability 0 for a text without features, and beyond the labels of a model
-        with fewer than k.
+        The index is -1 and the probability 0 for a text without features, and in excess columns if the model
+        has fewer than k labels.
         """
         import numpy as np
 
@@ -64,7 +66,7 @@ class FastTextModel:
 
     @cached_property
     def label_values(self) -> "np.ndarray":
-        """The labels as numbers, float64 [labels]. Raises ValueError unless they are finite numbers."""
+        """The labels as numbers, float64 [labels]. Raises ValueError unless all are finite numbers."""
         import numpy as np
 
         values: np.ndarray = np.array([float(label) for label in self.labels])
@@ -73,8 +75,8 @@ class FastTextModel:
         return values
 
     def expected(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> "np.ndarray":
-        """Return the mean of labels that are numbers, weighted by their probabilities, float64 [n]; NaN for a text without
-        features. Raises ValueError for labels that are no numbers.
+        """Return the mean of the labels as numbers, weighted by their probabilities, float64 [n]; NaN for a
+        text without features. Raises ValueError if a label is not a finite number.
         """
         import numpy as np
 
@@ -89,8 +91,8 @@ class FastTextModel:
         return result
 
     def best(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", "np.ndarray"]:
-        """Return (index into `labels`, int32 [n], probability, float32 [n]) of the most probable label; -1 and 0 for a
-        text without features.
+        """Return the most probable label of each text: its index in `labels`, int32 [n], and its probability,
+        float32 [n]. For a text without features they are -1 and 0.
         """
         import numpy as np
 
@@ -103,8 +105,8 @@ class FastTextModel:
 
 
 def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
-    """Read a model whose bytes have this xxh3_128. Raises UserError if the checksum differs or the model is
-    not a supervised one.
+    """Return a model read from a file. Raises UserError if the file's xxh3_128 is not `checksum`, or if it is
+    not a supervised model. The error message begins with `where`.
     """
     import xxhash
 
@@ -122,7 +124,9 @@ def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
 
 
 def check_fasttext(path: Path, where: str) -> None:
-    """Check that a file begins as a fastText model does, so that a plan refuses any other file. Raises ValueError."""
+    """Raise ValueError if a file does not begin like a fastText model. Planning a build thus rejects other
+    files.
+    """
     with path.open("rb") as file:
         begin = file.read(4)
     if int.from_bytes(begin, "little", signed=True) != _MAGIC:
@@ -159,7 +163,7 @@ def _parse(content: bytes) -> FastTextModel:
 
 
 def _needed_rows(features: "Features") -> int:
-    """Return the number of rows that the input matrix needs for all features."""
+    """Return the number of rows that the input matrix must have for all features."""
     words, buckets, _, maxn, ngrams, pruned = features.numbers.tolist()
     if maxn <= 0 and ngrams <= 1:
         return words
@@ -169,7 +173,7 @@ def _needed_rows(features: "Features") -> int:
 
 
 class _File:
-    """A cursor over the bytes of a file."""
+    """A cursor over the content of a model file. Reading past the end raises ValueError."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.position = content, 0
@@ -187,7 +191,7 @@ class _File:
         return numbers
 
     def flag(self) -> bool:
-        """Return the next byte."""
+        """Return the next byte as a boolean."""
         return bool(self.numbers("u1", 1)[0])
 
     def word(self) -> bytes:
@@ -199,7 +203,7 @@ class _File:
 
 
 def _dictionary(file: _File, arguments: "np.ndarray") -> tuple["Features", tuple[str, ...], "np.ndarray"]:
-    """Return (features, labels, frequency of each label in the training text)."""
+    """Return the features, the labels, and the frequency of each label in the training text."""
     import numpy as np
 
     from pipelines.kernels.search.fasttext_predict import Features, index_words
@@ -249,7 +253,7 @@ def _matrix(file: _File, quantised: bool) -> "np.ndarray":
 
 def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
     """Read a product quantiser. Returns its centroids, the number of sub-vectors, their length, and the
-    length of the last.
+    length of the last one.
     """
     import numpy as np
 
@@ -272,7 +276,9 @@ def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: in
 
 
 def _tree(counts: "np.ndarray") -> "np.ndarray":
-    """Return the library's Huffman tree over labels: children, int32 [2 * labels - 1, 2]. `counts` descend."""
+    """Return the Huffman tree over labels that the library builds, as the children of each node, int32 [2 *
+    labels - 1, 2]. `counts` are in descending order.
+    """
     import numpy as np
 
     labels = len(counts)

@@ -23,15 +23,15 @@ _ARPA = (b"\\data\\", b"#")
 
 @dataclass(frozen=True)
 class Perplexity(ReadsText, PartStage):
-    """`perplexity`: 10 ** (-(sum of log10 p of all lines) / (tokens + lines)), low for text like the model's
-    training text.
+    """Write `perplexity`: 10 ** (-(sum of log10 p of all lines) / (tokens + lines)), low for text like the
+    model's training text.
 
-    To the model, each non-blank line is a sentence, with its begin and its end, and the end counts as a
-    token. This is the formula of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality Monolingual
+    The model sees each non-blank line as a sentence, with marks of its beginning and its end; the end counts
+    as a token. This is the formula of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality Monolingual
     Datasets from Web Crawl Data"), but without CCNet's normalisation: tokens are separated by ASCII white
-    space, punctuation and digits stay, and `lower` is the only option. A model fits text prepared like its
-    training text; this stage does not suit models over SentencePiece pieces. The perplexity of a document
-    without tokens is null.
+    space, punctuation and digits are kept, and lower-casing (`lower`) is the only option. The text must be
+    prepared like the model's training text, so this stage does not suit models over SentencePiece pieces. The
+    perplexity of a document without tokens is null.
     """
 
     model: str
@@ -48,14 +48,18 @@ class Perplexity(ReadsText, PartStage):
         return pa.schema([(self.column, pa.float32())])
 
     def depends(self) -> dict[str, str]:
-        """Return the library and the checksum of the model; with `lower`, the Unicode version."""
+        """Return the version of the library, the checksum of the model and, with `lower`, the Unicode
+        version.
+        """
         from pipelines.kernels.text.tables import unicode_version
 
         versions = library_versions("kenlm") | {"model xxh3_128": self._checksum}
         return versions | unicode_version() if self.lower else versions
 
     def check(self) -> None:
-        """Check that the library is installed and that the model exists and begins as one."""
+        """Check that the library is installed, that the model file exists and begins like a KenLM model, and
+        that the column name is valid.
+        """
         if find_spec("kenlm") is None:
             raise ValueError(f"model: KenLM is not installed; run: {install_extra('kenlm')}")
         if not Path(self.model).is_file():
@@ -76,7 +80,7 @@ class Perplexity(ReadsText, PartStage):
         return (("kenlm", install_extra("kenlm")),)
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it is invalid or not the planned one."""
+        """Load the model. Raises UserError if it is invalid or has changed since the build was planned."""
         checksum = file_checksum(Path(self.model))
         if checksum != self._checksum:
             raise UserError(
@@ -87,7 +91,7 @@ class Perplexity(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The xxh3_128 of the model, computed on first use, which is when the build is planned."""
+        """The xxh3_128 of the model, computed on first use, when the build is planned."""
         return file_checksum(Path(self.model))
 
     @cached_property

@@ -1,8 +1,9 @@
 """Exact ranks of the values of columns over a whole corpus.
 
-Every part sends the different values of each column, with how often it has them, to the partition of their range. A partition
-merges what all parts sent, counts, and sends each part the ranks of its values. So memory is bounded by a part or by a
-partition, the driver holds a few numbers per part, and ranks depend on neither parts nor partitions.
+Every part sends the distinct values of each column, with their counts, to the partitions of their ranges. A
+partition merges the values of all parts, counts them, and sends each part the ranks of its values. So a task
+never holds more than a part or a partition in memory, the driver holds a few numbers per part and the coarse
+histograms that divide values into ranges, and ranks do not depend on the division into parts or partitions.
 """
 
 from collections.abc import Sequence
@@ -27,13 +28,17 @@ ROWS_PER_PARTITION = 4_000_000
 
 @dataclass(frozen=True)
 class Ranked:
-    """The ranks of all values: `counts` are the values of each column, `files` hold twice the ranks, by part."""
+    """The ranks of all values. `counts` has the number of values of each column. `files` hold, for each part,
+    twice the rank of each distinct value. These ranks count values; `ranks_of` scales them to 0 to 1.
+    """
 
     counts: tuple[int, ...]
     files: FileList
 
     def ranks_of(self, number: int, values: np.ndarray) -> np.ndarray:
-        """Return the ranks of the values of part `number`, float64 [n, columns], from 0 to 1; 0.5 for a missing one."""
+        """Return the ranks of the values of the part with index `number`, from 0 to 1, float64 [n, columns].
+        A missing value has the rank 0.5.
+        """
         twice = self.files.gather_rows(number)["rank"].to_numpy()
         ranks, first = np.full(values.shape, 0.5), 0
         for column, count in enumerate(self.counts):
@@ -45,8 +50,8 @@ class Ranked:
 
 
 def rank_parts(parts: Sequence[Part], names: Sequence[str], out: StepOutput, cluster: Cluster) -> Ranked | None:
-    """Rank the values of some columns in all parts; None if there is no part. Raises UserError for a column that has no two
-    different values.
+    """Return the ranks of the values of some columns over all parts, or None if there are no parts. Raises
+    UserError for a column that does not have at least two distinct values.
     """
     if not parts:
         return None
@@ -66,7 +71,9 @@ def rank_parts(parts: Sequence[Part], names: Sequence[str], out: StepOutput, clu
 
 
 def _check_values(out: StepOutput, name: str, seen: Sequence[Sequence[Any]]) -> None:
-    """Raise UserError unless a column has different values; `seen` are (values, lowest, highest) of each part."""
+    """Raise UserError unless a column has at least two distinct values. `seen` has (number of values, lowest,
+    highest) of each part.
+    """
     known = [each for each in seen if each[0]]
     if not known:
         raise UserError(f"{out.name}: the column {name} has no value in any document; remove it from `columns`")
@@ -81,7 +88,9 @@ def _check_values(out: StepOutput, name: str, seen: Sequence[Sequence[Any]]) -> 
 
 @dataclass(frozen=True)
 class _Ranges:
-    """The ranges of one column: the first bin of each range but the lowest, and how many values lie below each range."""
+    """The ranges of one column: the first bin of each range except the lowest (`cuts`), and the number of
+    values below each range (`below`).
+    """
 
     cuts: tuple[int, ...] = ()
     below: tuple[int, ...] = (0,)
@@ -99,7 +108,7 @@ class _PartTask:
 def _choose_ranges(
     parts: Sequence[Part], columns: tuple[str, ...], out: StepOutput, partitions: int, cluster: Cluster
 ) -> tuple[_Ranges, ...]:
-    """Return the ranges of each column, about `partitions` with equally many values."""
+    """Return the ranges of each column: about `partitions` of them, with about equal numbers of values."""
     if partitions == 1:
         return (_Ranges(),) * len(columns)
     tasks = [_PartTask(out, part, number, columns) for number, part in enumerate(parts)]
@@ -112,7 +121,7 @@ def _choose_ranges(
 
 
 def _cut(counts: dict[int, int], partitions: int) -> _Ranges:
-    """Cut bins with these counts into ranges of about equally many values."""
+    """Divide bins with these counts into ranges with about equal numbers of values."""
     bins = np.array(sorted(counts), np.uint64)
     lower = np.cumsum([0, *(counts[each] for each in bins.tolist())])
     targets = lower[-1] * np.arange(1, partitions) / partitions
@@ -122,20 +131,20 @@ def _cut(counts: dict[int, int], partitions: int) -> _Ranges:
 
 
 def count_bins(task: _PartTask) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return, for each column of a part, its bins and how many values are in each."""
+    """Return, for each column of a part, its bins and the number of values in each bin."""
     values = column_values(task.part, task.columns)
     return [np.unique(_bins(column[~np.isnan(column)]), return_counts=True) for column in values.T]
 
 
 def _bins(values: np.ndarray) -> np.ndarray:
-    """Return bins that order like the values, which are not -0.0; uint64."""
+    """Return the bin of each value, uint64. Bins sort like the values. No value may be -0.0."""
     bits = np.ascontiguousarray(values).view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN) >> _COARSE
 
 
 def scatter_values(task: _PartTask) -> tuple[FileRecord, list[list[Any]]]:
-    """Commit the different values of each column of a part, with their counts, by range. Returns the file, and for each
-    column (values, lowest, highest).
+    """Commit the distinct values of each column of a part, with their counts, grouped by range. Returns the
+    file, and for each column (number of values, lowest, highest).
     """
     unit = f"values.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -164,7 +173,9 @@ class _RangeTask:
 
 
 def rank_values(task: _RangeTask) -> FileRecord:
-    """Commit, by part, twice the rank of each different value in a range: the values below it, and half of its equals."""
+    """Commit, for each part, twice the rank of each of its distinct values in a range. A value's rank is the
+    number of values below it plus half the number of values equal to it.
+    """
     unit = f"ranks.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:

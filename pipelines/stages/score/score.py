@@ -1,4 +1,4 @@
-"""Score: many columns combined into one, by ranks over the corpus or by a trained model. It reads no text."""
+"""Score: combine many columns into one, by ranks over the corpus or by a trained model. No text is read."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,25 +25,29 @@ from pipelines.stages.score.rank_sum import Ranked, rank_parts
 
 @dataclass(frozen=True)
 class ColumnScore(CorpusStage):
-    """Combine columns that earlier steps wrote (signals, language scores, perplexities, classifier scores, numbers of `meta`
-    by `record_fields`) into one number from 0 to 1, for rules with bounds or quantiles and for `pareto_sampling`.
+    """Combine columns that earlier steps wrote (signals, language scores, perplexities, classifier scores,
+    numbers of `meta` by `record_fields`) into one number from 0 to 1, for rules with bounds or quantiles and
+    for `pareto_sampling`.
 
-    - `rank_sum` needs no labels. A value's rank is the share of the documents with a lower value plus half of the share with
-      the same value, from 0 to 1. The score is the mean of the ranks with `columns` as weights; a negative weight reverses the
-      ranks. All documents of the step are ranked, dropped ones too, so that a changed filter changes no score. The ranks are
-      exact, and the columns are read twice (three times beyond 4 million documents). A column that has no two different values
-      ranks nothing, and is an error.
-    - `regression` and `boosted` are the probability of the positive class by a model that `python -m pipelines classifier
-      train` wrote with `kind: columns`. The model names its columns and says what they mean: the stage, version, knobs and
-      models of the steps that wrote them. Columns that mean anything else are refused when the build is planned.
+    - `rank_sum` needs no labels. A value's rank is the share of the documents with a lower value plus half of the share
+      with the same value, from 0 to 1. The score is the mean of the ranks with `columns` as weights; a negative weight
+      reverses the ranks. All documents of the step are ranked, including dropped ones, so that a changed filter changes
+      no score. The ranks are exact, and the columns are read twice (three times beyond 4 million documents). A column
+      without two different values cannot rank documents, and is an error.
+    - `regression` and `boosted` give the probability of the positive class according to a model that `python -m pipelines
+      classifier train` wrote with `kind: columns`. The model records its columns and their definitions: the stage,
+      version, knobs and models of the steps that wrote them. Columns with any other definition are refused when
+      the build is planned.
 
-    A value is missing if it is null, NaN or infinite, or if no step writes the column for the source. A missing value has
-    the middle rank, 0.5; counts as the mean of the training documents in a regression; and goes where the training documents
-    without a value went in boosted trees. A document whose values are all missing has no score: null.
+    A value is missing if it is null, NaN or infinite, or if no step writes the column for the source. For
+    `rank_sum`, a missing value has the middle rank, 0.5. In a regression, it counts as the mean of the
+    training documents. In boosted trees, it follows the branch that training documents without a value took.
+    The score of a document whose values are all missing is null.
 
-    COLUMN_contributions holds what each column adds, and `inspect --doc` shows it. The contributions of a document sum to its
-    score minus 0.5 for `rank_sum`, and to its log-odds minus a constant of the model for the others. Those of boosted trees
-    follow Saabas 2014, "Interpreting random forests".
+    COLUMN_contributions holds the contribution of each column, and `inspect --doc` shows it. The
+    contributions of a document sum to its score minus 0.5 for `rank_sum`, and to its log-odds minus a
+    constant of the model for the other methods. The contributions of boosted trees follow Saabas 2014,
+    "Interpreting random forests".
     """
 
     method: Literal["rank_sum", "regression", "boosted"]
@@ -59,7 +63,7 @@ class ColumnScore(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def check(self) -> None:
-        """Check that the method has what it needs and nothing else, and that names are valid."""
+        """Check that the knobs that the method needs are given and no others, and that names are valid."""
         if not self.column.isidentifier() or self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected letters, digits and underscores, and no column of a document"
@@ -90,35 +94,37 @@ class ColumnScore(CorpusStage):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that are combined."""
+        """The names of the columns that are combined."""
         return tuple(self.columns) if self.method == "rank_sum" else self._model.names
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a sample estimates its effect: yes, the distributions by which it ranks are those of the whole."""
+        """Whether a random sample can estimate the effect of the stage. Always true, because values have
+        about the same ranks in a random sample as in the whole corpus.
+        """
         return True
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns."""
+        """Return the columns that are combined."""
         return tuple(map(Column, self.names))
 
     def writes(self) -> pa.Schema:
-        """Return the score, and what each column adds to it."""
+        """Return the score, and the contribution of each column to it."""
         parts = pa.struct([(name, pa.float32()) for name in self.names])
         return pa.schema([(self.column, pa.float64()), (f"{self.column}_contributions", parts)])
 
     def depends(self) -> dict[str, str]:
-        """Return the checksum of the model."""
+        """Return the checksum of the model; nothing for `rank_sum`."""
         return {} if self.method == "rank_sum" else {"model xxh3_128": self._checksum}
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return what the columns meant where the model was trained."""
+        """Return the definitions of the columns on which the model was trained; nothing for `rank_sum`."""
         if self.method == "rank_sum":
             return {}
         return {column.name: column.definitions for column in self._model.columns}
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a column that holds no numbers."""
+        """Raise ConfigError for a column that does not hold numbers or booleans."""
         for name in self.names:
             if name in types.names and not is_number(types.field(name).type):
                 raise ConfigError(
@@ -126,7 +132,7 @@ class ColumnScore(CorpusStage):
                 )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Score every part. The facts have the number of documents and of those without a score."""
+        """Score every part. The facts have the number of documents, and how many of them have no score."""
         ranked = rank_parts(parts, self.names, out, cluster) if self.method == "rank_sum" else None
         tasks = [_Task(self, out, part, number, ranked) for number, part in enumerate(parts)]
         empty = gather(cluster, write_scores, tasks, lambda task: f"{out.name}: part {task.part.name}")
@@ -134,8 +140,9 @@ class ColumnScore(CorpusStage):
         return facts if self.method == "rank_sum" else {**facts, "columns_fingerprint": self._model.fingerprint}
 
     def combine(self, values: np.ndarray, ranks: np.ndarray | None) -> pa.Table:
-        """Return the columns of documents with these numbers, float64 [n, columns] with NaN for a missing one, and for
-        `rank_sum` these ranks, float64 [n, columns].
+        """Return the columns that the step writes. `values` are the numbers of documents, float64 [n,
+        columns], with NaN for a missing value. `ranks` are their ranks, float64 [n, columns], or None unless
+        the method is `rank_sum`.
         """
         if ranks is None:
             odds, contributions = self._model.evaluate(values)
@@ -157,7 +164,7 @@ class ColumnScore(CorpusStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The xxh3_128 of the model, computed on first use, which is when the build is planned."""
+        """The xxh3_128 of the model, computed on first use, when the build is planned."""
         return recorded_checksum(self._file, self.model, "score")
 
     @property
@@ -175,7 +182,7 @@ class _Task:
 
 
 def write_scores(task: _Task) -> int:
-    """Commit the columns of a part; return how many of its documents have no score."""
+    """Commit the columns of a part, and return how many of its documents have no score."""
     receipt = task.out.receipt(task.part.unit)
     if receipt is None:
         values = column_values(task.part, task.stage.names)

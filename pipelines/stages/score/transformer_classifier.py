@@ -1,4 +1,4 @@
-"""Transformer classifier: the score of a Hugging Face sequence classification model, on CPU or GPU."""
+"""Transformer classifier: score documents with a Hugging Face sequence classification model, on CPU or GPU."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,13 +12,13 @@ from pipelines.stages.score.transformer_stage import TransformerStage
 
 @dataclass(frozen=True)
 class TransformerClassifier(TransformerStage):
-    """The probability of one label as a column; for a model with a single output, that number itself (such as
-    the grade of an educational-value model).
+    """Write the probability of one label as a column. For a model with a single output, write that number
+    itself (such as the grade of an educational-value model).
 
-    The beginning of a document is scored: `max_tokens` tokens, special ones included, and no more than 32
-    characters for each. All batches have the same shape: lengths are rounded up to a power of two, and an
-    incomplete batch is filled with padding. So a score does not depend on neighbouring documents. Scores on
-    CPU and GPU differ in their last digits.
+    Only the beginning of a document is scored: `max_tokens` tokens, including special ones, and at most 32
+    characters per token. Batches have a fixed number of rows, and their lengths are rounded up to a power of
+    two, up to `max_tokens`; an incomplete batch is filled with padding. So a score does not depend on
+    neighbouring documents. Scores on CPU and GPU differ in their last digits.
     """
 
     label: str = ""
@@ -44,15 +44,17 @@ class TransformerClassifier(TransformerStage):
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it is not the planned one, does not load, or lacks
-        the label.
+        """Load the model. Raises UserError if it has changed since the build was planned, does not load, or
+        lacks the label.
         """
         super().setup()
         _ = self._output
 
     @cached_property
     def _output(self) -> tuple[int, str]:
-        """The (index of the label, type of the outputs: number, softmax or sigmoid)."""
+        """The index of the label's output, and how outputs become scores: `number`, `softmax` or `sigmoid`.
+        Raises UserError if the model lacks the label.
+        """
         config: Any = self.loaded.model.config
         if config.num_labels == 1 and not self.label:
             return 0, "number"

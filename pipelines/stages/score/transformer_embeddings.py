@@ -1,4 +1,4 @@
-"""Transformer embeddings: a vector per document by a local sentence encoder, on CPU or GPU."""
+"""Transformer embeddings: compute a vector for each document with a local sentence encoder, on CPU or GPU."""
 
 import json
 from dataclasses import dataclass
@@ -19,31 +19,35 @@ _POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 @dataclass(frozen=True)
 class TransformerEmbeddings(TransformerStage):
-    """The column `embedding`: a vector of length 1 that a sentence encoder gives to the beginning of each document, in
-    half precision. `dedup_semantic` compares these vectors.
+    """Write the column `embedding`: the unit vector, in half precision, that a sentence encoder computes from
+    the beginning of each document. `dedup_semantic`, `topics` and `embedding_classifier` use these vectors.
 
-    Any encoder with an architecture of transformers will do, with or without the files of sentence-transformers
-    (modules.json, 1_Pooling/config.json). `max_tokens` tokens are read, special ones included, and no more than 32
-    characters for each: what follows in a long document has no influence. An embedding does not depend on neighbouring
-    documents, but on CPU and GPU its last digits differ. A document without visible text has none.
+    The model can be any encoder with an architecture of transformers, with or without the files of
+    sentence-transformers (modules.json, 1_Pooling/config.json). Only `max_tokens` tokens are read, including
+    special ones, and at most 32 characters per token, so the rest of a long document has no influence. An
+    embedding does not depend on neighbouring documents, but its last digits differ between CPU and GPU. A
+    document without visible text has no embedding: null.
     """
 
     pooling: Literal["model", "mean", "cls"] = "model"
-    """How the vectors of the tokens become one. model: as 1_Pooling/config.json says, mean without that file. mean: their
-    mean, without padding. cls: the vector of the first token."""
+    """How token vectors are combined into one. model: as 1_Pooling/config.json says, or mean if there is no
+    such file. mean: the mean of all tokens except padding. cls: the vector of the first token.
+    """
     prompt: str = ""
-    """Text before every document, which some encoders were trained with, such as `query: ` for E5."""
+    """Text to put before every document, such as `query: ` for E5, for encoders that were trained with a
+    prompt.
+    """
 
     stage: ClassVar[str] = "transformer_embeddings"
     auto_class: ClassVar[str] = "AutoModel"
     unused: ClassVar[tuple[str, ...]] = ("pooler.",)
 
     def writes(self) -> pa.Schema:
-        """Return the vector, whose width is that of the model."""
+        """Return the vector, with the width of the model."""
         return pa.schema([("embedding", pa.list_(pa.float16(), self._width))])
 
     def check(self) -> None:
-        """Check that the model has a width and a pooling that can be computed."""
+        """Check that the width of the model is known, and that its pooling is supported."""
         super().check()
         _ = self._width, self._pooling
 
@@ -99,7 +103,9 @@ class TransformerEmbeddings(TransformerStage):
         return pa.table([column], schema=self.writes())
 
     def _pool(self, outputs: Any, mask: Any) -> Any:
-        """Return vectors of length 1, [batch, width]."""
+        """Return the vectors of a batch, scaled to unit length, [batch, width]. Raises UserError for vectors
+        of another width, or whose length is zero or not finite.
+        """
         hidden = outputs.last_hidden_state.float()
         if hidden.shape[-1] != self._width:
             raise UserError(
@@ -118,7 +124,9 @@ class TransformerEmbeddings(TransformerStage):
 
 
 def _modules(path: Path) -> list[str]:
-    """Return the names of the modules of sentence-transformers, without their package; none without the file."""
+    """Return the class names of the modules that sentence-transformers lists in a file, without their
+    package; empty if the file does not exist. Raises ValueError for a file in another form.
+    """
     if not path.is_file():
         return []
     try:

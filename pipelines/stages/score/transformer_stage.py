@@ -1,6 +1,7 @@
-"""What stages that run a local Hugging Face model share: its directory, its checksum, and batches of one shape.
+"""The common base of stages that run a local Hugging Face model: its directory, its checksum, and batches of
+fixed shapes.
 
-No code and no pickle of a model directory is run, and nothing is downloaded.
+No code or pickle in a model directory is run, and nothing is downloaded.
 """
 
 import json
@@ -33,22 +34,23 @@ class LoadedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class TransformerStage(ReadsText, PartStage):
-    """A stage that runs a model over the beginning of each document.
+    """Base class of a stage that runs a model over the beginning of each document.
 
-    All batches have the same number of rows, and lengths are powers of two, so that what a model says about a document
-    does not depend on the documents next to it.
+    All batches have the same number of rows, and are padded to lengths that are powers of two, up to
+    `max_tokens`. So the model's output for a document does not depend on its neighbours.
     """
 
     model: str
     """Directory of the model and its tokenizer, relative to the working directory: config.json, model.safetensors,
     tokenizer files. Nothing is downloaded, and no code or pickle in it is run."""
     max_tokens: int = 512
-    """Tokens read per document; at most the positions of the model."""
+    """Tokens read per document; at most the number of positions of the model."""
     batch: int = 16
     """Documents per batch."""
     num_gpus: float = 0
-    """GPUs that a task reserves on Ray; 0.5 lets two tasks share one; 0 runs on the CPU, with one thread. A
-    build `--in-process` reserves none and uses the first GPU."""
+    """GPUs that a task reserves on Ray; 0.5 lets two tasks share a GPU. 0 runs the model on the CPU, with one
+    thread. A build with `--in-process` reserves none and uses the first GPU.
+    """
 
     paths: ClassVar[tuple[str, ...]] = ("model", "num_gpus")
     stage: ClassVar[str]
@@ -56,10 +58,10 @@ class TransformerStage(ReadsText, PartStage):
     auto_class: ClassVar[str]
     """The class of transformers that loads the model."""
     unused: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of the names of weights that the stage does not need."""
+    """Prefixes of the names of weights that the stage does not need."""
 
     def depends(self) -> dict[str, str]:
-        """Return the libraries, the device, and the checksum of all files of the model."""
+        """Return the versions of the libraries, the device, and one checksum of all files of the model."""
         return library_versions("torch", "transformers") | {"device": self._device, "model xxh3_128": self._checksum}
 
     def gpus(self) -> float:
@@ -67,7 +69,7 @@ class TransformerStage(ReadsText, PartStage):
         return self.num_gpus
 
     def check(self) -> None:
-        """Check that the model is a directory with safetensors and that values are in range."""
+        """Check that the model is a directory with config.json and safetensors, and that values are in range."""
         for name in ("config.json", "model.safetensors"):
             if not (Path(self.model) / name).is_file():
                 pickled = (Path(self.model) / "pytorch_model.bin").is_file()
@@ -83,7 +85,7 @@ class TransformerStage(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it is not the planned one or does not load."""
+        """Load the model. Raises UserError if it has changed since the build was planned or does not load."""
         checksum = _directory_checksum(Path(self.model))
         if checksum != self._checksum:
             raise UserError(
@@ -98,7 +100,7 @@ class TransformerStage(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The checksum of the directory, computed on first use, which is when the build is planned."""
+        """The checksum of the directory, computed on first use, when the build is planned."""
         return _directory_checksum(Path(self.model))
 
     @cached_property
@@ -129,11 +131,13 @@ class TransformerStage(ReadsText, PartStage):
         return LoadedModel(tokenizer, model.eval().to(self._device), self._device)
 
     def config(self) -> dict[str, Any]:
-        """Return config.json of the model. Raises ValueError("model: ...") if it is not a JSON object."""
+        """Return the model's config.json. Raises ValueError("model: ...") if it is not a JSON object."""
         return read_json(Path(self.model) / "config.json")
 
     def outputs(self, texts: pa.Array | pa.ChunkedArray) -> Iterator[tuple[list[int], Any, Any]]:
-        """Yield (rows, outputs of the model, attention mask) per batch: tensors whose first len(rows) rows count."""
+        """Yield (rows, outputs of the model, attention mask) for each batch. Only the first len(rows) rows of
+        the tensors are documents; the rest is padding.
+        """
         import torch
 
         texts = pc.utf8_slice_codeunits(texts, 0, _CHARACTERS * self.max_tokens)
@@ -150,7 +154,9 @@ class TransformerStage(ReadsText, PartStage):
             torch.set_num_threads(threads)
 
     def _batches(self, encoded: list[list[int]]) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Yield (rows, their token ids), each batch with one power-of-two length."""
+        """Yield (rows, token ids of these rows) for each batch. Documents of a batch have the same padded
+        length.
+        """
         groups: dict[int, list[int]] = {}
         for row, ids in enumerate(encoded):
             groups.setdefault(self._length(ids), []).append(row)
@@ -163,7 +169,7 @@ class TransformerStage(ReadsText, PartStage):
         return min(self.max_tokens, max(_SHORTEST, 1 << (len(ids) - 1).bit_length()))
 
     def _run(self, encoded: list[list[int]]) -> tuple[Any, Any]:
-        """Return (outputs, attention mask) of a batch, and of the padding rows after it."""
+        """Return the outputs of the model and the attention mask for a batch, filled up with padding rows."""
         import numpy as np
         import torch
 
@@ -181,7 +187,9 @@ class TransformerStage(ReadsText, PartStage):
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return an object of a model's JSON file. Raises ValueError("model: ...") if it is none."""
+    """Return the object in a JSON file of a model. Raises ValueError("model: ...") if the file does not hold
+    a JSON object.
+    """
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -192,6 +200,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _directory_checksum(directory: Path) -> str:
-    """Return one checksum of the names and contents of all files below a directory."""
+    """Return one checksum over the names and contents of all files below a directory."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return digest({path.relative_to(directory).as_posix(): file_checksum(path) for path in files})

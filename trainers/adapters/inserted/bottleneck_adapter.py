@@ -10,12 +10,14 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 
 @dataclass(frozen=True)
 class BottleneckAdapter(TrainingMethod):
-    """Train layers of width / `reduction` inner units in every block, with a residual connection around them.
+    """Train bottleneck layers with width / `reduction` inner units in every block. `placement` says where
+    they are inserted. The output of each is added to the output of the matrix or layer that it is attached
+    to.
 
     - `houlsby`: after the output matrices of every attention layer and feed-forward layer, before dropout.
       The norms of the blocks are trained too.
     - `pfeiffer` (Pfeiffer et al., 2021): after the feed-forward layer alone.
-    - `parallel` (He et al., 2022): in parallel to the feed-forward layer, scaled by 4.
+    - `parallel` (He et al., 2022): in parallel with the feed-forward layer, scaled by 4.
     """
 
     kind: Literal["adapter"] = "adapter"
@@ -28,13 +30,15 @@ class BottleneckAdapter(TrainingMethod):
             raise ValueError(f"reduction: got {self.reduction}, allowed 1 or more")
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason of `refuse_parts`, or that the architecture is no transformer."""
+        """Return the reason why this method does not work with an architecture (it is not a transformer, or
+        `refuse_parts`), or None if it does.
+        """
         parts: tuple[Part, ...] = ("output", "down") if self.placement == "houlsby" else ("down",)
         return super().refusal(architecture) or refuse_parts(self.kind, architecture, parts)
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Attach the layers to the matrices of the blocks. Raises ConfigError if `reduction` exceeds the
-        width of the model.
+        """Attach the bottleneck layers to the matrices of the blocks. Raises ConfigError if `reduction`
+        exceeds the width of the model.
         """
         from trainers.adapters.inserted.bottleneck_layers import Bottleneck, add_after, add_beside
 
@@ -58,8 +62,8 @@ class BottleneckAdapter(TrainingMethod):
 
 
 def _first_of_feed_forward(network: Any, architecture: str) -> list[tuple[str, Any]]:
-    """Return the first matrix of every feed-forward layer; in a gated one, the first of the two that read its
-    input.
+    """Return the first matrix of every feed-forward layer. In a gated layer, two matrices read the input; the
+    first of these is returned.
     """
     ups = part_modules(network, architecture, ("up",))
     return [(name, module) for name, module in ups if not name.endswith((".up_proj", ".wi_1"))]

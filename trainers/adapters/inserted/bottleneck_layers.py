@@ -6,14 +6,14 @@ import torch
 
 
 class Bottleneck(torch.nn.Module):
-    """A projection down to `inner` units, an activation, and a projection back up, multiplied by `scale`. The
-    activation is ReLU (He et al., 2022; Pfeiffer et al., 2021) with `relu`, otherwise GELU (Houlsby et al.,
-    2019).
+    """A projection down to `inner` units, an activation, and a projection back up, multiplied by `scale`.
+    With `relu`, the activation is ReLU (He et al., 2022; Pfeiffer et al., 2021), otherwise GELU (Houlsby et
+    al., 2019).
     """
 
     def __init__(self, width: int, inner: int, relu: bool, scale: float, start_at_zero: bool) -> None:
         """Initialise the weights with standard deviation 0.01 (Houlsby et al., 2019, section 2.1), so that
-        the output is near 0 at first. With `start_at_zero`, the second matrix is 0.
+        the output is initially near 0. With `start_at_zero`, the second matrix is 0.
         """
         super().__init__()
         self.down, self.up = torch.nn.Linear(width, inner), torch.nn.Linear(inner, width)
@@ -26,12 +26,12 @@ class Bottleneck(torch.nn.Module):
             torch.nn.init.zeros_(self.up.weight)
 
     def forward(self, states: Any) -> Any:
-        """Return [..., width], given states [..., width]."""
+        """Return the adapter's output, [..., width], for states [..., width]."""
         return self.up(self.activation(self.down(states))) * self.scale
 
 
 def add_after(matrix: Any, adapter: Bottleneck) -> None:
-    """Pass the output of `matrix` through `adapter`, and add the result to it."""
+    """Pass the output of `matrix` through `adapter`, and add the result to that output."""
     matrix.adapter = adapter
     matrix.register_forward_hook(lambda module, given, states: states + module.adapter(states))
 

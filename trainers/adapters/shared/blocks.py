@@ -1,8 +1,8 @@
 """The names of the parts of a block in the `transformers` model of each architecture.
 
-DeBERTa, GPT, GPT-2 and ModernBERT compute queries, keys and values with a single matrix, and ModernBERT computes both
-inner projections of its gated feed-forward layer with one. A method that adapts one of these parts adapts the
-whole matrix.
+DeBERTa, GPT, GPT-2 and ModernBERT compute queries, keys and values with a single matrix, and ModernBERT also
+computes both inner projections of its gated feed-forward layer with a single matrix. A method that adapts one
+of these parts adapts the whole matrix.
 """
 
 import re
@@ -18,12 +18,16 @@ Part = Literal["query", "key", "value", "output", "up", "down"]
 class BlockNames:
     """The names of an architecture's modules, as regular expressions unless stated otherwise.
 
-    `stacks` are the plain names of the modules that are its stacks; the others are heads. `attention` matches the attention
-    layers of a block: the decoder's, the encoder's, and cross-attention from decoder to encoder; a recurrent architecture has
-    none (None). `parts` match the matrices of a block that are layers of their own. `biases` says whether there are any.
-    `prefixes` says what can put keys and values before those of the text: the `stock` model, which accepts past keys, `ours`
-    alone, or `none`, where every key is read with its distance, which a prefix lacks, or layers differ in what they read.
-    `embeds` says whether tokens have embeddings, beside which there can be virtual ones.
+    `stacks` are the plain names of the modules that form its stacks; all other modules are heads. `attention`
+    matches the attention layers of the blocks (encoder layers, decoder layers, and cross-attention from
+    decoder to encoder); it is None for a recurrent architecture, which has no attention. `parts` match those
+    matrices of a block that are separate layers. `biases` says whether the architecture has biases.
+
+    `prefixes` says which attention code can put prefix keys and values before the keys and values of the
+    text: the `stock` model, which accepts past keys, or only `ours`. With `none`, prefixes are not possible,
+    because attention depends on the distance to each key, which a prefix lacks, or because layers read
+    different kinds of positions. `embeds` says whether tokens have embeddings, so that embeddings of virtual
+    tokens can be added.
     """
 
     stacks: tuple[str, ...]
@@ -109,7 +113,7 @@ BLOCKS: dict[str, BlockNames] = {
         ("transformer",), r".*\.rel_attn", {"up": r"ff\.layer_1", "down": r"ff\.layer_2"}, prefixes="none"
     ),
 }
-"""The blocks of every architecture in `trainers.config.architecture.ARCHITECTURES`, by its name."""
+"""The module names of every architecture in `trainers.config.architecture.ARCHITECTURES`."""
 
 
 def refuse_parts(kind: str, architecture: str, parts: Iterable[Part]) -> str | None:
@@ -149,12 +153,12 @@ def attention_modules(network: Any, architecture: str) -> list[tuple[str, Any]]:
 
 
 def stack_modules(network: Any, architecture: str) -> list[Any]:
-    """Return the stacks of blocks, without the heads of pretraining."""
+    """Return the stacks of blocks, without the pretraining heads."""
     return [getattr(network, name) for name in BLOCKS[architecture].stacks]
 
 
 def token_embedding(network: Any, architecture: str) -> Any:
-    """Return the embedding table of the first stack's input ids (the encoder's in an encoder-decoder)."""
+    """Return the embedding table for the input ids of the first stack (the encoder in an encoder-decoder)."""
     if architecture == "t5":
         return network.encoder.embed_tokens
     return network.model.encoder.embed_tokens if architecture == "bart" else network.get_input_embeddings()

@@ -1,4 +1,5 @@
-"""Methods that use peft's layers, which replace matrices of the model and add to their output or rescale it.
+"""Methods that use peft's layers, which replace matrices of the model and either add to their output or
+rescale it.
 
 Only this file imports peft, which the extra `finetune` installs.
 """
@@ -35,7 +36,9 @@ class PeftMethod(TrainingMethod):
         """Return the arguments of peft's configuration other than `target_modules`."""
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason of `refuse_parts`, or that the architecture is no transformer."""
+        """Return the reason why this method does not work with an architecture (it is not a transformer, or
+        `refuse_parts`), or None if it does.
+        """
         return super().refusal(architecture) or refuse_parts(self.kind, architecture, self.parts)
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
@@ -60,7 +63,9 @@ class PeftMethod(TrainingMethod):
             parameter.requires_grad_(True)
 
     def merge(self, network: Any) -> None:
-        """Merge the trained layers into the matrices of the base and remove them."""
+        """Merge the trained layers into the matrices of the base and remove them. Raises ConfigError if
+        several of them share a matrix.
+        """
         import torch
         from transformers.pytorch_utils import Conv1D
 
@@ -92,7 +97,7 @@ class PeftMethod(TrainingMethod):
         return {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the trained parameters, except those of the task's head, by peft's names."""
+        """Return the trained parameters, except those of the task's head, under peft's names."""
         return {
             f"base_model.model.{name.replace(f'.{_NAME}', '')}": parameter.detach()
             for name, parameter in network.named_parameters()

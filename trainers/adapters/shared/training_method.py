@@ -1,4 +1,4 @@
-"""The protocol of fine-tuning methods, which is all that the rest of `trainers` knows about them."""
+"""The protocol of fine-tuning methods, through which the rest of `trainers` uses them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -12,8 +12,8 @@ Encode = Callable[[str], list[int]]
 
 
 class TrainingMethod(ABC):
-    """A method of fine-tuning. It decides which parameters of a pretrained model are trained and which are
-    added.
+    """A method of fine-tuning. It decides which parameters of a pretrained model are trained and which new
+    ones are added.
 
     A method is a frozen dataclass, and its fields are the keys of `method:`. It is applied after the weights
     of the base are loaded and the task's head is attached (`network.task_head`), and before the engine is
@@ -22,11 +22,11 @@ class TrainingMethod(ABC):
 
     kind: str
     freezes: ClassVar[bool] = True
-    """Whether weights of the base stay unchanged, so that checkpoints need the base."""
+    """Whether weights of the base are frozen, so that a checkpoint is incomplete without the base."""
     mergeable: ClassVar[bool] = False
-    """Whether `merge` can turn the model into one of the base's architecture with the same results."""
+    """Whether `merge` can turn the model into a model of the base's architecture that gives the same results."""
     needs_transformer: ClassVar[bool] = True
-    """Whether it adds parameters to the layers or the input of a transformer, so that it needs one."""
+    """Whether the method adds parameters to the layers or the input of a transformer, and therefore needs one."""
 
     def check(self) -> None:  # noqa: B027
         """Validate ranges. Raises ValueError with the message `field: got X, allowed Y`."""
@@ -43,14 +43,15 @@ class TrainingMethod(ABC):
     def virtual_tokens(self) -> int:
         """The number n of virtual tokens before every segment (of the encoder's input in an encoder-decoder).
 
-        Their ids are the n integers from `first_virtual` on, beyond the rows of the embedding table.
+        Their ids are the n consecutive integers that begin with `first_virtual`, beyond the rows of the
+        embedding table.
         """
         return 0
 
     @property
     def prefix_length(self) -> int:
-        """The number of keys and values that precede those of every segment. Positions of the text are
-        counted after them.
+        """The number of prefix keys and values, which precede the keys and values of every segment. The
+        positions of the text continue after the prefix.
         """
         return 0
 
@@ -61,8 +62,8 @@ class TrainingMethod(ABC):
         return rows
 
     def apply(self, network: Any, architecture: str, family: str, seed: int, encode: Encode | None = None) -> None:
-        """Freeze the base and add the trained parameters, initialised from `seed`. The task's head remains
-        trained.
+        """Freeze the base and add the trained parameters, initialised from `seed`. The task's head stays
+        trainable.
 
         `encode` is for methods whose initialisation reads a text. Raises ConfigError if the method does not
         work with the architecture or the size of the model.
@@ -78,11 +79,13 @@ class TrainingMethod(ABC):
 
     @abstractmethod
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Add and freeze parameters. `apply` calls this after it has seeded torch's generator."""
+        """Add the method's parameters, and freeze the parameters that it does not train. `apply` calls this
+        after it has seeded torch's generator.
+        """
 
     def merge(self, network: Any) -> None:
-        """Merge the added parameters into the weights of the base and remove them. Raises ConfigError if the
-        base has no weights that can hold them.
+        """Merge the added parameters into the weights of the base and remove them. Raises ConfigError if this
+        is impossible, which is the default.
         """
         raise ConfigError(
             f"method.kind: got {self.kind}, whose parameters cannot be merged into weights of the base; export without --merge"
@@ -90,7 +93,9 @@ class TrainingMethod(ABC):
 
     @property
     def deployed(self) -> "TrainingMethod":
-        """The method that `peft_state` belongs to, without the parameters that only training needs."""
+        """The method for using the trained model, without the parameters that only training needs.
+        `peft_state` and `load_peft` belong to it.
+        """
         return self
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
@@ -100,11 +105,11 @@ class TrainingMethod(ABC):
         return None
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the tensors by name that peft stores in `adapter_model.safetensors`."""
+        """Return the tensors, by name, that peft stores in `adapter_model.safetensors`."""
         raise NotImplementedError
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state` into the added parameters, after `apply` of the deployed method."""
+        """Copy a `peft_state` into the added parameters, after the deployed method has been applied."""
         raise NotImplementedError
 
 
@@ -121,7 +126,7 @@ def trained_state(network: Any) -> dict[str, Any]:
 
 def set_tensors(ours: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Copy the tensors of `state` into the tensors of `ours` with the same names. Raises ConfigError, which
-    names the first tensor that is missing from one of them or differs in shape.
+    names the first tensor that is missing on one side or differs in shape.
     """
     import torch
 

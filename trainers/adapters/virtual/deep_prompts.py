@@ -22,7 +22,9 @@ class DeepPrompts(TrainingMethod):
     tokens: int = 20
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason of `refuse_prefixes`, or that the architecture is no transformer."""
+        """Return the reason why this method does not work with an architecture (it is not a transformer, or
+        `refuse_prefixes`), or None if it does.
+        """
         return super().refusal(architecture) or refuse_prefixes(architecture)
 
     def check(self) -> None:
@@ -36,7 +38,7 @@ class DeepPrompts(TrainingMethod):
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Give every attention layer trained keys and values of its own."""
+        """Give every attention layer its own trained keys and values."""
         insert_prefixes(network, architecture, self.tokens, None)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
@@ -62,7 +64,7 @@ class DeepPrompts(TrainingMethod):
 
 
 def refuse_prefixes(architecture: str) -> str | None:
-    """Return the reason why an architecture takes no prefixes, or None if it does."""
+    """Return the reason why an architecture does not support prefixes, or None if it does."""
     if not BLOCKS[architecture].embeds:
         return f"got a method with prefixes, and layers of {architecture} read characters or four at once; use lora or bitfit"
     if BLOCKS[architecture].prefixes == "none":
@@ -74,11 +76,11 @@ def refuse_prefixes(architecture: str) -> str | None:
 
 
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:
-    """Give every attention layer `tokens` keys and values. They are computed from `encoder`, or are
-    parameters themselves if it is None. Layers that share their attention share these too.
+    """Give every attention layer `tokens` prefix keys and values. They are computed from `encoder` or, if it
+    is None, are parameters themselves. Layers that share their attention also share its prefix.
 
-    Raises ConfigError for clipped relative positions (Shaw et al., 2018). These are counted along the row, so
-    every segment of a row would be at another distance from the prefix.
+    Raises ConfigError for clipped relative positions (Shaw et al., 2018): positions are counted along the
+    row, so each segment of a row would have a different distance from the prefix.
     """
     from trainers.adapters.virtual.prefix_attention import Prefix, add_prefix, use_prefixes
 
@@ -100,8 +102,8 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
 def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> dict[str, Any] | None:
     """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot run it.
 
-    ALBERT, GPT and ModernBERT do not accept past keys. In an encoder-decoder peft gives a prefix to the decoder's
-    self-attention only, and layer i gets the keys of layer 2i.
+    ALBERT, GPT and ModernBERT do not accept past keys. In an encoder-decoder, peft gives a prefix to the
+    decoder's self-attention only, and layer i gets the keys of layer 2i.
     """
     if BLOCKS[architecture].prefixes != "stock" or family == "encoder_decoder":
         return None

@@ -14,9 +14,9 @@ from trainers.adapters.virtual.prompt_tuning import check_prompt, prompt_config,
 
 @dataclass(frozen=True)
 class MultitaskPrompt(TrainingMethod):
-    """Train a shared prompt of `tokens` virtual tokens and, for each of `tasks`, a matrix of rank `rank`,
-    kept as its two factors. A task's prompt is the elementwise product of the shared prompt and its matrix.
-    The paper's distillation from the prompts of single tasks is not implemented.
+    """Train a shared prompt of `tokens` virtual tokens and, for each of `tasks` tasks, a matrix of rank
+    `rank`, stored as its two factors. A task's prompt is the elementwise product of the shared prompt and the
+    task's matrix. The paper's distillation from single-task prompts is not implemented.
     """
 
     kind: Literal["multitask_prompt"] = "multitask_prompt"
@@ -37,8 +37,8 @@ class MultitaskPrompt(TrainingMethod):
         return self.tokens
 
     def first_virtual(self, rows: int, task: int) -> int:
-        """Return the first of the task's own `tokens` ids. Raises ConfigError unless `task` is less than
-        `tasks`.
+        """Return the first of the `tokens` ids that belong to the task. Raises ConfigError unless `task` is
+        less than `tasks`.
         """
         if not 0 <= task < self.tasks:
             raise ConfigError(f"method.tasks: got {self.tasks}, the run has more; set it to {task + 1} or more")

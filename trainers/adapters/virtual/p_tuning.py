@@ -13,9 +13,9 @@ from trainers.adapters.virtual.prompt_tuning import PromptTuning, check_prompt, 
 
 @dataclass(frozen=True)
 class PTuning(TrainingMethod):
-    """Train `tokens` embeddings, and an encoder of width `hidden` (null: that of the embeddings) that turns
-    them into the embeddings of virtual tokens before every text. The model is frozen, whereas the paper also
-    trains it.
+    """Train `tokens` embeddings and an encoder, which turns them into the embeddings of virtual tokens before
+    every text. `hidden` is the width of the encoder (null: the width of the embeddings). The model is frozen,
+    whereas the paper also trains it.
     """
 
     kind: Literal["p_tuning"] = "p_tuning"
@@ -35,7 +35,7 @@ class PTuning(TrainingMethod):
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Extend the embedding table by the virtual tokens and their encoder."""
+        """Extend the embedding table by the virtual tokens, whose embeddings an encoder computes."""
         from trainers.adapters.virtual.virtual_embedding import EncodedRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)

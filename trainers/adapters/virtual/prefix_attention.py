@@ -1,8 +1,8 @@
-"""Keys and values before those of the text, in the attention layers of every architecture.
+"""Prefixes: keys and values that precede the keys and values of the text in the attention layers of a model.
 
-Every segment of a packed row attends to them, and they belong to no segment. They are added through the
-attention interface of `transformers`. GPT-1 does not use that interface, so the method that computes a
-block's attention is replaced.
+Every segment of a packed row attends to the prefix, which belongs to no segment. Prefixes are added through
+the attention interface of `transformers`. GPT-1 does not use that interface, so the method that computes the
+attention of its blocks is replaced.
 """
 
 from functools import partial
@@ -30,12 +30,12 @@ class PrefixEncoder(torch.nn.Module):
 
 
 class Prefix(torch.nn.Module):
-    """The prefix keys and values of one attention layer: either parameters, or computed from `encoder` by an
-    output layer of its own.
+    """The prefix keys and values of one attention layer. They are either parameters, or computed from
+    `encoder` by a separate output layer.
     """
 
     def __init__(self, tokens: int, width: int, encoder: PrefixEncoder | None = None) -> None:
-        """Create a prefix of `tokens` keys and values; `width` is that of the keys over all heads."""
+        """Create a prefix of `tokens` keys and values. `width` is the width of the keys over all heads."""
         super().__init__()
         self.tokens, self.encoder = tokens, encoder
         if encoder is None:
@@ -53,7 +53,7 @@ class Prefix(torch.nn.Module):
         return self.rows(torch.arange(self.tokens, device=self.rows.weight.device))
 
     def heads(self, rows: int, width: int) -> tuple[Any, Any]:
-        """Return keys and values, each [rows, heads, tokens, width]; `width` is that of one head."""
+        """Return keys and values, each [rows, heads, tokens, width]. `width` is the width of one head."""
         both = self().view(self.tokens, 2, -1, width).permute(1, 2, 0, 3)[:, None]
         keys, values = both.expand(2, rows, *both.shape[2:])
         return keys, values
@@ -122,8 +122,8 @@ def _distance_bias(prefix: Prefix, bias: Any, mask: Any) -> Any:
 def _attend_gpt(
     self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, output_attentions: bool = False
 ) -> list[Any]:
-    """Compute the attention of a GPT block with its prefix. Keys are transposed. The mask is added to the
-    logits and is causal.
+    """Compute the attention of a GPT block with its prefix. The keys are transposed. The mask is causal and
+    is added to the logits.
     """
     keys, values = self.prefix.heads(value.shape[0], value.shape[3])
     logits = query @ torch.cat([keys.transpose(2, 3), key], 3)

@@ -1,4 +1,6 @@
-"""Prefix tuning (Li and Liang, 2021): trained keys and values before those of every text, in every layer."""
+"""Prefix tuning (Li and Liang, 2021): in every layer, trained keys and values precede the keys and values of
+every text.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +19,8 @@ from trainers.adapters.virtual.deep_prompts import (
 
 @dataclass(frozen=True)
 class PrefixTuning(TrainingMethod):
-    """Train `tokens` keys and values per layer. An MLP with an inner layer of `hidden` units (null: the width
-    of the embeddings) computes them from trained embeddings; it is needed only during training.
+    """Train `tokens` keys and values per layer. An MLP computes them from trained embeddings; it is needed
+    only during training. `hidden` is the width of its inner layer (null: the width of the embeddings).
 
     In an encoder-decoder, cross-attention layers have a prefix too.
     """
@@ -28,7 +30,9 @@ class PrefixTuning(TrainingMethod):
     hidden: int | None = None
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason of `refuse_prefixes`, or that the architecture is no transformer."""
+        """Return the reason why this method does not work with an architecture (it is not a transformer, or
+        `refuse_prefixes`), or None if it does.
+        """
         return super().refusal(architecture) or refuse_prefixes(architecture)
 
     def check(self) -> None:
@@ -57,8 +61,8 @@ class PrefixTuning(TrainingMethod):
         return DeepPrompts(tokens=self.tokens)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's PREFIX_TUNING configuration for inference, which uses the keys and values that the
-        MLP computed, or None if peft cannot run it.
+        """Return peft's PREFIX_TUNING configuration for inference with the computed keys and values, or None
+        if peft cannot run it.
         """
         return prefix_config(network, architecture, family, self.tokens)
 

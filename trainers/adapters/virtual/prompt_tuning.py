@@ -11,7 +11,7 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 
 @dataclass(frozen=True)
 class PromptTuning(TrainingMethod):
-    """Train the embeddings of `tokens` virtual tokens, which precede every text (the encoder's in an
+    """Train the embeddings of `tokens` virtual tokens, which precede every text (the encoder's input in an
     encoder-decoder).
 
     `init` chooses their initial values: random numbers, the embeddings of random tokens of the vocabulary, or
@@ -67,10 +67,10 @@ def check_prompt(tokens: int, init: str, text: str | None) -> None:
 
 
 def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Encode | None) -> Any:
-    """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Raises ConfigError if its
-    text has no tokens.
+    """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Raises ConfigError if
+    `text` has no tokens.
 
-    `encode` may be None if a trained prompt is loaded afterwards; `init: text` then draws from the
+    `encode` may be None if a trained prompt is loaded afterwards; in that case, `init: text` draws from the
     vocabulary.
     """
     from trainers.adapters.virtual.virtual_embedding import first_rows
@@ -89,7 +89,7 @@ _TASK_TYPES = {"decoder": "CAUSAL_LM", "encoder": "FEATURE_EXTRACTION", "encoder
 def prompt_config(
     kind: str, network: Any, architecture: str, family: str, tokens: int, **others: Any
 ) -> dict[str, Any]:
-    """Return peft's configuration of a prompt of type `kind`; `others` are further fields of it."""
+    """Return peft's configuration of a prompt of type `kind`. `others` holds additional fields."""
     width = token_embedding(network, architecture).embedding_dim
     config = network.config
     return {

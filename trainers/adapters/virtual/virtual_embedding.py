@@ -1,5 +1,5 @@
-"""Virtual tokens as an extension of the embedding table: a module computes the embeddings of ids beyond its
-last row.
+"""Virtual tokens as an extension of the embedding table: a module computes the embeddings of the ids beyond
+the table's last row.
 """
 
 from itertools import pairwise
@@ -22,8 +22,8 @@ class PromptRows(torch.nn.Module):
 
 
 class EncodedRows(torch.nn.Module):
-    """The embeddings of virtual tokens, [tokens, width], computed from trained ones by a bidirectional LSTM
-    and an MLP, or by an MLP alone (Liu et al., 2021, section 3.2).
+    """The embeddings of virtual tokens, [tokens, width], computed from trained embeddings by a bidirectional
+    LSTM and an MLP, or by an MLP alone (Liu et al., 2021, section 3.2).
     """
 
     def __init__(self, rows: Any, encoder: str, hidden: int) -> None:
@@ -47,8 +47,8 @@ class EncodedRows(torch.nn.Module):
 
 
 class TaskRows(torch.nn.Module):
-    """The embeddings of the virtual tokens of several tasks, [tasks x tokens, width]: shared ones multiplied
-    elementwise by a low-rank matrix per task (Wang et al., 2023, section 3.1).
+    """The embeddings of the virtual tokens of several tasks, [tasks x tokens, width]: shared embeddings,
+    multiplied elementwise by a low-rank matrix per task (Wang et al., 2023, section 3.1).
     """
 
     def __init__(self, rows: Any, tasks: int, rank: int) -> None:
@@ -67,8 +67,8 @@ class TaskRows(torch.nn.Module):
 
 
 def add_virtual_tokens(table: Any, virtual: Any) -> None:
-    """Make an embedding layer take the embeddings of ids beyond its last row from the module `virtual`. They
-    are not multiplied by the layer's scale.
+    """Extend an embedding layer: the embeddings of ids beyond its last row are taken from the module
+    `virtual`. They are not multiplied by the layer's scale.
     """
     table.virtual = virtual
     table.forward = MethodType(_look_up, table)

@@ -1,1 +1,1 @@
-"""Methods that train weights of the base, or matrices and vectors that change them."""
+"""Methods that train weights of the base, or train matrices and vectors that modify them."""

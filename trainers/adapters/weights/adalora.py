@@ -13,12 +13,12 @@ from trainers.adapters.weights.low_rank import LowRankMethod, check_rank
 
 @dataclass(frozen=True)
 class AdaLoRA(LowRankMethod):
-    """Add P diag(E) Q, scaled by alpha / initial_rank, to the matrices of `targets`. Its rank is
-    `initial_rank` at first.
+    """Add P diag(E) Q, scaled by alpha / initial_rank, to the matrices of `targets`. Its rank is initially
+    `initial_rank`.
 
     After the first `warmup` share of the steps, the least important ranks are removed every `interval` steps
-    until each matrix has `rank` left on average. Ranks no longer change in the last `final` share of the
-    steps. `betas` are the smoothing factors of the importance and of its deviation. `orthogonality` is the
+    until `rank` per matrix are left on average. In the last `final` share of the steps, ranks no longer
+    change. `betas` are the smoothing factors of the importance and of its deviation. `orthogonality` is the
     weight of the penalty that keeps P and Q orthogonal.
     """
 
@@ -48,7 +48,9 @@ class AdaLoRA(LowRankMethod):
             raise ValueError(f"orthogonality: got {self.orthogonality}, allowed 0 or more")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return ranks and scale. peft also requires a number of steps, but only its own allocation uses it."""
+        """Return ranks and scale. peft also requires a number of steps, which only peft's own rank allocation
+        uses.
+        """
         return {
             "init_r": self.initial_rank,
             "target_r": self.rank,
@@ -58,8 +60,8 @@ class AdaLoRA(LowRankMethod):
         }
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Insert peft's layers and add the orthogonality penalty. Set `network.rank_budget`, with which the
-        engine allocates ranks (`rank_allocation.RankAllocation`).
+        """Insert peft's layers, add the orthogonality penalty, and set `network.rank_budget`, which the
+        engine uses to allocate ranks (`rank_allocation.RankAllocation`).
         """
         from trainers.adapters.weights.orthogonality import penalise
 

@@ -9,7 +9,7 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 
 @dataclass(frozen=True)
 class BitFit(TrainingMethod):
-    """Train every bias of the stacks, including those of norms, and nothing else of the base."""
+    """Train every bias of the stacks, including the biases of norms, and nothing else of the base."""
 
     kind: Literal["bitfit"] = "bitfit"
 
@@ -17,7 +17,9 @@ class BitFit(TrainingMethod):
     needs_transformer: ClassVar[bool] = False
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture without biases; None for others."""
+        """Return the reason why this method does not work with an architecture that has no biases; None for
+        all others.
+        """
         if not BLOCKS[architecture].biases:
             return f"got bitfit, which trains biases, and {architecture} has none; use lora or ia3"
         return None

@@ -1,5 +1,5 @@
-"""Feature extraction (Peters et al., 2018; Devlin et al., 2019, section 5.3): the head reads the states of a
-frozen base.
+"""Feature extraction (Peters et al., 2018; Devlin et al., 2019, section 5.3): the head reads the hidden
+states of a frozen base.
 """
 
 from dataclasses import dataclass

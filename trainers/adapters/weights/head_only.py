@@ -1,4 +1,6 @@
-"""Training of the head alone, on the states of the last layer: a linear probe (Alain and Bengio, 2017)."""
+"""Training of the head alone, on the hidden states of the last layer: a linear probe (Alain and Bengio,
+2017).
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,5 +1,5 @@
-"""IA3 (Liu et al., 2022), with peft's layers: learned vectors rescale keys, values and the inner states of
-the feed-forward layers.
+"""IA3 (Liu et al., 2022), with peft's layers: learned vectors rescale keys, values and the inner activations
+of the feed-forward layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from trainers.adapters.shared.training_method import Encode
 
 @dataclass(frozen=True)
 class IA3(PeftMethod):
-    """Train one factor, initially 1, per dimension of the keys, the values and the inner layer of the
+    """Train one factor, initially 1, for each dimension of the keys, the values and the inner layer of the
     feed-forward layers.
 
-    If a single matrix computes queries, keys and values, the queries are rescaled too, as in peft.
+    If a single matrix computes queries, keys and values, the queries are also rescaled, as in peft.
     """
 
     kind: Literal["ia3"] = "ia3"
@@ -29,7 +29,7 @@ class IA3(PeftMethod):
         return ("key", "value", "down")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return the setting that says which matrices have their input rescaled."""
+        """Return the settings, including which matrices have their input rescaled instead of their output."""
         return {
             "feedforward_modules": pattern(architecture, ("down",)),
             "fan_in_fan_out": architecture in ("gpt", "gpt2"),

@@ -1,5 +1,5 @@
-"""LoHa, with peft's layers: add to a matrix the low-rank Hadamard product of FedPara (Hyeon-Woo et al.,
-2022).
+"""LoHa, with peft's layers: add the low-rank Hadamard product of FedPara (Hyeon-Woo et al., 2022) to a
+matrix.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from trainers.adapters.weights.low_rank import LowRankMethod
 
 @dataclass(frozen=True)
 class LoHa(LowRankMethod):
-    """Add the elementwise product of two products of rank `rank` to the matrices of `targets`, scaled by
+    """Add the elementwise product of two matrices of rank `rank` to the matrices of `targets`, scaled by
     alpha / rank.
 
-    The sum has a rank of up to rank^2, for twice the parameters of LoRA.
+    The elementwise product has a rank of up to rank^2, with twice the parameters of LoRA.
     """
 
     kind: Literal["loha"] = "loha"

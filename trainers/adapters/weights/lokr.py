@@ -11,12 +11,12 @@ from trainers.adapters.weights.low_rank import LowRankMethod
 
 @dataclass(frozen=True)
 class LoKr(LowRankMethod):
-    """Add the Kronecker product of a small matrix and a larger one to the matrices of `targets`, scaled by
-    alpha / rank.
+    """Add the Kronecker product of a small and a larger matrix to the matrices of `targets`, scaled by alpha
+    / rank.
 
-    The larger matrix is a product of rank `rank`, unless the product would have more parameters than the
-    matrix itself. Each side of an adapted matrix is split into two factors as close to each other as its
-    divisors allow.
+    The larger matrix is a product of rank `rank`, unless its two factors would have more parameters than the
+    matrix itself. Each side of an adapted matrix is split into two factors that are as close to each other as
+    its divisors allow.
     """
 
     kind: Literal["lokr"] = "lokr"

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al., 2022), with peft's layers: add to a matrix the product of two small ones."""
+"""LoRA (Hu et al., 2022), with peft's layers: add the product of two small matrices to a matrix."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from trainers.adapters.weights.low_rank import LowRankMethod
 
 @dataclass(frozen=True)
 class LoRA(LowRankMethod):
-    """Add the product B A of rank `rank` to the matrices of `targets`. It is scaled by alpha / rank, or with
-    `rank_stabilized` by alpha / sqrt(rank) (Kalajdzievski, 2023). With `dora`, the norms of the columns of
+    """Add the product B A of rank `rank` to the matrices of `targets`, scaled by alpha / rank or, with
+    `rank_stabilized`, by alpha / sqrt(rank) (Kalajdzievski, 2023). With `dora`, the norms of the columns of
     the adapted matrix are trained separately from their directions (Liu et al., 2024).
 
-    A is initialised as in `torch.nn.Linear`, and B is 0 at first. `dropout` is applied to the input of A.
+    A is initialised as in `torch.nn.Linear`, and B is initially 0. `dropout` is applied to the input of A.
     """
 
     kind: Literal["lora"] = "lora"

@@ -1,6 +1,4 @@
-"""The base class of LoRA and its variants, which add low-rank matrices to the matrices of some parts of every
-block.
-"""
+"""The base class of LoRA and its variants, which add low-rank matrices to chosen matrices of every block."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +37,7 @@ class LowRankMethod(PeftMethod):
 
 
 def check_rank(rank: int, modules: Sequence[tuple[str, Any]]) -> None:
-    """Raise ConfigError if `rank` exceeds the smaller side of one of the matrices."""
+    """Raise ConfigError if `rank` exceeds the smaller side of any of the matrices."""
     for name, module in modules:
         largest = min(module.weight.shape)
         if rank > largest:

@@ -6,7 +6,7 @@ import torch
 
 
 class _Penalised(torch.autograd.Function):
-    """Return a tensor unchanged. In the backward pass `penalty` gets the gradient 1, regardless of the loss."""
+    """Return a tensor unchanged. In the backward pass, `penalty` gets the gradient 1, whatever the loss is."""
 
     @staticmethod
     def forward(ctx: Any, states: Any, penalty: Any) -> Any:
@@ -20,9 +20,9 @@ class _Penalised(torch.autograd.Function):
 def penalise(layer: Any, weight: float, matrices: int) -> None:
     """Train the singular vectors of a layer towards orthogonality.
 
-    The backward pass adds the gradients of weight x |P P^T - I| / `matrices`, so the penalty is the mean over
-    all matrices, as in peft; the paper squares the norm. They are added in one of every `layer.passes`
-    passes.
+    The backward pass adds the gradients of weight x |P P^T - I| / `matrices` for both factors, so the penalty
+    is the mean over all matrices, as in peft; the paper squares the norm. The penalty is divided by
+    `layer.passes`, so that a step of that many passes adds it once.
     """
     layer.passes = 1
 

@@ -2,9 +2,10 @@
 
 A triplet is a singular value with its two singular vectors. The sensitivity of a parameter is |weight x
 gradient|. Its importance is the sensitivity, smoothed over steps, times the smoothed deviation of the
-sensitivity. The importance of a triplet is the importance of its value plus, for each of its vectors, the
-mean importance of its entries (equations 7 to 11). At each step, the singular values of the least important
-triplets are set to 0, as many as the step's budget requires (equation 12).
+sensitivity. The importance of a triplet is the importance of its singular value plus, for each of its two
+vectors, the mean importance of the vector's entries (equations 7 to 11). At each allocation step, the
+singular values of the least important triplets are set to 0, as many as the budget of the step requires
+(equation 12).
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ SCORES = ("importance", "uncertainty")
 
 
 class RankAllocation:
-    """The importance of the triplets of one network, over a run of `steps` steps."""
+    """Allocates the ranks of one network over a run of `steps` steps, by the importance of their triplets."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], method: AdaLoRA, steps: int) -> None:
         """Start with all statistics at 0. `shapes` maps the name of every AdaLoRA parameter to its shape."""
@@ -42,9 +43,10 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the singular values that change after `step` steps, by name.
+        """Return the singular values that change after `step` steps, by parameter name.
 
-        `weights` are the AdaLoRA parameters after the step, and `gradients` their gradients in it.
+        `weights` are the AdaLoRA parameters after the latest step, and `gradients` are their gradients in
+        that step.
         """
         if step < self._steps - self.final:
             for name, scores in self.scores.items():

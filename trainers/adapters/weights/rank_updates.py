@@ -1,5 +1,5 @@
-"""AdaLoRA's allocation of ranks at any ZeRO stage. It uses full gradients and weights, so all workers decide
-the same.
+"""AdaLoRA's allocation of ranks at any ZeRO stage. It uses full gradients and weights, so all workers make
+the same decisions.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ class RankUpdates:
         return {name: self._partitions.gradient(each).clone() for name, each in self._parameters.items()}
 
     def update(self, step: int, gradients: Mapping[str, Any]) -> None:
-        """Remove ranks after `step` steps; `gradients` are those of the last one. This is a collective
-        operation.
+        """Remove ranks after `step` steps; `gradients` are the gradients of the last step. This is a
+        collective operation.
         """
         if self._allocation is None:
             return
@@ -46,10 +46,10 @@ class RankUpdates:
             self._partitions.write(self._parameters[name], "weight", values)
 
     def scores(self, name: str) -> dict[str, Any]:
-        """Return the statistics of a parameter, to store in a checkpoint."""
+        """Return the statistics of a parameter for storage in a checkpoint; empty if it has none."""
         return {} if self._allocation is None else self._allocation.scores.get(name, {})
 
     def restore(self, name: str, tensors: Mapping[str, Any]) -> None:
-        """Set the statistics of a parameter from a checkpoint."""
+        """Set the statistics of a parameter from the tensors of a checkpoint, if it holds them."""
         if self._allocation is not None and name in self._allocation.scores and SCORES[0] in tensors:
             self._allocation.scores[name] = {key: tensors[key] for key in SCORES}

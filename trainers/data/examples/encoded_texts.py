@@ -1,8 +1,8 @@
-"""The texts of examples as token ids. Each distinct text is encoded once and cached locally under a digest of
-its content.
+"""The texts of examples as token ids, cached locally under a digest of the texts and the tokenizer.
 
-The digest covers the texts and the tokenizer. A change to a file, a column or a template that changes a text
-therefore changes the digest, and tasks with the same texts share the cache.
+A change to a file, a column or a template that changes a text therefore changes the digest, and tasks with
+the same texts share the cache. A text that occurs several times is encoded once, except where words are
+located in the texts (tagging).
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ _BATCH_BYTES = 1 << 22  # bytes of text in which tokens are located at a time
 @dataclass(frozen=True)
 class EncodedTexts:
     """n texts as token ids, without special tokens: text i is `tokens[first[i] : first[i] + sizes[i]]`. Equal
-    texts share their tokens.
+    texts may share their tokens.
 
     `tokens` is int32, `first` and `sizes` are int64 [n]. `starts` and `ends`, int32 of the shape of `tokens`,
-    are the first and end byte, within the text, of the bytes that each token comes from. They are empty
-    unless requested, and never decrease within a text. A token without bytes of its own (`▁X` cut into `▁`
-    and `X`, or part of a character) has those of the token before it.
+    delimit the bytes of the text that each token comes from. They are empty unless requested, and never
+    decrease within a text. A token without bytes of its own (`▁X` cut into `▁` and `X`, or part of a
+    character) has the bytes of the previous token.
     """
 
     tokens: np.ndarray
@@ -42,8 +42,8 @@ class EncodedTexts:
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the index, within its text, of the token that contains each byte position, int64. For a
-        position after the last token, it is the number of tokens. `texts` holds the index of the text of each
-        position.
+        position after the last token, the index is the number of tokens. `texts` holds the index of the text
+        of each position.
         """
         # The ends in a text ascend, so the count of ends at or before a byte is the index of its token.
         low, high = self.first[texts].copy(), (self.first + self.sizes)[texts]
@@ -77,11 +77,11 @@ class TextEncoder:
     def encode_words(
         self, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray
     ) -> tuple[EncodedTexts, np.ndarray]:
-        """Return the tokens of texts, and the index within its text of the first token of each word, int64,
-        flat. For a word after the last token, it is the number of tokens.
+        """Return the tokens of texts and, for each word, the index of its first token within its text: int64,
+        flat. For a word after the last token, the index is the number of tokens.
 
-        `starts` are the byte offsets of words in their texts, flat; those of text i are `starts[offsets[i] :
-        offsets[i + 1]]`.
+        `starts` are the byte offsets of words in their texts, flat; the words of text i start at
+        `starts[offsets[i] : offsets[i + 1]]`.
         """
         places = [xxhash.xxh3_128_hexdigest(np.asarray(array, np.int64).tobytes()) for array in (starts, offsets)]
 
@@ -123,10 +123,11 @@ class TextEncoder:
 
 def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the first and of the last token of each passage's first answer, each int64 [n];
-    -1 for no answer. `spans` has the answers of each passage as (start, end) in bytes.
+    -1 if there is no answer or no token contains any part of it. `spans` has the answers of each passage as
+    (start, end) in bytes.
 
-    The first token is the first one that ends after the answer's first byte, and the last is the one that
-    contains its last byte, so the tokens cover the whole answer.
+    The first token is the first one that ends after the answer's first byte, and the last token is the one
+    that contains its last byte, so the tokens cover the whole answer.
     """
     answered = np.array([i for i, answers in enumerate(spans) if answers], dtype=np.int64)
     chosen = np.array([spans[i][0] for i in answered], dtype=np.int64).reshape(-1, 2)
@@ -170,7 +171,7 @@ def locate(
 
 
 def _packed(values: np.ndarray) -> np.ndarray:
-    """Return numbers as int32, packed two to an int64."""
+    """Return the numbers `values` as int32 in an int64 array, two per element."""
     packed: np.ndarray = np.zeros(len(values) + len(values) % 2, np.int32)
     packed[: len(values)] = values
     return packed.view(np.int64)

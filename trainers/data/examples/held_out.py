@@ -32,7 +32,7 @@ class HeldOut:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks as sources, under whose names logs show their losses."""
+        """The tasks as sources; logs show their losses under these names."""
         return sources_of(self.tasks)
 
     @cached_property
@@ -58,7 +58,7 @@ class HeldOut:
 
     def predictions(self, outputs: TaskOutputs, model: str = "") -> Predictions:
         """Return the predictions for the examples of the only task, given the head's outputs for all inputs.
-        `model` names the model that made them.
+        `model` names the model that made the predictions.
 
         If a question may have no answer, the empty text is predicted where its score is higher than that of
         the best answer; `trainers.tasks.predictions.tune_threshold` finds a better threshold.

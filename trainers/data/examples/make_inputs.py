@@ -22,8 +22,8 @@ _SHORTEST = 4  # minimum number of text tokens for which a row must have room
 class InputMaker:
     """Makes the inputs of splits for one model.
 
-    A segment takes up to `length` positions, not counting virtual tokens, on each side of an encoder-decoder.
-    Neighbouring windows over a long text share `stride` tokens.
+    A segment takes up to `length` positions, not counting virtual tokens; in an encoder-decoder, the limit
+    applies to each side. Neighbouring windows over a long text share `stride` tokens.
     """
 
     encoder: TextEncoder
@@ -50,8 +50,8 @@ class InputMaker:
         return kinds[examples.task.kind](examples)
 
     def _room(self, texts: int) -> int:
-        """Return the number of text tokens for which a segment of `texts` texts has room. Raises ConfigError
-        if it is below the minimum.
+        """Return the number of text tokens that fit into a segment of `texts` texts. Raises ConfigError if it
+        is below the minimum.
         """
         room = self.length - self.format.marks(texts)
         if room < _SHORTEST:
@@ -88,8 +88,8 @@ class InputMaker:
     def _cut(
         self, encoded: list[EncodedTexts], which: list[np.ndarray], total: int, example: np.ndarray | None = None
     ) -> tuple[TextSlices, Truncation]:
-        """Return slices of the texts with the indices `which` in each of `encoded`, cut to fit, and how much
-        was cut.
+        """Select the texts with the indices `which[k]` from each `encoded[k]` and cut them to fit into a
+        segment together. Return their slices, and how much was cut.
         """
         full = np.stack([each.sizes[chosen] for each, chosen in zip(encoded, which, strict=True)])
         room = self._room(len(encoded))
@@ -157,9 +157,9 @@ class InputMaker:
     def _text_to_text(
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
-        """Make inputs of a source and its target, each truncated at its end. In a decoder they share a row.
-        The source gets at most three quarters of the row, regardless of the length of the target, so that an
-        unknown target has room too.
+        """Make inputs of a source and its target, each truncated at its end. In a decoder the two share a
+        row. The source then gets at most three quarters of the row, regardless of the length of the target,
+        so that there is also room for a target that the model has yet to write.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]
@@ -176,7 +176,7 @@ class InputMaker:
         return self._inputs(examples, segments, truncation, "text_to_text")
 
     def _inputs(self, examples: Examples, segments: TextSlices, truncation: Truncation, kind: InputKind) -> TaskInputs:
-        """Return inputs of one segment each, one for every example."""
+        """Return inputs of one segment each. Input i belongs to example i, unless the caller replaces this."""
         size = sum(int(pc.sum(pc.binary_length(texts)).as_py() or 0) for texts in examples.texts)
         number = np.arange(len(segments) + 1)
         common = (examples.task.name, kind, self.format, segments, number, number[:-1], truncation)
@@ -190,8 +190,8 @@ def _windowed(windows: Windows, total: int, answers: int, cut: int = 0, tokens: 
 
 
 def _have_tokens(tokens: np.ndarray, example: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return which words have a first token of their own, bool [words]. If several words of a text share
-    their first token, it belongs to the last of them, and the others have none.
+    """Return which words can be predicted at their first token, bool [words]. Of several words of a text that
+    share a first token, only the last can be; a word after the last token cannot.
     """
     if not len(tokens):
         return np.zeros(0, bool)

@@ -18,12 +18,13 @@ Scores = Sequence[np.ndarray] | np.ndarray | None
 
 def read_outputs(task: TaskInputs, examples: Examples, outputs: TaskOutputs) -> tuple[np.ndarray | list[str], Scores]:
     """Return predictions and scores for the examples of a split, in the form that
-    `trainers.tasks.predictions.predictions_of` takes. `outputs` are those for all of its inputs.
+    `trainers.tasks.predictions.predictions_of` takes. `outputs` are the head's outputs for all inputs of the
+    split.
 
-    The candidate or class with the highest score is predicted. A word gets the tag of its first token, or the
-    first label if no input contains that token. The predicted answer has the highest sum of the scores of its
-    two ends in any window; the score of no answer is the lowest of any window (Devlin et al., 2019, section
-    4.3).
+    The candidate or class with the highest score is predicted. A word gets the tag of its first token. If no
+    input contains that token, it gets `O`, or the first label if there is no `O`. The predicted answer has
+    the highest sum of the scores of its two ends in any window; the score of no answer is the lowest of any
+    window (Devlin et al., 2019, section 4.3).
     """
     assert len(outputs.numbers) == len(task), f"{len(outputs.numbers)} outputs of {len(task)} inputs"
     scores, offsets = outputs.scores, outputs.offsets

@@ -1,7 +1,7 @@
 """Assign the segments of a batch to rows.
 
-Rows are as long as the longest segment or a little longer. Longer rows would only save padding, while the
-cost of attention grows with the square of their length.
+Rows are as long as the longest segment, or up to four times as long if that costs less. Longer rows save
+padding, but the cost of attention grows with the square of their length.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ _ATTENTION_EQUALS = 1024
 
 @dataclass(frozen=True)
 class Places:
-    """The places of s segments: the row of each segment, and its first position in the flattened rows [count,
-    width].
+    """The places of s segments: the `row` of each segment, its first position `base` in the flattened rows
+    [count, width], and its `number` within the row.
     """
 
     row: np.ndarray
@@ -42,7 +42,7 @@ class Places:
 
 def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
     """Return the row of each segment, int64 [s]. `weights` has, for each task, the number of positions of
-    each of its segments. Without `packed`, every segment has a row of its own.
+    each of its segments. Without `packed`, every segment has its own row.
     """
     if not packed:
         return np.arange(sum(map(len, weights)))
@@ -59,7 +59,7 @@ def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
 
 def _row_length(weights: Sequence[np.ndarray]) -> int:
     """Return the row length with the lowest cost, from the length of the longest segment up to `_LONGEST`
-    times that.
+    times that length.
     """
     longest = max((int(sizes.max(initial=0)) for sizes in weights), default=0)
     total = sum(int(sizes.sum()) for sizes in weights)
@@ -76,8 +76,8 @@ def _row_length(weights: Sequence[np.ndarray]) -> int:
 
 
 def place(rows: np.ndarray, sizes: np.ndarray) -> Places:
-    """Return the places of segments of `sizes` positions, which follow one another in their rows in the given
-    order.
+    """Return the places of segments, given the row and the number of positions of each. The segments of a row
+    follow one another in the given order.
     """
     order = np.argsort(rows, kind="stable")
     sorted_rows, sorted_sizes = rows[order], sizes[order]

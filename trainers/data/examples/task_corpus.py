@@ -37,7 +37,9 @@ TRAIN, DEV = "train", "dev"
 
 @dataclass(frozen=True)
 class TaskCorpus:
-    """The tasks of a run, the directory of their files (`files`), and its tokenizer, a file in `directory`."""
+    """The data of a fine-tuning run: its tasks, the directory of their files (`files`), and its tokenizer, a
+    file in `directory`.
+    """
 
     tasks: tuple[Task, ...]
     files: Location | None
@@ -64,7 +66,7 @@ class TaskCorpus:
 
     @cached_property
     def leaks(self) -> dict[str, list[Leak]]:
-        """The leaks by task, between its training split and the splits that have been read so far."""
+        """The leaks of each task between its training split and the other splits that have been read so far."""
         return {task.name: [] for task in self.tasks}
 
     @cached_property
@@ -72,8 +74,8 @@ class TaskCorpus:
         return {}
 
     def splits(self, task: Task) -> tuple[str, ...]:
-        """Return the split to train on, and the one to validate on: `dev`, or the first whose name begins
-        with `dev`. The split to validate on is left out if it is missing or its gold is hidden.
+        """Return the split to train on and, if there is one, the split to validate on: `dev`, or else the
+        first split whose name begins with `dev`. A missing split or one whose gold is hidden is not returned.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [
@@ -84,7 +86,7 @@ class TaskCorpus:
         return (TRAIN, *(split for split in dev[:1] if split in known))
 
     def examples(self, task: Task, split: str) -> Examples:
-        """Return the examples of a split, which is read only once. Raises UserError if a labelled split
+        """Return the examples of a split. Each split is read only once. Raises UserError if a labelled split
         shares examples with the training split, unless the task allows it.
         """
         if (task.name, split) not in self._examples:
@@ -174,8 +176,9 @@ def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArr
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
-    """Return the maker of inputs for one task of a resolved run; each task may have virtual tokens of its
-    own. `encoding.max_length` counts virtual tokens. The positions before them belong to a prefix.
+    """Return the maker of inputs for one task of a resolved run; each task may have its own virtual tokens.
+    `encoding.max_length` counts virtual tokens, but not the positions before them, which are reserved for the
+    prefix of a method.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)

@@ -24,7 +24,7 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class TaskSource:
-    """A task as a source in logs and ledgers. `tokens` and `text_bytes` are those of an epoch."""
+    """A task as a source in logs and ledgers. `tokens` and `text_bytes` are totals over one epoch."""
 
     name: str
     tokens: int
@@ -55,7 +55,7 @@ def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, finge
 class TaskData:
     """The training inputs of a run's tasks in their order, read from sample `since` on.
 
-    Rows hold several inputs if `packed`. `length` is the maximum number of positions in a segment.
+    If `packed`, rows can have several inputs. `length` is the maximum number of positions in a segment.
     """
 
     tasks: tuple[TaskInputs, ...]
@@ -66,7 +66,7 @@ class TaskData:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks as sources, under whose names logs show their losses."""
+        """The tasks as sources; logs show their losses under these names."""
         return sources_of(self.tasks)
 
     @property
@@ -91,7 +91,7 @@ class TaskData:
             yield batch_of(self.tasks, part, self.packed)
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return what samples `since` to `samples` read of each task: tokens (special tokens included),
+        """Return, for each task, what samples `since` to `samples` read: tokens (special tokens included),
         inputs (`sequences`) and epochs, and the tokens that the mixture requested. Padding is not counted,
         because it depends on the batches.
         """

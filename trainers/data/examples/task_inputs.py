@@ -94,8 +94,9 @@ class TaskInputs:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """The number of positions of each segment, int64 [s], not counting virtual tokens; in the encoder of
-        an encoder-decoder. A decoder reads source and target.
+        """The number of positions of each segment, int64 [s], not counting virtual tokens. In an
+        encoder-decoder, only the encoder's positions count. In text to text, a decoder reads source and
+        target in one row, so both count.
         """
         form, sizes = self.format, self.segments.sizes
         lengths: np.ndarray = form.marks(self.reads) + sizes[: self.reads].sum(axis=0)
@@ -103,8 +104,8 @@ class TaskInputs:
 
     @cached_property
     def target_lengths(self) -> np.ndarray:
-        """The number of positions of each segment in a decoder that reads a target, int64 [s]; 0 for other
-        kinds.
+        """The number of positions of each segment's target in the decoder, special tokens included, int64
+        [s]; 0 for kinds other than text to text.
         """
         if self.kind != "text_to_text":
             return np.zeros(len(self.segments), np.int64)
@@ -119,16 +120,16 @@ class TaskInputs:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The total number of positions of each input, int64 [n], virtual tokens included; in the encoder of
-        an encoder-decoder.
+        """The total number of positions of each input, int64 [n], virtual tokens included. In an
+        encoder-decoder, only the encoder's positions count.
         """
         ends = np.concatenate([[0], np.cumsum(self.lengths + self.format.virtual_tokens)])
         sizes: np.ndarray = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
         return sizes
 
     def segments_of(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of these inputs' segments, in order, and the index into `inputs` of each
-        segment's input.
+        """Return the numbers of the segments of these inputs, in order, and for each segment the index of its
+        input in `inputs`.
         """
         counts = np.diff(self.offsets)[inputs]
         owner = np.repeat(np.arange(len(inputs)), counts)
@@ -144,7 +145,7 @@ class TaskInputs:
         return _rendered(self.segments, chosen, range(self.reads), marks)
 
     def render_targets(self, chosen: np.ndarray) -> Rendered:
-        """Return the targets of the segments `chosen`, with special tokens. Only for text to text."""
+        """Return the targets of the segments `chosen`, with special tokens. Valid only for text to text."""
         return _rendered(self.segments, chosen, range(1, 2), (self.format.target_before, (), self.format.target_after))
 
 

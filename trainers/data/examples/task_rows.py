@@ -1,5 +1,5 @@
-"""The inputs of tasks as rows of a batch. To save padding, a row can hold several segments; they are isolated
-from one another like the documents of a pretraining row.
+"""The inputs of tasks as rows of a batch. To save padding, a row can contain several segments; they are
+isolated from one another like the documents of a pretraining row.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 @dataclass(frozen=True)
 class ChosenInputs:
     """The inputs of one task in a batch: their `numbers` within the task, int64 [n], and the sample and epoch
-    for which each is read. `source` is the number of the task.
+    that each is read for. `source` is the number of the task.
     """
 
     inputs: TaskInputs
@@ -28,7 +28,8 @@ class ChosenInputs:
 
 
 def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
-    """Return the batch of some inputs, all of one kind and format. Each row holds inputs of one task only.
+    """Return the batch of the chosen inputs, all of one kind and format. Each row holds inputs of one task
+    only.
 
     Without `packed`, every segment has its own row. Without inputs, the batch is one row of padding.
     """
@@ -79,8 +80,8 @@ def _joined(parts: Sequence[Rendered]) -> Rendered:
 def _per_row(
     chosen: Sequence[ChosenInputs], owners: Sequence[np.ndarray], places: Places
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (source, sequence, sample, epoch) of each row, which are those of its first segment. The sample
-    of a row of padding is -1.
+    """Return (source, sequence, sample, epoch) of each row, taken from its first segment. A row of padding
+    has sample -1.
     """
     source, sequence, sample, epoch = np.zeros((4, places.count), np.int64)
     sample[:] = -1
@@ -97,8 +98,9 @@ def _per_row(
 def _rows(
     form: TextFormat, rendered: Rendered, places: Places, first_virtual: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (inputs, positions, segments) of the stack that reads virtual tokens and then the text.
-    `first_virtual`, int64 [segments], is the id of the first virtual token of each segment.
+    """Return (inputs, positions, segments) of the encoder's rows or, in a decoder-only model, of the
+    decoder's. In each segment, the virtual tokens come before the text. `first_virtual`, int64 [segments], is
+    the id of the first virtual token of each segment.
     """
     virtual, first = form.virtual_tokens, form.first_position
     at, within = places.of_tokens(rendered.offsets, virtual)
@@ -114,7 +116,9 @@ def _rows(
 
 
 def _decoder(form: TextFormat, rendered: Rendered, places: Places) -> Decoder:
-    """Return the decoder's rows: the same texts, or the targets, shifted right after the start token."""
+    """Return the rows of an encoder-decoder's decoder: the texts that the encoder reads or, in text to text,
+    the targets, shifted right after the start token.
+    """
     assert form.decoder_start is not None
     at, within = places.of_tokens(rendered.offsets)
     shifted = np.where(within == 0, form.decoder_start, np.roll(rendered.ids, 1))
@@ -143,8 +147,8 @@ def _continued(sources: Rendered, targets: Rendered, base: np.ndarray) -> tuple[
 
 
 def _types(rendered: Rendered) -> np.ndarray:
-    """Return the token types: 0 up to the mark before a second text, and 1 from the first token of that text
-    to the end of its segment.
+    """Return the token types: 0 up to and including the mark before a second text, and 1 from the first token
+    of that text to the end of its segment.
     """
     second = np.cumsum(rendered.part == 2)
     before = np.concatenate([[0], second])[rendered.offsets[:-1]]

@@ -6,12 +6,13 @@ them.
     decoder            <bos> a <cls>         <bos> a <sep> b <cls>         last token
     encoder-decoder    <bos> a <eos>         <bos> a <eos> b <eos>         last token of the decoder
 
-BERT (Devlin et al., 2019, figure 3), RoBERTa (Liu et al., 2019, section 4.1), GPT (Radford et al., 2018, section 3.3:
-start, delimiter, extract), BART (Lewis et al., 2020, section 3.1: the same text on both sides). T5 has no `<bos>`. A
-decoder whose tokenizer has no `<sep>` or `<cls>` of its own reads `<eos>` in their place.
+The formats are those of BERT (Devlin et al., 2019, figure 3), RoBERTa (Liu et al., 2019, section 4.1), GPT
+(Radford et al., 2018, section 3.3: start, delimiter, extract) and BART (Lewis et al., 2020, section 3.1: the
+same text on both sides). T5 has no `<bos>`. A decoder whose tokenizer has no separate `<sep>` or `<cls>`
+reads `<eos>` instead.
 
 In text to text, a decoder reads `<bos> source target` and predicts `target <eos>`. An encoder-decoder reads
-`source <eos>`, and BART also `<bos>` first on both sides.
+`source <eos>`; BART also reads `<bos>` first, on both sides.
 """
 
 from collections.abc import Mapping
@@ -24,15 +25,16 @@ from trainers.config.architecture import Model
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The ids `before` the first text, `between` two texts and `after` the last one, and the state that
-    represents the segment: the last token's if `reads_last`, else the first's.
+    """The format of a segment: the ids `before` the first text, `between` two texts and `after` the last one,
+    and the state that represents the segment. This is the last token's state if `reads_last`, otherwise the
+    first token's.
 
-    `token_types` says whether token types distinguish the second text from the first. `decoder_start`,
-    for encoder-decoders only, is the id that their decoder reads first. `target_before` and `target_after`
+    `token_types` says whether token types distinguish the second text from the first. `decoder_start`, for
+    encoder-decoders only, is the id that their decoder reads first. `target_before` and `target_after`
     enclose the target of text to text.
 
-    Every text is preceded by `virtual_tokens` consecutive ids from `first_virtual` on; in an encoder-decoder,
-    only the encoder's text is. The position of a text's first token is `first_position`.
+    Every segment begins with `virtual_tokens` consecutive ids from `first_virtual` on; in an encoder-decoder,
+    only the encoder reads them. Positions in a segment, virtual tokens included, count from `first_position`.
     """
 
     before: tuple[int, ...]
@@ -62,8 +64,8 @@ def text_format(
 ) -> TextFormat:
     """Return the format of a resolved model's texts, given the ids of its tokenizer's special tokens by role.
 
-    Raises ConfigError if the tokenizer has no special token to mark texts, or if text to text is set for a
-    family that cannot generate text.
+    Raises ConfigError if the tokenizer has no special token to mark texts or to start the decoder, or if text
+    to text is set for a family that cannot generate text.
     """
     roles = add_fallback_marks(specials)
     if BOS not in roles or EOS not in roles:

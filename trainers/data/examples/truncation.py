@@ -1,14 +1,15 @@
-"""Truncation: the part of an example's texts that a model reads if they do not fit into a row. Each kind of
-task has a rule:
+"""Truncation: which part of an example's texts a model reads if they do not fit into a row. Each kind of task
+has a rule:
 
     one text            its beginning
     pair, candidates    tokens are taken from the end of the longer text, one at a time ("longest first")
-    text to text        the beginning of the source, and of the target; in a decoder three quarters of a row, and the rest
+    text to text        the beginning of the source and of the target; in a decoder, the source gets at most three
+                        quarters of the row, and the target gets the rest
     span                windows over the passage, each after the same question, which keeps its beginning
     tag                 windows over the text; each word is predicted where it has the most context
 
-Neighbouring windows share `stride` tokens, but at most half of their length. Questions are cut to 64 tokens (Devlin
-et al., 2019, in the code for SQuAD).
+Neighbouring windows share `stride` tokens, but at most half of their length. Questions are cut to 64 tokens
+(Devlin et al., 2019, in the code for SQuAD).
 """
 
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ LONGEST_QUESTION = 64
 
 @dataclass(frozen=True)
 class Truncation:
-    """How much was cut from the inputs of a split, out of `total`: `tokens` were cut from `examples`
-    examples, `windows` inputs were made from `windowed` examples, and `answers` are not contained in any
-    window.
+    """How much was cut from the inputs of a split of `total` examples: `tokens` tokens were cut from
+    `examples` examples, `windows` inputs were made from `windowed` examples, and `answers` answers are not
+    contained in any window.
     """
 
     total: int
@@ -47,8 +48,8 @@ class Truncation:
 
 
 def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sizes, int64 [n], of pairs of texts of `first` and `second` tokens after a pair is cut to at
-    most `room` tokens.
+    """Return the sizes, each int64 [n], of the first and second texts after every pair is cut to at most
+    `room` tokens. `first` and `second` are the sizes before.
 
     If both texts are longer than half of `room`, each gets half, and the longer one also gets the odd token,
     as in `tokenizers`.
@@ -75,8 +76,8 @@ class Windows:
 
     def of_tokens(self, texts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Return the window in which each token of the given texts has the most context, int64. This is the
-        window in which the smaller of the token's distances to the two ends is largest, or the earlier of two
-        equal ones (Devlin et al., 2019, in the code for SQuAD).
+        window in which the smaller of the token's distances to the two ends of the window is largest, or the
+        earlier window if two are equal (Devlin et al., 2019, in the code for SQuAD).
         """
         best, most = self.first[texts].copy(), np.full(len(texts), -1, np.int64)
         count = np.diff(self.first)

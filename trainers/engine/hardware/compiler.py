@@ -1,4 +1,4 @@
-"""Check before the first step that this machine has a C++ compiler if the run needs one."""
+"""Check, before the first step, that this machine has a C++ compiler if the run needs one."""
 
 import os
 import shutil
@@ -10,8 +10,8 @@ from trainers.config.job import Job
 
 
 def needs_compiler(config: Job) -> list[str]:
-    """Return the fields of a configuration that need a C++ compiler. One of them is the optimizer Muon, which
-    DeepSpeed compiles with torch.compile.
+    """Return the settings of a configuration that need a C++ compiler: `execution.compile`, and the optimizer
+    Muon, which DeepSpeed compiles with torch.compile.
     """
     needs = {
         "execution.compile: true": config.execution.compile,

@@ -1,7 +1,8 @@
 """Read the energy meters of the machine: RAPL for processors and memory, NVML for NVIDIA GPUs.
 
 RAPL counts the whole machine, other processes included; Linux lets only root read it by default
-(CVE-2020-8694). NVML counts the GPU that this worker computes on, since Volta.
+(CVE-2020-8694). NVML counts the energy of the GPU that this worker computes on, if the GPU is of the Volta
+generation or later.
 """
 
 import ctypes
@@ -13,14 +14,14 @@ _ZONES = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """Measures the energy since the last `read`. `sources` names what is measured; it is empty if nothing
-    is.
+    """Measures the energy used since the last `read`. `sources` names the meters in use; it is empty if there
+    are none.
     """
 
     def __init__(self, zones: Path = _ZONES, gpu: Callable[[], float] | None = None, workers: int = 1) -> None:
         """`zones` is the folder of RAPL's zones. `gpu` returns the joules of the GPU so far; by default it
-        reads NVML. The energy of the GPU is multiplied by `workers`, each of which is assumed to use a GPU
-        equally.
+        reads NVML. The energy of this GPU is multiplied by `workers`, on the assumption that every worker
+        uses one GPU to the same extent.
         """
         self._rapl, self._workers = _rapl_zones(zones), workers
         self._gpu = gpu or _gpu_counter()
@@ -28,8 +29,8 @@ class EnergyMeter:
         self._last = self._counts()
 
     def read(self) -> float | None:
-        """Return the joules since the last call or, in the first call, since the meter was created. None if
-        nothing is measured.
+        """Return the joules used since the last call or, in the first call, since the meter was created. None
+        if nothing is measured.
         """
         if not self.sources:
             return None
@@ -56,8 +57,9 @@ def _microjoules(path: Path) -> float:
 
 
 def _rapl_zones(root: Path) -> dict[Path, float]:
-    """Return the readable zones of packages and memory, with the joules at which each wraps around. Cores and graphics are
-    parts of their package, and `psys` is the whole machine, so these are left out.
+    """Return the readable zones of packages and memory, with the joules at which each wraps around. Zones of
+    cores and graphics are left out because their package includes them, and `psys` because it covers the
+    whole machine.
     """
     zones = {}
     for zone in sorted(root.glob("intel-rapl:*")):
@@ -70,8 +72,8 @@ def _rapl_zones(root: Path) -> dict[Path, float]:
 
 
 def _gpu_counter() -> Callable[[], float] | None:
-    """Return a function that returns the joules of this worker's GPU since its driver was loaded; None
-    without a GPU that measures energy.
+    """Return a function that returns the joules of this worker's GPU since its driver was loaded; None if
+    there is no GPU that measures energy.
     """
     import torch
 

@@ -3,11 +3,12 @@
     energy in kWh  =  PUE x (energy of processors, memory and GPUs)
     CO2e in kg     =  kWh x kg per kWh
 
-Strubell et al., 2019 (Energy and Policy Considerations for Deep Learning in NLP), section 2, equations (1)
-and (2): a power usage effectiveness of 1.58 (Ascierto, 2018), and 0.954 pounds of CO2e per kWh, the mean of
-the United States (EPA, 2018). If the machine does not measure energy, it is estimated as nominal power times
-time. Nominal power is that in the data sheet of a GPU, or 12 W for each CPU thread in use, the value of
-Lannelongue et al., 2021 (Green Algorithms) for a core of unknown model.
+The formulas and their constants are from Strubell et al., 2019 (Energy and Policy Considerations for Deep
+Learning in NLP), section 2, equations (1) and (2): a power usage effectiveness of 1.58 (Ascierto, 2018), and
+0.954 pounds of CO2e per kWh, the mean of the United States (EPA, 2018). If the machine does not measure
+energy, it is estimated as nominal power times time. The nominal power is taken from the data sheet of a GPU,
+or is 12 W for each CPU thread in use, the value of Lannelongue et al., 2021 (Green Algorithms) for a core of
+unknown model.
 """
 
 import re
@@ -40,9 +41,9 @@ GPU_WATTS: tuple[tuple[str, float], ...] = (
 
 @dataclass(frozen=True)
 class Footprint:
-    """The cost of a computation. `flops` has floating-point operations by term, or is None if they are
-    unknown. `joules` is the energy of the devices, without PUE, None if unknown. `energy_from` says how it
-    was determined, or why it is unknown.
+    """The cost of a computation. `flops` gives floating-point operations by term, or is None if they are
+    unknown. `joules` is the energy of the devices, without PUE; None if it is unknown. `energy_from` says how
+    the energy was determined, or why it is unknown.
     """
 
     flops: Mapping[str, float] | None
@@ -91,7 +92,9 @@ def parse_footprint(facts: Mapping[str, Any]) -> Footprint:
 
 
 def add_footprints(costs: Sequence[Footprint]) -> Footprint:
-    """Return the sum of one or more costs. Its operations or energy are unknown if those of any cost are."""
+    """Return the sum of one or more costs. If the operations of any cost are unknown, so are those of the
+    sum; the same applies to the energy.
+    """
     known = [cost.flops for cost in costs]
     flops = None
     if all(each is not None for each in known):

@@ -31,8 +31,9 @@ PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
 class Flops:
     """Floating-point operations of training, forward and backward, per token.
 
-    `read` applies to each token that an encoder, or the decoder of a decoder-only model, reads; `decoded` to
-    each that the decoder of an encoder-decoder reads (0 in other families); `predicted` to each target.
+    `read` applies to each token that an encoder, or the decoder of a decoder-only model, reads. `decoded`
+    applies to each token that the decoder of an encoder-decoder reads (0 in other families), and `predicted`
+    to each target.
     """
 
     read: float
@@ -54,16 +55,23 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
 
     N counts the parameters that take part in multiplications, which excludes tables that are only looked up
     (position and token embeddings). L is the number of layers, W the width of all heads together, T the
-    sequence length (Chowdhery et al., 2022, appendix B); the second term is that of attention, which a recurrent model lacks.
-    By convention attention counts in full, although a causal mask and isolated documents need less than half of it. The
-    cross-attention of a decoder counts as much again. A decoder-only model predicts every token that it reads, so its `read`
-    and `predicted` add up to the published formula. A generator reads every token too, and its output layer predicts the
-    targets. A parameter that layers of a stack share counts once for each of them, and a layer that runs twice counts twice.
-    Disentangled attention also multiplies queries and keys with the 2 k rows of a table of distances, 24 W k for each token
-    and layer. A second stream of states costs each target what it multiplies there. The head of span boundaries, and the
-    output layer once more, count for each target, and so does the output layer of a second direction, or of a second
-    decoder of sentences. What runs at every character of a token counts as often, with the mean length of the vocabulary's
-    tokens. The decoder of characters, without its attention to others, and its output layer count for each character.
+    sequence length (Chowdhery et al., 2022, appendix B). The second term is attention, which a recurrent
+    model lacks. By convention attention counts in full, although a causal mask and isolated documents need
+    less than half of it. The cross-attention of a decoder counts the same again. A decoder-only model
+    predicts every token that it reads, so its `read` and `predicted` add up to the published formula.
+
+    Additional rules for special architectures:
+
+    - A generator also reads every token, and its output layer predicts the targets.
+    - A parameter that layers of a stack share counts once for each of them; a layer that runs twice counts twice.
+    - Disentangled attention also multiplies queries and keys with the 2 k rows of a table of distances: 24 W k for each
+      token and layer.
+    - A second stream of states adds its multiplications for each target.
+    - The head of span boundaries, and the output layer once more, count for each target. So does the output layer of a
+      second direction, or of a second sentence decoder.
+    - Layers that run at every character of a token count once per character, at the mean length of the vocabulary's
+      tokens.
+    - The decoder of characters, without attention between characters, and its output layer count for each character.
     """
     import torch
 
@@ -112,8 +120,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
 
 
 def mean_keys(length: int, bptt: int | None) -> int:
-    """Return the keys that a token of a row attends to: those of the row, or with windows those of its own and of the one
-    before, on average.
+    """Return the mean number of keys that a token attends to: all keys of its row or, with windows, those of
+    its own window and of the previous one.
     """
     return length if bptt is None else round(bptt * (2 - bptt / length))
 
@@ -134,7 +142,7 @@ def utilisation(flops_per_second: float, peak: float | None, workers: int) -> fl
     """Return the model FLOPs utilisation: FLOPs per second of all workers / (workers x peak), or None if the
     peak is unknown.
 
-    Operations on padding and excluded documents do not count, nor do repeated ones (activation
+    Operations on padding and excluded documents do not count, nor do repeated operations (activation
     checkpointing).
     """
     return None if peak is None else flops_per_second / (workers * peak)
@@ -148,8 +156,8 @@ def device_name() -> str:
 
 
 def memory_bytes() -> int:
-    """Return the peak memory of this worker in bytes: allocated on its GPU since the last call, or without a
-    GPU, resident since it started.
+    """Return the peak memory of this worker in bytes: allocated on its GPU since the last call or, without a
+    GPU, resident since the process started.
     """
     import torch
 

@@ -23,9 +23,9 @@ _TRANSIENT = 0.5
 
 
 def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, world: int) -> int:
-    """Return the number of rows that a worker processes per pass. This is `execution.micro_batch`; with
-    `auto`, the worker's share of a batch is divided into as few equal passes as the free memory of its device
-    allows. The result is the same on every worker.
+    """Return the number of rows that a worker processes per pass. This is `execution.micro_batch`, but at
+    most the worker's share of a batch; with `auto`, that share is divided into as few equal passes as the
+    free memory of its device allows. With `auto`, the result is the same on every worker.
 
     `row` is a batch of one row of the training data; rows may be as long as `longest`. The memory of a row is
     estimated as 1.5 x `bytes_kept`: half as much again for tensors that are not kept for the backward pass.
@@ -45,8 +45,8 @@ def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, 
 
 
 def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
-    """Return the size in bytes of the activations that a pass keeps for its backward pass, except those of a
-    task's head, which are few. The pass runs on the `meta` device, which has no memory and computes nothing.
+    """Return the size in bytes of the activations that a forward pass keeps for its backward pass, except the
+    few of a task's head. The pass runs on the `meta` device, which has no memory and computes nothing.
     """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     module = _Kept(forward)
@@ -79,10 +79,11 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
 
 @contextmanager
 def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
-    """Replace the parameters and buffers of a module while the context lasts; `others` has the new ones by id() of the old.
+    """Replace the parameters and buffers of a module within the context. `others` maps the id() of each to
+    its replacement.
 
-    `torch.func.functional_call` would not give back those of a submodule that the module holds twice, as a generator and its
-    discriminator hold their embeddings.
+    `torch.func.functional_call` would not restore the parameters of a submodule that the module contains
+    twice, such as the embeddings that a generator shares with its discriminator.
     """
     places = [
         (table, name, tensor)
@@ -120,8 +121,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _free_bytes(forward: Forward, config: Job, world: int) -> float:
-    """Return the bytes that activations may take: a share of the free memory, less the gradients and
-    optimizer state that have yet to be allocated.
+    """Return the bytes that activations may take: a share of the memory that will be free once gradients,
+    optimizer state and, on a GPU, the weights are allocated.
     """
     stage = config.execution.zero_stage
     everything = sum(parameter.numel() for parameter in forward.parameters())

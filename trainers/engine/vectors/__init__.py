@@ -1,1 +1,1 @@
-"""The vectors of segments of rows, and losses over them."""
+"""Vectors of the segments of rows, and losses over these vectors."""

@@ -1,6 +1,8 @@
-"""Losses over the vectors of segments: a cross-entropy over their cosines or inner products with others of the same row.
+"""Losses over the vectors of segments: a cross-entropy over their cosines or inner products with other
+vectors of the same row.
 
-A row is compared with nothing but itself, so how a step is divided into micro-batches and workers changes nothing.
+Vectors are compared only within a row, so how a step is divided into micro-batches and workers changes
+nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +19,9 @@ from trainers.rows.batch import Batch
 
 
 def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
-    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` and `keys` [rows, n, width]: fp32
-    [rows, n]. i and j run over the entries of a row that are `there`, bool [rows, n]; 0 elsewhere, and in rows with one entry.
+    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` and `keys` [rows, n,
+    width]: fp32 [rows, n]. i and j run over the entries of a row that exist according to `there`, bool [rows,
+    n]. The result is 0 for other entries, and in rows with a single entry.
     """
     normalise = torch.nn.functional.normalize
     cosines = normalise(queries, dim=2) @ normalise(keys, dim=2).transpose(1, 2)
@@ -34,15 +37,18 @@ def _begins(batch: Batch) -> np.ndarray:
 
 
 def copy_targets(batch: Batch) -> np.ndarray:
-    """Return the beginnings of the first of two copies of a text, in rows that have other texts."""
+    """Return the positions where the first of two copies of a text begins, in rows that contain other texts:
+    bool [rows, length].
+    """
     begins = _begins(batch) & (batch.segments % 2 == 0)
     several: np.ndarray = begins & (begins.sum(axis=1, keepdims=True) > 1)
     return several
 
 
 def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return the nats of finding the second copy of a text among all second copies of its row (Gao et al., 2021, equation 4), at
-    the beginning of its first copy.
+    """Return the nats of identifying the second copy of each text among all second copies of its row (Gao et
+    al., 2021, equation 4). They are at the position where the first copy of the text begins; other positions
+    are 0.
     """
     segments, positions = arrays["segments"], arrays["positions"]
     count = max(arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
@@ -53,8 +59,9 @@ def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -
 
 
 def neighbour_targets(batch: Batch) -> np.ndarray:
-    """Return the beginnings of sentences that have a neighbour in their document, in rows of three sentences or more: of two, the
-    other is the only candidate.
+    """Return the positions where sentences with a neighbour in their document begin: bool [rows, length].
+    Rows with fewer than three sentences have none: of two sentences, each would be the only candidate for the
+    other.
     """
     begins, (has_before, has_after) = _begins(batch), sentence_neighbours(batch)
     targets: np.ndarray = begins & (has_before | has_after) & (begins.sum(axis=1, keepdims=True) > 2)
@@ -62,11 +69,13 @@ def neighbour_targets(batch: Batch) -> np.ndarray:
 
 
 def neighbour_nats(vectors: Any, there: Any, documents: Any, temperature: float) -> Any:
-    """Return the mean over the neighbours k of sentence i, one or two, of -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j /
-    t)): fp32 [rows, n]. j runs over the sentences of the row but i (Logeswaran and Lee, 2018, section 3, where t is 1).
+    """Return the mean of -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j / t)) over the one or two neighbours k
+    of each sentence i: fp32 [rows, n]. j runs over all sentences of the row except i (Logeswaran and Lee,
+    2018, section 3, where t is 1).
 
-    `vectors` are [rows, n, width], `there`, bool [rows, n], says which exist, and `documents`, int64 [rows, n], to which document
-    each belongs. 0 for sentences without a neighbour, and in rows with two sentences or fewer.
+    `vectors` is [rows, n, width]. `there`, bool [rows, n], says which sentences exist, and `documents`, int64
+    [rows, n], gives the document of each. The result is 0 for sentences without a neighbour, and in rows with
+    fewer than three sentences.
     """
     count = vectors.shape[1]
     number = torch.arange(count, device=vectors.device)
@@ -81,7 +90,7 @@ def neighbour_nats(vectors: Any, there: Any, documents: Any, temperature: float)
 
 
 def _neighbour_nats(contrast: NeighbourContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return `neighbour_nats` at the beginnings of the sentences."""
+    """Return `neighbour_nats` at the positions where the sentences begin, and 0 elsewhere."""
     segments, positions = arrays["segments"], arrays["positions"]
     count = max(arrays["segment_range"][1], 0) + 1
     vectors, there = pooled_segments(states, segments, positions, contrast.pooling, count)
@@ -93,8 +102,10 @@ def _neighbour_nats(contrast: NeighbourContrast, states: Any, arrays: Mapping[st
 
 @dataclass(frozen=True)
 class ContrastiveLoss:
-    """Where a batch has targets, bool [rows, length]; the number of candidates in each of its rows, int64 [rows]; and the nats at
-    the targets, from states [rows, length, width] and the arrays of the batch: fp32 [rows, length], 0 elsewhere.
+    """A contrastive loss, as three functions. `targets` returns where a batch has targets, bool [rows,
+    length]. `candidates` returns the number of candidates in each row, int64 [rows]. `nats` returns the nats
+    at the targets, given the contrast, the states [rows, length, width] and the arrays of the batch: fp32
+    [rows, length], 0 elsewhere.
     """
 
     targets: Callable[[Batch], np.ndarray]

@@ -8,10 +8,12 @@ from trainers.rows.batch import PADDING
 
 
 def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, count: int) -> tuple[Any, Any]:
-    """Return the vectors of the segments of each row, fp32 [rows, count, width], and which exist, bool [rows, count].
+    """Return the vectors of the segments of each row, fp32 [rows, count, width], and which segments exist,
+    bool [rows, count].
 
-    `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in every segment. A
-    vector is the state of the `first` token of a segment, or the `mean` of those between its first and its last token.
+    `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in
+    every segment. A vector is the state of the `first` token of a segment, or the `mean` of the states of all
+    its tokens except the first and the last.
     """
     begins = positions == 0
     if pooling == "mean":
@@ -25,7 +27,8 @@ def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, co
 
 
 def at_segments(values: Any, segments: Any, chosen: Any, count: int) -> Any:
-    """Return the value at the one position of each segment that is `chosen`: int64 [rows, count], -1 for segments without one.
+    """Return, for each segment, the value at its `chosen` position: int64 [rows, count], -1 for segments
+    without a chosen position. No segment may have more than one.
 
     `values` and `segments` are int64 [rows, length], `chosen` is bool [rows, length].
     """
@@ -34,11 +37,12 @@ def at_segments(values: Any, segments: Any, chosen: Any, count: int) -> Any:
 
 
 def neighbour_vectors(states: Any, segments: Any, positions: Any, documents: Any, count: int) -> tuple[Any, Any]:
-    """Return the vectors of the sentences before and after that of each position, two [rows, length, width]; and of which
-    positions there is one in the same document, two bool [rows, length]. Without one, a vector is zeros.
+    """Return the vectors of the sentences before and after the sentence at each position, two [rows, length,
+    width], and whether these sentences exist in the same document, two bool [rows, length]. The vector of a
+    missing sentence is zeros.
 
-    `states` are [rows, length, width], the others int64 [rows, length]. A sentence is a segment; its vector is the state of its
-    last token but one, which is the last before its end mark.
+    `states` are [rows, length, width], the others int64 [rows, length]. A sentence is a segment; its vector
+    is the state of its second-to-last token, the last one before its end mark.
     """
     columns = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     following = torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING)

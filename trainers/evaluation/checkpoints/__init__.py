@@ -1,1 +1,3 @@
-"""Scores of the checkpoints of a run. Missing scores are measured, and all are shown as curves over steps."""
+"""Scores of the checkpoints of a run. Missing scores are measured, and all scores are shown as curves over
+steps.
+"""

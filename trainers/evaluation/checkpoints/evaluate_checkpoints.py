@@ -57,11 +57,11 @@ def evaluate_checkpoints(
     settings: EvaluationSettings,
     tell: Tell,
 ) -> list[list[StoredEvaluation]]:
-    """Return the results of each run at `steps`; by default, at all steps with a checkpoint or a stored
+    """Return the valid results of each run at `steps`; by default, at all steps with a checkpoint or a stored
     result.
 
-    Missing and invalid files raise UserError before a model is loaded. So does a step that has neither a
-    checkpoint nor a stored result.
+    Missing and invalid files raise UserError before a model is loaded. A step for which a run has neither a
+    checkpoint nor a stored result raises UserError before a model of that run is loaded.
     """
     for run in runs:
         read_run(run)
@@ -92,15 +92,15 @@ def evaluate_checkpoints(
 
 @dataclass(frozen=True)
 class ResultIdentity:
-    """What a stored result must agree with to be used: a digest of the `items`, and the version of the task or suite of each
-    score.
+    """The properties by which a stored result is recognised as valid: a digest of the `items`, and
+    `versions`, which has the version of the task or suite of each score.
     """
 
     items: str
     versions: dict[str, str]
 
     def difference(self, stored: StoredEvaluation) -> str | None:
-        """Return how a stored result differs, None if it agrees."""
+        """Return how a stored result differs from this identity; None if it agrees."""
         for name, version in self.versions.items():
             if (other := stored.versions.get(name, version)) != version:
                 return f"version {other} of {name.removesuffix('.mean')}, not {version}"
@@ -123,7 +123,9 @@ def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], setti
 
 
 def _digest(read: Sequence[Asked]) -> str:
-    """Return a digest of everything that the model is asked, of the gold answers, and of how scores are normalised."""
+    """Return a digest of everything that the model is asked, the gold answers, and the settings by which
+    scores are normalised.
+    """
     state = xxhash.xxh3_128()
     for one in read:
         asked = one.asked if isinstance(one, HarnessItems) else one
@@ -144,8 +146,8 @@ def _digest(read: Sequence[Asked]) -> str:
 
 
 def _missing(run: LocalPath, name: str, identity: ResultIdentity, steps: Sequence[int] | None) -> list[int]:
-    """Return the steps without a valid result, newest first because that result is wanted soonest. Raises
-    UserError for one of `steps` that has neither a checkpoint nor a result.
+    """Return the steps with a checkpoint but without a valid result, newest first, because the newest results
+    are wanted soonest. Raises UserError if one of `steps` has neither a checkpoint nor a result.
     """
     places = dict(checkpoint.published(run))
     wanted = []
@@ -164,8 +166,8 @@ def _missing(run: LocalPath, name: str, identity: ResultIdentity, steps: Sequenc
 
 
 def _is_replaced(path: LocalPath, checksum: str) -> bool:
-    """Return whether the checkpoint at `path` differs from the one with `checksum`; False if there is
-    none.
+    """Return whether the checkpoint at `path` has a checksum other than `checksum`; False if there is no
+    checkpoint.
     """
     try:
         return bool(read_json(path / checkpoint.RECORD, f"remove {path}")["checksum"] != checksum)

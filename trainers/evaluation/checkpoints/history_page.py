@@ -1,4 +1,4 @@
-"""The page of the scores of checkpoints, from the template history.html."""
+"""The page with the scores of checkpoints, rendered from the template history.html."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Scores over training: the average of the last checkpoints of a run, its noise, and comparisons of runs.
+"""Scores over training: the average over the last checkpoints of a run, its noise, and comparisons of runs.
 
 A score varies from one checkpoint to the next even if the model hardly changes. The average over the last few
 checkpoints varies less, so it shows earlier which run is better (Heineman et al., 2025, Signal and Noise).
@@ -25,8 +25,9 @@ from trainers.tasks.load_task import Suite
 @dataclass(frozen=True)
 class LastAverage:
     """A score averaged over the checkpoints at `steps`. The error and the interval of `score` are over items.
-    `deviation` is the sample standard deviation over checkpoints, None for a single one. `items`, float64 [n,
-    2], has the average statistics of each item; None for the mean of a suite.
+    `deviation` is the sample standard deviation over checkpoints, None for a single checkpoint. `items`,
+    float64 [n, 2], has the score and the weight of each item, averaged over the checkpoints; None for the
+    mean of a suite.
     """
 
     name: str
@@ -42,9 +43,9 @@ class LastAverage:
 
 @dataclass(frozen=True)
 class TaskSignal:
-    """How well a score separates runs. `signal` is the largest difference between two runs, `noise` the standard
-    deviation from one checkpoint to the next, over all runs (root mean square). `at_chance` says that no run is above chance:
-    the ratio then tells nothing about what the runs know.
+    """How well a score separates runs. `signal` is the largest difference between two runs. `noise` is the
+    standard deviation from one checkpoint to the next, as the root mean square over all runs. `at_chance`
+    says that no run is above chance; the ratio then says nothing about what the runs know.
 
     Heineman et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged.
     """
@@ -56,7 +57,9 @@ class TaskSignal:
 
     @property
     def ratio(self) -> float:
-        """`signal` divided by `noise`."""
+        """`signal` divided by `noise`. If the noise is 0, the ratio is infinite, or 0 if the signal is 0 as
+        well.
+        """
         return self.signal / self.noise if self.noise > 0 else math.inf if self.signal > 0 else 0.0
 
     def plain(self) -> dict[str, Any]:
@@ -74,7 +77,7 @@ class TaskSignal:
 @dataclass(frozen=True)
 class ScoreHistory:
     """The results of a run's checkpoints on the same items, ordered by step. Averages are over the last
-    `last`.
+    `last` checkpoints.
     """
 
     run: str
@@ -93,7 +96,7 @@ class ScoreHistory:
 
     @cached_property
     def averages(self) -> dict[str, LastAverage]:
-        """The average of every score over the last checkpoints, by name of the score."""
+        """The average of every score over the last checkpoints, by the name of the score."""
         latest = self.results[-self.last :]
         steps = tuple(result.step for result in latest)
         rows = [_item_statistics(result) for result in latest]
@@ -110,7 +113,7 @@ class ScoreHistory:
 
     @property
     def at_chance(self) -> tuple[str, ...]:
-        """The scores, averaged over the last checkpoints, that are not above chance."""
+        """The names of the task scores that are not above chance when averaged over the last checkpoints."""
         return tuple(
             name
             for name, each in self.averages.items()
@@ -122,13 +125,17 @@ class ScoreHistory:
 
 
 def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a name for each (task, split): the task, followed by the split if several splits of it occur."""
+    """Return a name for each (task, split): the task, followed by the split if the task occurs more than
+    once.
+    """
     tasks = [task for task, _ in columns]
     return [task if tasks.count(task) == 1 else f"{task}/{split}" for task, split in columns]
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return the statistics of every item in the main score, float64 [n, 2], by the name of the score."""
+    """Return the score and the weight of every item in the main score of each task, float64 [n, 2], by the
+    name of the score.
+    """
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))
     statistics = np.stack([rows[name].to_numpy() for name in ("score", "weight")], axis=1)
@@ -152,8 +159,8 @@ def _error(left: np.ndarray, weights: np.ndarray) -> float:
 
 
 def signals(histories: Sequence[ScoreHistory]) -> list[TaskSignal]:
-    """Return the signal and noise of every score. Empty for a single run, or if a run has only one
-    checkpoint.
+    """Return the signal and noise of every score. Empty for a single run, or if a run has fewer than two
+    checkpoints to average.
     """
     if len(histories) < 2 or any(min(len(history.results), history.last) < 2 for history in histories):
         return []
@@ -171,8 +178,8 @@ def _variance(history: ScoreHistory, name: str) -> float:
 
 
 def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
-    """Yield a comparison of the averages of every two runs on the same items. The test is a normal
-    approximation over items.
+    """Yield comparisons of every pair of runs: of each averaged score, on the same items, and of the mean of
+    the suite, if there is one. The test is a normal approximation over items.
     """
     for a, b in combinations(histories, 2):
         scales, differences = [], []

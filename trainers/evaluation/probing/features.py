@@ -1,4 +1,4 @@
-"""Write the hidden states of the texts of a file as a Parquet table."""
+"""Write the hidden states of texts to a Parquet table."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -16,9 +16,10 @@ _TOKENS = 8192  # tokens whose states are in memory at once
 
 
 def pooled(states: DocumentStates, pooling: Pooling) -> np.ndarray:
-    """Return one state of a document for each layer, float32 [layers, width]. According to `pooling`, it is
-    the mean over the tokens of the text, the state of the first position, which is a special token in most
-    models, or the state of the last token of the text.
+    """Return one state of a document for each layer, float32 [layers, width]. With `mean`, it is the mean
+    over the tokens of the text. With `first`, or if the text has no tokens, it is the state of the first
+    position, which has a special token in most models. Otherwise, it is the state of the last token of the
+    text.
     """
     if pooling == "first" or not states.tokens.shape[1]:
         return states.first

@@ -13,8 +13,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 
 def finetuned_score(run: LocalPath, test: Examples) -> NoisyScore:
-    """Return the accuracy of the stored predictions of a run on `test`, the first examples of a split. Its error and interval are
-    over sentences or texts, as those of probes.
+    """Return the accuracy of a fine-tuned run on `test`, the first examples of a split, from its stored
+    predictions. As for probes, the error and the interval are over sentences or texts.
 
     Raises UserError if the run has not predicted exactly these examples.
     """

@@ -1,4 +1,6 @@
-"""What the heads of a model are worth: the loss without each of them, and without more and more (Michel et al., 2019)."""
+"""Measure how much a model depends on its attention heads: the loss with each head masked, and with more and
+more heads masked (Michel et al., 2019).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +16,8 @@ Masked = Mapping[HeadSite, Sequence[int]]
 
 @dataclass(frozen=True)
 class LossChange:
-    """The change of a loss when heads are masked, in nats per token, and its standard `error` over the windows of the texts,
-    NaN for a single window. `loss` is the one with the heads masked.
+    """The effect of masking heads: the `loss` with the heads masked, its `change`, and the standard `error`
+    of the change over the windows of the texts, NaN for a single window. All are in nats per token.
     """
 
     loss: float
@@ -25,8 +27,10 @@ class LossChange:
 
 @dataclass(frozen=True)
 class HeadEffects:
-    """The `loss` of the whole model in nats per token; what it loses without each head of a layer; and the loss with the
-    least useful heads masked, as (how many, loss). `tokens` were scored.
+    """The effects of masking the heads of a model. `loss` is the loss of the whole model in nats per token,
+    over `tokens` scored tokens. `alone` has, for each layer, the change of the loss when each of its heads is
+    masked alone. `pruned` has (number of masked heads, change of the loss) when the least useful heads are
+    masked together.
     """
 
     loss: float
@@ -43,8 +47,9 @@ class HeadEffects:
 def head_effects(
     scorer: Scorer, architecture: str, requests: Sequence[EncodedRequest], tell: Callable[[str], None]
 ) -> HeadEffects:
-    """Mask each head in turn, then heads together: those whose loss alone is least first, in ten steps of a tenth, as
-    Michel et al. (2019, section 4) prune. Heads are not chosen anew between the steps.
+    """Mask each head in turn, then more and more heads together, in ten steps of a tenth of the heads (Michel
+    et al., 2019, section 4). Heads that raise the loss least when masked alone are masked first. This order
+    is not computed again between the steps.
     """
     with watch_heads(scorer.forward.model, architecture) as watch:
         whole = _nats(scorer, watch, requests, {})

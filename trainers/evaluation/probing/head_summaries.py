@@ -15,9 +15,10 @@ from trainers.rows.batch import Batch, Decoder
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """Means over the tokens of texts, float64 [heads]. `entropy` is that of the attention of a token, in nats; `distance` the
-    number of positions to what it attends to, None in cross-attention; `first` and `special` are the shares of attention
-    that the first position and all special tokens receive.
+    """Means over the tokens of texts, for each head of an attention layer, float64 [heads]. `entropy` is the
+    entropy of a token's attention, in nats. `distance` is the number of positions from a token to the tokens
+    it attends to; None in cross-attention. `first` and `special` are the shares of attention that the first
+    position and all special tokens receive.
     """
 
     entropy: np.ndarray
@@ -29,8 +30,8 @@ class HeadSummary:
 def summarise_heads(
     reader: StateReader, architecture: str, documents: Sequence[np.ndarray]
 ) -> dict[HeadSite, HeadSummary]:
-    """Return a summary of every attention layer on documents, given their ids. Special tokens are read, as in training, but
-    what they attend to does not count.
+    """Return a summary of every attention layer on documents, given their token ids. Special tokens are read,
+    as in training, but their own attention is not counted.
     """
     import torch
 
@@ -54,7 +55,9 @@ def summarise_heads(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of one stack: `positions`, int64 [rows, length], and which of them are `text` and which `special` tokens, bool."""
+    """The rows of one stack: the `positions` of their tokens, int64, and masks of `text` tokens and of
+    `special` tokens, bool; each is [rows, length].
+    """
 
     positions: np.ndarray
     text: np.ndarray
@@ -67,7 +70,9 @@ class _Rows:
 
 
 def _sums(weights: np.ndarray, queries: _Rows, keys: _Rows) -> np.ndarray:
-    """Return sums over text tokens, float64 [5, heads]: entropy, distance, first, special, and 1 for each token."""
+    """Return sums over text tokens, float64 [5, heads]: entropy, distance, first, special, and the number of
+    tokens.
+    """
     shares = weights.astype(np.float64).transpose(0, 2, 1, 3)  # [rows, heads, queries, keys]
     logs = np.log(np.where(shares > 0, shares, 1.0))
     far = np.abs(queries.positions[:, None, :, None] - keys.positions[:, None, None, :])

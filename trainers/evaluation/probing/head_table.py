@@ -1,4 +1,4 @@
-"""Heads as a table: what each attends to, and what the model loses without it."""
+"""Heads as a table: what each head attends to, and how the loss changes without it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,9 +24,10 @@ _SHOWN = 10  # heads in the printed table
 def measure_heads(
     model: LocalPath, texts: Examples, tokens: int, tell: Callable[[str], None]
 ) -> tuple[pa.Table, HeadEffects]:
-    """Measure the heads of a model on the first `tokens` tokens of texts. Returns a row for every head, and the effects of
-    masking heads. Columns: `layer` as in `features`, `attends`, `head` from 0, the means of `HeadSummary`, and the
-    change of the loss without the head with its error, in nats per token.
+    """Measure the heads of a model on the first `tokens` tokens of texts. Returns a table with a row for
+    every head, and the effects of masking heads. The columns are `layer` (named as in `features`), `attends`,
+    `head` (from 0), the means of `HeadSummary`, and the change of the loss without the head with its error,
+    in nats per token.
     """
     trained = load_trained(model)
     encoder, config = Encoder.load(lent(trained.tokenizer)), trained.config
@@ -75,7 +76,7 @@ def _table(summaries: Mapping[HeadSite, HeadSummary], effects: HeadEffects, both
 
 
 def head_lines(table: pa.Table) -> list[Sequence[str]]:
-    """Return a header and a row for each of the heads without which the model loses most."""
+    """Return a header and a row for each of the heads whose masking raises the loss most."""
     rows: list[Sequence[str]] = [tuple(table.column_names)]
     for row in sorted(table.to_pylist(), key=lambda row: -row["loss_change"])[:_SHOWN]:
         rows.append(tuple(_cell(row[name]) for name in table.column_names))

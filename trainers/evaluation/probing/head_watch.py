@@ -21,8 +21,8 @@ Stack = Literal["decoder", "encoder"]
 
 @dataclass(frozen=True)
 class HeadSite:
-    """An attention layer: its `stack`, as in `Forward.layers`, the number of its layer from 1, and whether it attends to its
-    own stack or, in the decoder of an encoder-decoder, to the encoder (`cross`).
+    """An attention layer: its `stack`, as in `Forward.layers`, the number of its layer, from 1, and whether
+    it attends to its own stack (`self`) or, in the decoder of an encoder-decoder, to the encoder (`cross`).
     """
 
     stack: Stack
@@ -32,10 +32,14 @@ class HeadSite:
 
 @dataclass
 class HeadWatch:
-    """`heads` counts the heads of each layer that has attended so far, in order. `gates`, fp32 [heads], multiply the outputs of
-    a layer's heads. `observe`, if set, gets a layer and its weights [rows, queries, heads, keys]. `owners` are the layers of
-    modules: several for one that layers share, which attends for them in turn. `sites` are those of modules that have
-    attended, and `turns` how often they have.
+    """A hook into the attention of a network. `heads` maps each layer that has attended so far to its number
+    of heads, in order. `gates` maps a layer to the factors by which the outputs of its heads are multiplied,
+    fp32 [heads]. `observe`, if set, is called with each layer and its attention weights [rows, queries,
+    heads, keys].
+
+    `owners` maps a module to the layers that it belongs to. A module that several layers share attends for
+    them in turn. `sites` maps each module that has attended to its layers, and `turns` counts how often each
+    module has attended.
     """
 
     gates: dict[HeadSite, Any] = field(default_factory=dict)
@@ -46,7 +50,9 @@ class HeadWatch:
     turns: Counter[Any] = field(default_factory=Counter)
 
     def attend(self, base: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        """Attend as `base` does."""
+        """Return the result of the attention function `base` with the layer's gate applied. Record the
+        layer's number of heads, and pass its attention weights to `observe`.
+        """
         import torch
 
         site = self._site(module)
@@ -71,7 +77,9 @@ class HeadWatch:
 
 @contextmanager
 def watch_heads(network: Any, architecture: str) -> Iterator[HeadWatch]:
-    """Watch the heads of a network. Raises UserError for an architecture that does not attend through the interface."""
+    """Watch the heads of a network within the block. Raises UserError for an architecture that does not
+    attend through the interface.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -102,7 +110,7 @@ def watch_heads(network: Any, architecture: str) -> Iterator[HeadWatch]:
 
 
 def _owners(stack: Stack, blocks: list[Any]) -> dict[Any, list[tuple[Stack, int]]]:
-    """Return the stack and the layers of every module of some blocks."""
+    """Return, for every module within `blocks`, the stack and number of each layer that contains it."""
     owners: dict[Any, list[tuple[Stack, int]]] = {}
     for number, block in enumerate(blocks, 1):
         for module in block.modules():

@@ -1,4 +1,4 @@
-"""The hidden states of every layer of a model for texts. The model reads the texts as in training:
+"""Read the hidden states of every layer of a model on texts. The model reads the texts as in training:
 
 decoder           <bos> text
 encoder           <cls> text <sep>
@@ -92,8 +92,8 @@ class StateReader:
         return cls(str(path), trained.model, config.model, config.objective, encoder)
 
     def choose_layers(self, named: str, joined: bool = False) -> tuple[str, ...]:
-        """Return the names of the layers in `named`: `all`, or a list such as `0,3`. With `joined`, `1+2` is allowed too.
-        Raises ConfigError for an unknown layer.
+        """Return the names of the layers that `named` selects: `all`, or a list such as `0,3`. With `joined`,
+        `1+2` is allowed too. Raises ConfigError for an unknown layer.
         """
         if named == "all":
             return self.layers
@@ -109,8 +109,8 @@ class StateReader:
         return [ids[offsets[n] : offsets[n + 1]].astype(np.int64) for n in range(len(texts))]
 
     def read(self, documents: Sequence[np.ndarray], layers: Sequence[str]) -> list[DocumentStates]:
-        """Return the states of documents, given their token ids. A document longer than the model is read in
-        pieces that do not attend to one another; `first` is then the state of its first piece.
+        """Return the states of documents, given their token ids. A document that is too long for the model is
+        read in pieces that do not attend to one another; `first` is then the state of its first piece.
         """
         first = np.zeros((len(documents), len(layers), self.width), np.float32)
         tokens = [np.zeros((len(layers), len(ids), self.width), np.float32) for ids in documents]
@@ -122,7 +122,7 @@ class StateReader:
         return [DocumentStates(first[n], tokens[n]) for n in range(len(documents))]
 
     def batches(self, documents: Sequence[np.ndarray]) -> Iterator[Batch]:
-        """Yield documents, given their ids, as rows, one piece of a document a row."""
+        """Yield batches of documents, given their token ids. Each row holds one piece of a document."""
         for chunks in self._batches(documents):
             yield self._batch(chunks)
 

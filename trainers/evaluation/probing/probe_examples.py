@@ -19,9 +19,10 @@ _DOCUMENTS = 256  # documents in memory at once with the states of all their tok
 
 @dataclass(frozen=True)
 class ProbeExamples:
-    """n words or texts: `states` [layers, n, width] in float32, `labels` int64 [n], and `types`, each word
-    itself or the first word of each text, which determines the label in the control task. `offsets`, int64,
-    are the boundaries of sentences, as indices of words; for texts, each text is a sentence of its own.
+    """The examples of a probe: n words or texts. `states` [layers, n, width] is float32, and `labels` is
+    int64 [n]. `types` has each word in lower case, or the first word of each text; the type determines the
+    label in the control task. `offsets`, int64, are the boundaries of sentences, as indices of words; each
+    text counts as one sentence.
     """
 
     states: np.ndarray

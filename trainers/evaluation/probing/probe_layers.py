@@ -1,6 +1,4 @@
-"""Probe layers: the accuracy of classifiers on the states of each layer, and their accuracy on a control
-task.
-"""
+"""Probe layers: measure the accuracy of classifiers on the states of each layer, and on a control task."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +17,9 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 @dataclass(frozen=True)
 class ProbedLayer:
-    """The `accuracy` of a classifier on a layer, its accuracy `control` on the control task, and their
-    difference, `selectivity` (Hewitt and Liang, 2019). It is high if the layer encodes the labels, low if the
-    classifier can memorise arbitrary labels.
+    """The result of a classifier on a layer: its `accuracy`, its accuracy on the control task (`control`),
+    and their difference, the `selectivity` (Hewitt and Liang, 2019). Selectivity is high if the layer encodes
+    the labels, and low if the classifier can memorise arbitrary labels.
     """
 
     layer: str
@@ -50,8 +48,8 @@ def probe_layers(
     tell: Callable[[str], None],
 ) -> list[ProbedLayer]:
     """Train a classifier of each kind on each layer and score it on `test`. Chance is the accuracy of always
-    predicting the most common label of the training examples. A name such as `1+2` means the concatenated states of these
-    layers. `tell` is called with a line for each result.
+    predicting the most common label of the training examples. A name such as `1+2` means the concatenated
+    states of these layers. `tell` is called with a line for each result.
     """
     single = list(dict.fromkeys(part for layer in layers for part in layer.split("+")))
     first, second = probe_examples(reader, train, single), probe_examples(reader, test, single)
@@ -87,7 +85,9 @@ def _noisy(test: ProbeExamples, gold: np.ndarray, predicted: np.ndarray, chance:
 
 
 def probe_lines(found: Sequence[ProbedLayer], finetuned: NoisyScore | None = None) -> list[Sequence[str]]:
-    """Return a header and a row for each layer and classifier, and a last one for a fine-tuned run."""
+    """Return a header, a row for each layer and classifier, and a last row for a fine-tuned run if its score
+    is given.
+    """
     rows: list[Sequence[str]] = [("layer", "classifier", "accuracy", "error", "chance", "control", "selectivity")]
     for each in found:
         score = each.accuracy

@@ -1,5 +1,6 @@
-"""How well the states of a model tell the similarity of two texts, without training: the cosine of their pooled states,
-correlated with gold similarities (as Reimers and Gurevych, 2019, section 4.1, do on STS-B).
+"""Measure how well the states of a model reflect the similarity of two texts, without training. The cosine of
+their pooled states is correlated with gold similarities (as Reimers and Gurevych, 2019, section 4.1, do on
+STS-B).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +18,14 @@ from trainers.tasks.scores.outcomes import Outcomes
 from trainers.tasks.scores.resampling import Score, score
 
 COUNTS = "counts"
-"""The name of the row without a model: the cosine of how often each token occurs in the two texts."""
+"""The name of the row that needs no model: it uses the cosine of the token counts of the two texts."""
 _DOCUMENTS = 256  # documents in memory at once with the states of all their tokens
 
 
 @dataclass(frozen=True)
 class LayerSimilarity:
-    """Spearman's and Pearson's correlation of gold with the cosines of one layer's states, pooled in one way. For `COUNTS`,
-    `pooling` is empty.
+    """Spearman's and Pearson's correlation of gold similarities with the cosines of one layer's states,
+    pooled in one way. `pooling` is empty if `layer` is `COUNTS`.
     """
 
     layer: str
@@ -42,8 +43,8 @@ class LayerSimilarity:
 def layer_similarities(
     reader: StateReader, examples: Examples, layers: Sequence[str], poolings: Sequence[Pooling]
 ) -> list[LayerSimilarity]:
-    """Return the correlations of token counts, then those of each layer and pooling. Raises ConfigError for a task that is not a
-    similarity of two texts, and UserError if its gold is hidden.
+    """Return the correlations for token counts, then for each layer and pooling. Raises ConfigError for a
+    task that does not rate the similarity of two texts, and UserError if its gold is hidden.
     """
     task = examples.task
     if task.kind != "regress" or len(examples.texts) != 2:
@@ -69,7 +70,9 @@ def _correlated(layer: str, pooling: str, gold: np.ndarray, predicted: np.ndarra
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the cosine of each row of two arrays [n, width], float64 [n]; 0 where a row is all zeros."""
+    """Return the cosine between corresponding rows of two arrays [n, width], float64 [n]; 0 if either row is
+    all zeros.
+    """
     first, second = first.astype(np.float64), second.astype(np.float64)
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return np.divide((first * second).sum(1), norms, out=np.zeros(len(first)), where=norms > 0)

@@ -31,9 +31,11 @@ Pseudo = Literal["within_word", "token"]
 
 
 class ScoredForm(Protocol):
-    """A form of scoring. `described` names it in results; `positions` is the longest row. A context and a
-    continuation that have `positions - marks` tokens together fit in a row, and they are encoded `apart` or as one text. A
-    text that the model writes ends at one of the tokens `ends`; without any, the model writes no text.
+    """A form of scoring. `described` names it in results. `positions` is the length of the longest row. A
+    context and a continuation fit in a row if they have at most `positions - marks` tokens together; special
+    tokens take the other positions. `apart` says that context and continuation are encoded separately, not as
+    one text. A text that the model writes ends at one of the tokens `ends`; if there are none, the model
+    writes no text.
     """
 
     @property
@@ -53,21 +55,22 @@ class ScoredForm(Protocol):
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
         """Return the pieces that score a continuation for the request `owner`. `context` and `continuation`
-        are int64 ids, and the context must not be longer than `room` allows.
+        are int64 ids. The context must not be longer than `room` allows.
         """
         ...
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit beside `continuation` tokens; negative if not even these
-        fit.
+        """Return how many tokens of context fit in a row with `continuation` tokens of continuation; negative
+        if the continuation alone does not fit.
         """
         ...
 
 
 @dataclass(frozen=True)
 class LeftToRight:
-    """The form of a decoder. `head` has the ids before every context, and `after` those between it and the continuation. With
-    `sees_prefix`, attention within these and the context is bidirectional.
+    """The form of a decoder. `head` has the ids before every context, and `after` has the ids between the
+    context and the continuation. With `sees_prefix`, attention is bidirectional within everything before the
+    continuation.
     """
 
     head: tuple[int, ...]
@@ -89,8 +92,8 @@ class LeftToRight:
 
     @property
     def marks(self) -> int:
-        """The number of ids around contexts minus one, because the last token of a row is a target and not an
-        input.
+        """The number of ids around a context, minus one, because the last token of a row is a target and not
+        an input.
         """
         return len(self.head) + len(self.after) - 1
 
@@ -110,7 +113,8 @@ class LeftToRight:
 @dataclass(frozen=True)
 class Masks:
     """The form of an encoder. `before` and `after` are the ids around a text. If the rest of a word is masked
-    too, `words`, uint8 [vocabulary], has the flags BEGINS and ENDS of each token; otherwise it is None.
+    with each scored token, `words`, uint8 [vocabulary], has the flags BEGINS and ENDS of each token;
+    otherwise it is None.
     """
 
     before: tuple[int, ...]
@@ -132,7 +136,7 @@ class Masks:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """None: an encoder writes no text."""
+        """Empty: an encoder writes no text."""
         return ()
 
     def room(self, continuation: int) -> int:
@@ -152,8 +156,8 @@ class Masks:
         return made
 
     def _hidden_until(self, continuation: np.ndarray) -> list[int]:
-        """Return the index at which the masked range of each token ends: the next token, or the end of its
-        word.
+        """Return, for each token, the index at which its masked range ends (exclusive): just after the token,
+        or after its word.
         """
         count = len(continuation)
         ends = list(range(1, count + 1))

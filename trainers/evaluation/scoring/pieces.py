@@ -1,11 +1,11 @@
 """Pack scored texts into rows, isolated from one another, and sum the log-likelihoods of their targets.
 
-Pieces are sorted by length and batched with pieces of similar length, so rows have little padding. Where attention
-without a mask gives the same result, which is faster, a piece has a row to itself; elsewhere several share a row. A piece
-attends only to itself, so its likelihood does not depend on the other pieces in its row or batch.
+Pieces are sorted by length and batched with pieces of similar length, so rows have little padding. Attention
+is faster without a mask, so a piece has a row to itself if it needs no mask there; other pieces share rows. A
+piece attends only to itself, so its likelihood does not depend on the other pieces in its row or batch.
 
-What pieces have in common is computed once: in a decoder, the context of several continuations; in every
-family, the inputs of pieces that differ only in their targets, such as candidates of one token.
+Input that pieces have in common is computed once: in a decoder, the context of several continuations; in
+every family, the inputs of pieces that differ only in their targets, such as candidates of one token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,8 +76,8 @@ class _Tree:
 
     @property
     def length(self) -> int:
-        """The number of columns that the tree takes in a row, in the encoder or decoder, whichever is
-        more.
+        """The number of columns that the tree takes in a row of the encoder or the decoder, whichever is
+        larger.
         """
         return max(len(self.inputs), self.goals)
 
@@ -106,8 +106,9 @@ def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], req
 def piece_logits(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield batches of logits [m, vocabulary] with n targets: the row of each target's logits, its id and its
-    request, each int64 [n]. Targets of the same piece are in order. The caller may overwrite the logits.
+    """Yield batches of logits [m, vocabulary] with the n targets that they score. For each target, give the
+    row of its logits, its id and its request, each int64 [n]. Targets of the same piece are in order. The
+    caller may overwrite the logits.
     """
     import torch
 
@@ -131,8 +132,8 @@ def piece_logits(
 
 
 def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
-    """Return the pieces as trees. Pieces with the same context share a tree, unless it would become wider
-    than other rows or its branches longer than its trunk.
+    """Return the pieces as trees. Pieces with the same context share a tree until its branches would be
+    longer than the trunk and the tree wider than _WIDTH.
     """
     groups: dict[tuple[bytes, bytes, int], list[Piece]] = {}
     for piece in pieces:
@@ -180,7 +181,8 @@ def _tree(pieces: Sequence[Piece]) -> _Tree:
 
 def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np.ndarray) -> None:
     """Add the log-likelihoods of n targets to the sums of their requests `owner` [n]. `wanted` [n] has the
-    ids of the targets, and `row` [n] the row of `logits` [m, vocabulary] of each. The logits are overwritten.
+    ids of the targets, and `row` [n] has the row of each target in `logits` [m, vocabulary]. The logits are
+    overwritten.
     """
     import torch
 
@@ -197,8 +199,9 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
 
 
 def _alone(forward: Forward, architecture: str) -> float:
-    """Return the least length, as a share of the longest, of pieces that need no mask if each has a row to itself; 0 if all
-    need one. In a decoder, padding after a piece changes nothing before it. In an encoder there must be none.
+    """Return how similar in length pieces must be to be batched in rows of their own without a mask: their
+    least length, as a share of the longest. 0 if the architecture always needs a mask. In a decoder, padding
+    after a piece changes nothing before it. In an encoder, there must be no padding, so the share is 1.
     """
     if not MODELS[architecture].unmasked or forward.model.config._attn_implementation != "sdpa":
         return 0.0
@@ -206,8 +209,9 @@ def _alone(forward: Forward, architecture: str) -> float:
 
 
 def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches with their targets at flattened positions, ordered by position. Trees have a row to themselves if
-    `alone` (`_alone`) allows it and `enough` positions come together, or else share rows.
+    """Yield batches with their targets at flattened positions, ordered by position. Trees have rows of their
+    own if `alone` (`_alone`) allows it and, in an encoder, if a batch reaches `enough` positions. All others
+    share rows.
     """
     shared = []
     for numbers, single in _groups(trees, positions, alone, enough):
@@ -219,7 +223,9 @@ def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) 
 
 
 def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[list[int], bool]]:
-    """Yield the numbers of trees of similar length, longest first, and whether each has a row to itself."""
+    """Yield (indices of trees, whether each has a row to itself). The trees that need a mask come first, in
+    one group. The others follow in groups of similar length, longest first.
+    """
     single = [i for i, tree in enumerate(trees) if alone and not (tree.prefix or tree.branch.any())]
     chosen = set(single)
     yield [i for i in range(len(trees)) if i not in chosen], False
@@ -252,7 +258,9 @@ def _shared_rows(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch
 
 
 def _batch(rows: Sequence[Sequence[_Tree]], unmasked: bool = False) -> tuple[Batch, _Targets]:
-    """Return a batch of rows of trees. If `unmasked`, padding counts as part of the only tree of its row."""
+    """Return a batch of rows of trees. With `unmasked`, each row has one tree, and padding counts as part of
+    it.
+    """
     flat = [tree for row in rows for tree in row]
     shape = (len(rows), max(sum(len(tree.inputs) for tree in row) for row in rows))
     inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)

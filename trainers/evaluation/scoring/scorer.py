@@ -35,8 +35,8 @@ class Likelihoods:
     """The results of n requests: `log_likelihood` in nats, float64 [n], and the number of scored `tokens`,
     int64 [n].
 
-    `greedy`, bool [n], says whether every scored token was the model's most probable one. `cut`, bool [n],
-    says whether the context was longer than the model and lost its beginning.
+    `greedy`, bool [n], says whether every scored token was the model's most probable token. `cut`, bool [n],
+    says whether the context was too long for the model and lost its beginning.
     """
 
     log_likelihood: np.ndarray
@@ -96,17 +96,19 @@ class Scorer:
         """Return the log-likelihood of each continuation given its context.
 
         Contexts and continuations are joined as in lm-evaluation-harness 0.4. White space at the end of a
-        context moves to its continuation. Both are encoded together, and the tokens after the first n, where
-        n is the number of tokens of the context alone, are the continuation. For an encoder-decoder, and where `<eos>` ends
-        the context, each is encoded alone. A context longer than the model loses its beginning.
+        context moves to its continuation. Both are encoded together. If the context alone has n tokens, the
+        tokens after the first n are the continuation. For an encoder-decoder, and where `<eos>` ends the
+        context, the two are encoded separately. A context that is too long for the model loses its beginning.
 
-        Raises UserError for an empty continuation, for one longer than the model, and if a likelihood is not
-        finite.
+        Raises UserError for a continuation that is empty or too long for the model, and if a likelihood is
+        not finite.
         """
         return self.score_ids(encode_requests(self._encoder, contexts, continuations, not self.form.apart))
 
     def score_ids(self, requests: Sequence[EncodedRequest]) -> Likelihoods:
-        """Return the log-likelihoods of encoded requests. The errors are those of `score`."""
+        """Return the log-likelihoods of encoded requests. Raises UserError as `score` does for a continuation
+        that is too long and a likelihood that is not finite.
+        """
         count = len(requests)
         total = Likelihoods(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool), np.zeros(count, bool))
         # Requests of similar length share rows, which affects only rounding.
@@ -136,7 +138,7 @@ class Scorer:
     def score_texts(self, texts: Sequence[str], window: int | None = None) -> tuple[Likelihoods, int]:
         """Return the log-likelihoods of whole texts, and the window that was used, in positions.
 
-        A text is cut into chunks of half a window. Each chunk is scored given the one before it, so every
+        A text is cut into chunks of half a window. Each chunk is scored given the preceding chunk, so every
         token after the first chunk has at least half a window of context. `window` defaults to the model's
         number of positions, which is also its maximum. No end-of-text token is scored. Raises UserError for a
         window that is too small.
@@ -152,10 +154,10 @@ class Scorer:
     def write(
         self, contexts: Sequence[str], how: Generation, generators: Sequence[np.random.Generator] = ()
     ) -> list[WrittenText]:
-        """Return what the model writes after each context. `generators` are needed for sampling, one for each context.
+        """Return what the model writes after each context. Sampling needs `generators`, one for each context.
 
-        A context that leaves no room for `how.tokens` tokens is cut on the left. Raises UserError for an encoder, and if
-        so many tokens leave no room for a context.
+        A context that leaves no room for `how.tokens` tokens is cut on the left. Raises UserError for an
+        encoder, and if `how.tokens` leaves no room for any context.
         """
         if not self.form.ends:
             raise UserError(
@@ -173,7 +175,7 @@ class Scorer:
         return [replace(text, cut=len(context) > room) for (text, _), context in zip(written, given, strict=True)]
 
     def choose_tokens(self, text: str, top: int, most: int) -> list[TokenChoice]:
-        """Return the `top` most probable tokens at each position of a text, with the windows of
+        """Return the `top` most probable tokens at each position of a text, which is cut into windows as in
         `score_texts`. Raises UserError for a text of more than `most` tokens.
         """
         requests, _ = self.windows(self._documents([text]), self.form.positions)
@@ -195,8 +197,9 @@ class Scorer:
         return self._encoder.decode([token]) if token < self._encoder.vocab_size else f"[{token}]"
 
     def windows(self, documents: Sequence[np.ndarray], window: int) -> tuple[list[EncodedRequest], list[int]]:
-        """Return the chunks of documents, given their ids, each with the chunk before it as its context, and the number of the
-        document that each belongs to.
+        """Cut documents, given their token ids, into chunks of half a window. Return a request for each
+        chunk, with the preceding chunk of the document as its context, and the index of each chunk's
+        document.
         """
         half = (window - self.form.marks) // 2
         if half < 1:
@@ -222,8 +225,8 @@ class Scorer:
         return (before[offsets[1:]] - before[offsets[:-1]]).astype(np.int64)
 
     def _count(self, pieces: Sequence[Piece]) -> None:
-        """Add the operations of pieces: a third of those of training, because only the forward pass is
-        computed.
+        """Add the operations of pieces to `flops`. They are a third of those of training, because only the
+        forward pass is computed.
         """
         read = np.array([len(piece.inputs) for piece in pieces], np.float64)
         decoded = np.array([0 if piece.decoder is None else len(piece.decoder) for piece in pieces], np.float64)

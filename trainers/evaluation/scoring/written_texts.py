@@ -1,4 +1,4 @@
-"""What a model writes after a context: greedy or sampled, in batches, up to a stop sequence."""
+"""Let a model continue contexts, greedily or by sampling, in batches, up to a stop sequence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,9 @@ from trainers.tasks.schema.task_prompt import Generation
 
 @dataclass(frozen=True)
 class WrittenText:
-    """A text that a model wrote, up to its stop sequence, and the number of `tokens` it wrote. `truncated` says that it did
-    not end by itself; `cut` that its context was longer than the model and lost its beginning.
+    """A text that a model wrote, up to its stop sequence. `tokens` is the number of tokens that the model
+    wrote. `truncated` says that the text reached the limit on tokens before it ended. `cut` says that the
+    context was too long for the model and lost its beginning.
     """
 
     text: str
@@ -45,7 +46,9 @@ class TextWriter:
     def write(
         self, contexts: Sequence[np.ndarray], generators: Sequence[np.random.Generator]
     ) -> list[tuple[WrittenText, Piece]]:
-        """Return the text that follows each context, int64 ids, and the rows that the model has read for it."""
+        """Return, for each of `contexts` (int64 ids), the text that the model writes after it, and the piece
+        that the model read to write it.
+        """
         self._forward.eval()
         made: dict[int, tuple[WrittenText, Piece]] = {}
         by_length = np.argsort([-len(context) for context in contexts], kind="stable").tolist()
@@ -98,7 +101,7 @@ class TextWriter:
 
 
 def _batch(pieces: Sequence[Piece]) -> Batch:
-    """Return pieces as rows, one a row."""
+    """Return a batch with one piece per row."""
     inputs, positions, segments = pad_rows([piece.inputs for piece in pieces])
     targets = pad_rows([piece.targets for piece in pieces], IGNORED)[0]
     prefix = np.zeros(inputs.shape, bool)

@@ -1,1 +1,1 @@
-"""Evaluation of language models on tasks and suites without training them on these."""
+"""Evaluate language models on tasks and suites without training on them."""

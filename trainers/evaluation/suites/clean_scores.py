@@ -27,11 +27,11 @@ _ROUNDING = 1e-6  # shares are stored in single precision
 
 @dataclass(frozen=True)
 class CleanScore:
-    """The main score of a model on a task: on all items (`whole`), without the found ones (`without`), and on
-    these only (`only`).
+    """The main score of a model on a task: on all items (`whole`), without the found items (`without`), and
+    on the found items alone (`only`). A score over no items is None.
 
-    `found` is the number of items that the corpus contains. `searched` of the `items` were searched for; the
-    others are too short or were not in the item file. A score over no items is None.
+    `found` is the number of items that the corpus contains. `searched` is the number of the `items` that were
+    searched for; the others are too short or were not in the item file.
     """
 
     model: str
@@ -76,11 +76,11 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 
 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
-    """Return, by the name of each item that was searched for, the share of it that the corpora of a model
-    contain.
+    """Return the share of each item that the corpora of a model contain, by the name of the item. Only items
+    that were searched for are included; the largest share in any corpus counts.
 
-    Empty for a model without corpora. `tell` is called with a line for a corpus that is missing, and with the
-    commands that search one that was not searched for these tasks.
+    Empty for a model without corpora. `tell` is called with a line for a missing corpus, and with the
+    commands to search a corpus that has not been searched for these tasks.
     """
     config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
     if not isinstance(config, Pretraining):

@@ -16,8 +16,8 @@ class EvaluationMeter:
         self._meter, self._began = EnergyMeter(), time.perf_counter()
 
     def cost(self, scorer: Scorer) -> Footprint:
-        """Return the cost so far, with the operations of `scorer`: forward passes only, a third of those of
-        training.
+        """Return the cost so far, with the operations of `scorer`. These are forward passes only, a third of
+        the operations of training.
         """
         import torch
 

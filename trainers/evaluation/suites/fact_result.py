@@ -1,5 +1,5 @@
-"""Measure which facts a model knows: the object of a relation that it chooses for a subject, by each
-statement.
+"""Measure which facts a model knows: which object of a relation it chooses for a subject, given each
+statement of the relation.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ _REQUESTS = 100_000  # candidates in memory at once
 
 
 def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -> TaskResult:
-    """Return the result of a model on a set of facts, the first `limit` of each relation. For a subject, the
-    model chooses among all objects of the relation, as in ParaRel (Elazar et al., 2021). The likelihood of an
-    object is that of all its tokens.
+    """Return the result of a model on a set of facts, limited to the first `limit` of each relation. For a
+    subject, the model chooses among all objects of the relation, as in ParaRel (Elazar et al., 2021). The
+    likelihood of an object is that of all its tokens and of the rest of the statement.
 
     `accuracy` is P@1 with the first statement (Petroni et al., 2019). `consistency` is the share of pairs of
     statements for which the model chooses the same object. `always_right` is the share of facts for which it
-    chooses the right object with every statement. `gold_probability` and `reciprocal_rank` are those of the right
-    object with the first statement (`gold_scores`). Chance is the score of always choosing the most common object of
-    the relation.
+    chooses the right object with every statement. `gold_probability` and `reciprocal_rank` are those of the
+    right object with the first statement (`gold_scores`). Chance is the score of always choosing the most
+    common object of the relation.
     """
     assert facts.examples.targets is not None
     rows: dict[str, list[Any]] = {name: [] for name in ("id", "gold", "prediction", "predictions", "rank", "subtask")}
@@ -79,8 +79,8 @@ def _lengths(relation: Relation) -> dict[str, np.ndarray]:
 def _scored(
     scorer: Scorer, facts: FactSet, relation: Relation, limit: int | None
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for a block of facts at a time: the index of its first fact, the log-likelihoods, the numbers of
-    tokens, and whether the context was cut, the last three each [facts, statements, objects].
+    """Yield, for each block of facts, the index of its first fact, the log-likelihoods, the numbers of
+    tokens, and whether the context was cut. The last three are each [facts, statements, objects].
     """
     subjects, objects, statements = facts.examples.texts[0], relation.objects, relation.statements
     places = relation.places[:limit]

@@ -1,4 +1,6 @@
-"""Tasks in the format of lm-evaluation-harness as our items, and their scores by the metrics that they name."""
+"""Convert tasks in the format of lm-evaluation-harness to `Items`, and score them by the metrics that they
+name.
+"""
 
 import re
 from dataclasses import dataclass, replace
@@ -30,19 +32,20 @@ _KINDS: dict[str, AnyKind] = {"multiple_choice": "choose", "loglikelihood_rollin
 
 @dataclass(frozen=True)
 class HarnessItems:
-    """What a task of the library asks: items, or whole texts."""
+    """The questions of a task of lm-evaluation-harness: items, or whole texts."""
 
     task: HarnessTask
     asked: Items | Examples
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was left out."""
+        """Notes on the items that were left out."""
         return self.asked.notes if isinstance(self.asked, Items) else ()
 
 
 def read_harness_items(task: HarnessTask, data: Location | None, seed: int, limit: int | None) -> HarnessItems:
-    """Read the split that a task scores. Items whose choices are equal cannot be decided: they are left out and counted.
+    """Read the split that a task scores. Items with equal choices cannot be decided: they are left out, and a
+    note counts them.
 
     Raises UserError for missing files and invalid rows.
     """
@@ -83,7 +86,7 @@ def _pairs(row: RenderedRow) -> list[tuple[str, str]]:
 
 
 def _task(task: HarnessTask) -> Task:
-    """Return the task of ours that asks the same."""
+    """Return the `Task` that is equivalent to a task of lm-evaluation-harness."""
     kind = _KINDS.get(task.output_type, "generate")
     metric = "bits_per_byte" if kind == "text" else "exact_match" if task.generation is not None else "accuracy"
     made = Task(kind=kind, name=task.name, files={task.split: task.files[task.split]}, columns={}, metrics=(metric,))
@@ -96,7 +99,9 @@ def _task(task: HarnessTask) -> Task:
 
 
 def harness_result(asked: HarnessItems, result: TaskResult) -> TaskResult:
-    """Return a result with the version of its task and the metrics of this task alone, in their order."""
+    """Return `result` with the version of the harness task and only the metrics that this task names, in its
+    order.
+    """
     measured: dict[str, Measured] = {}
     for name in asked.task.metrics:
         measured |= _measured(asked, name, result)
@@ -132,7 +137,9 @@ def _filtered_name(name: str, task: HarnessTask, number: int) -> str:
 
 
 def _matched(task: HarnessTask, number: int, result: TaskResult) -> Measured:
-    """Compare the written answers, filtered, with every accepted text."""
+    """Return the accuracy of the written answers. After filter `number` is applied, an answer is right if it
+    equals one of the accepted texts, as compared by `task.comparison`.
+    """
     _, outcomes = next(iter(result.measured.values()))
     assert outcomes.texts is not None
     assert outcomes.references is not None

@@ -20,7 +20,7 @@ def item_name(task: str, split: str, identifier: str) -> str:
 
 
 def write_item_file(columns: Sequence[tuple[Task | HarnessTask, str]], data: Location | None, output: Location) -> int:
-    """Write the items of every (task, split). Returns their number.
+    """Write the items of every (task, split). Returns the number of items.
 
     `prompt` has everything that the model is given, as one text, so that items with a common passage remain
     distinct. `answer` has the gold: the correct candidate, the target, or the grammatical sentence. It is

@@ -19,14 +19,16 @@ NEUTRAL = ("N/A", "[MASK]", "")
 
 @dataclass(frozen=True)
 class Items:
-    """The n items of a split. The candidates of item i are those from `offsets[i]` up to, but not including,
-    `offsets[i + 1]`; `offsets` is int64 [n + 1]. `gold`, int64 [n], is the index of the correct one among
-    them.
+    """The n items of a split. The candidates of item i have the indices from `offsets[i]` up to, but not
+    including, `offsets[i + 1]`; `offsets` is int64 [n + 1]. `gold`, int64 [n], is the index of the correct
+    candidate within the item.
 
-    `contexts` and `continuations` are those of all candidates, flat. `references` are the accepted texts of each item if the
-    model writes its answer (`Prompt.generation`), otherwise None. `neutral` are their contexts with the same shots and each
-    of the texts NEUTRAL, one list after the other; None without calibration. `subtasks` and `fields` name the part of
-    the set to which each item belongs. `notes` say what was left out.
+    `contexts` and `continuations` have an entry for each candidate of each item, flat. `references` are the
+    accepted texts of each item if the model writes its answer (`Prompt.generation`), otherwise None.
+    `neutral` has one copy of the list of contexts for each text in NEUTRAL, concatenated. In each copy, that
+    text replaces the item's own texts, and the shots are unchanged. It is None without calibration.
+    `subtasks` and `fields` name the part of the set to which each item belongs. `notes` say what was left
+    out.
     """
 
     task: Task
@@ -47,7 +49,7 @@ class Items:
 
     @property
     def answers(self) -> list[str]:
-        """The continuations without leading white space, by whose lengths scores are normalised."""
+        """The continuations without leading white space. Scores are normalised by their lengths."""
         return [text.lstrip() for text in self.continuations]
 
     @property
@@ -57,7 +59,7 @@ class Items:
 
     @property
     def chance(self) -> float:
-        """The accuracy of a model without knowledge: that of choosing a random candidate or, in `classify`,
+        """The accuracy of a model without knowledge, which chooses a random candidate or, in `classify`,
         always the most common label. It is 0 if the model must generate the words itself.
         """
         if self.task.kind == "classify":
@@ -69,8 +71,9 @@ def read_items(
     task: Task, split: str, data: Location | None, shots: int = 0, seed: int = 0, limit: int | None = None,
     calibrate: bool = False, balanced: bool = False,
 ) -> Items:  # fmt: skip
-    """Read a split and render its prompts, each preceded by `shots` solved examples, which are drawn for
-    every item with `seed`; with `balanced`, those of `classify` have every label equally often, or once more or less.
+    """Read a split and render its prompts. Each is preceded by `shots` solved examples, which are drawn for
+    every item with `seed`. With `balanced`, the examples of `classify` are drawn so that the counts of any
+    two labels differ by at most one.
 
     `limit` keeps the first items, of each subtask if there are subtasks. With `calibrate`, the items of
     `classify` are also rendered with content-free texts. Other kinds cannot be calibrated, because their
@@ -134,7 +137,7 @@ def _references(examples: Examples, numbers: Sequence[int]) -> list[list[str]] |
 
 
 def _neutral(task: Task, shots: Sequence[str]) -> list[str]:
-    """Return the contexts for `Items.neutral`, given the shots before each item."""
+    """Return the contexts for `Items.neutral`, given the text of the shots before each item."""
     assert task.prompt is not None
     contexts = []
     for text in NEUTRAL:
@@ -196,8 +199,8 @@ def _draw(pool: Examples, count: int, generator: np.random.Generator, without: i
 
 
 def _draw_balanced(pool: Examples, count: int, generator: np.random.Generator, without: int | None) -> list[int]:
-    """Return examples as `_draw` does, in random order, with every label `count` / labels times; which labels have one more
-    is random.
+    """Return `count` examples of a split in random order, never the example `without`. Every label occurs
+    `count` / labels times, rounded down or up; the labels that occur once more are chosen at random.
     """
     assert pool.labels is not None
     labels = generator.permutation(len(pool.task.label_names)).tolist()

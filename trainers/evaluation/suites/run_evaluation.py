@@ -35,15 +35,16 @@ from trainers.tasks.schema.task import Task
 
 AskedTask = Task | HarnessTask
 Asked = Items | FactSet | Examples | HarnessItems
-"""What is asked on a split of a task."""
+"""What a model is asked on a split of a task."""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How tasks are put to a model: `shots` solved examples before each item, drawn with `seed`, as are sampled answers;
-    only the first `limit` items of a split or subtask; how encoders are masked (`Pseudo`); the `window` of texts, in
-    positions. With `calibrate`, labels are also scored relative to their probability after texts without content (Zhao et
-    al., 2021). With `balanced`, the shots of tasks with labels have every label equally often.
+    """How tasks are put to a model. Each item is preceded by `shots` solved examples. `seed` determines these
+    examples and any sampled answers. Only the first `limit` items of a split or subtask are used. `pseudo`
+    selects how tokens are masked in encoders (`Pseudo`). `window` is the window of texts, in positions. With
+    `calibrate`, labels are also scored relative to their probability after content-free texts (Zhao et al.,
+    2021). With `balanced`, the shots of tasks with labels have all labels equally often, give or take one.
     """
 
     shots: int = 0
@@ -86,7 +87,7 @@ class Evaluation:
 
     @property
     def seeds(self) -> list[SeedScore]:
-        """The main scores, and the mean of the suite, over models that differ only in their seed."""
+        """The main scores, and the mean of the suite, each over the models that differ only in their seed."""
         values: dict[str, dict[str, float]] = {}
         for mean in self.means:
             values.setdefault(f"{mean.suite}.mean", {})[mean.model] = mean.mean.value
@@ -126,8 +127,8 @@ class Evaluation:
         }
 
     def write_table(self, path: Location) -> None:
-        """Write every score as CSV, with a row per model, task and score. `counts` is 1 for the main score of
-        a task.
+        """Write every score as CSV, with a row per model, task and score, and a row per model for each mean
+        of the suite. `counts` is 1 for the main score of a task and for a mean.
         """
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
@@ -147,8 +148,8 @@ class Evaluation:
 
     def write_rows(self, path: Location) -> None:
         """Write a Parquet file with a row per model and item: ids, gold, and lists with a number for each
-        candidate. If other tasks have lists, those of a text have one number. The main score is the sum of
-        `score` divided by the sum of `weight`.
+        candidate. If other tasks have lists, the numbers of a text become lists of length one. The main score
+        is the sum of `score` divided by the sum of `weight`.
         """
         tables = []
         for result in self.results:
@@ -165,7 +166,9 @@ class Evaluation:
 
 
 def _with_lists(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return the tables with equal column types: a column that is a list in one of them is a list in all."""
+    """Return the tables with consistent column types: a column that is a list in one table becomes a list in
+    all.
+    """
     lists = {field.name for table in tables for field in table.schema if pa.types.is_list(field.type)}
     made = []
     for table in tables:
@@ -210,7 +213,7 @@ def read_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[Asked]:
-    """Read the items of every (task, split). `tell` and the errors are those of `evaluate_models`."""
+    """Read the items of every (task, split). `tell` is used and errors are raised as in `evaluate_models`."""
     read = [_read(task, split, data, settings) for task, split in columns]
     for items in read:
         for note in items.notes if not isinstance(items, Examples) else ():
@@ -225,7 +228,7 @@ def score_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[TaskResult]:
-    """Return the results of the model with the name `model` on the items that `read_columns` returned."""
+    """Return the results of a model on the items that `read_columns` returned. `model` is its name."""
     tell(f"{model}: scored {scorer.form.described}")
     results = []
     for items in read:

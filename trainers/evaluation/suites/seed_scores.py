@@ -1,4 +1,4 @@
-"""Scores over training runs that differ only in their seed. They show how much a score varies if a model is
+"""Scores over training runs that differ only in their seed. They show how much a score varies when a model is
 trained again.
 """
 
@@ -50,7 +50,7 @@ def seed_groups(models: Sequence[LocalPath]) -> list[tuple[str, ...]]:
 
 
 def seed_scores(groups: Sequence[tuple[str, ...]], values: Mapping[str, Mapping[str, float]]) -> list[SeedScore]:
-    """Return each score over each group of models. `values` has, by name of the score, the value of each
+    """Return each score over each group of models. `values` maps the name of a score to the value of each
     model.
     """
     found = []

@@ -77,8 +77,9 @@ def without_shots(name: str) -> str:
 
 
 def suite_parts(suite: Suite, results: Sequence[TaskResult]) -> dict[str, list[int]]:
-    """Return, by the name of each score of a suite, the indices of the results whose mean it is: those of all
-    results or, if these have different numbers of shots, of those with the same number.
+    """Return the indices of the results over which each mean of a suite is taken, by the name of the mean.
+    There is one mean for all results or, if task names include numbers of shots, one for each number of
+    shots.
     """
     parts: dict[str, list[int]] = {}
     for place, result in enumerate(results):
@@ -94,7 +95,7 @@ def suite_results(suite: Suite, results: Sequence[TaskResult]) -> list[SuiteResu
 
 
 def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
-    """Return the mean of a suite from the results of one model on its columns."""
+    """Return the mean of a suite from the results of one model on the columns of the suite."""
     names = [result.task for result in results]
     return suite_mean(suite, results[0].model, names, [result.scores[result.main] for result in results])
 
@@ -113,7 +114,7 @@ def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[
 
 
 def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:
-    """Yield comparisons of every two models on each task, and in the mean of the suite if there is one."""
+    """Yield a comparison of every pair of models on each task and, given a suite, in the mean of the suite."""
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):
         pairs = list(zip(_of(results, first), _of(results, second), strict=True))

@@ -83,10 +83,11 @@ class TaskResult:
     """The result of a model on a split of a task. `form` names how it was scored
     (`evaluation.scoring.forms`).
 
-    `measured` has each metric with its outcomes, the one that counts first. `rows` has a row per item. `subtasks`
-    and `fields` name parts of the set, one name per item. `cut` counts items with a context longer than the
-    model, and `truncated` those whose written answer did not end by itself, None if none was written. `cost` is that of all
-    tasks of the model together. `items` are what was asked, None for texts. `version` is that of the task.
+    `measured` has each metric with its outcomes; the first is the main score. `rows` has a row per item.
+    `subtasks` and `fields` name parts of the set, one name per item. `cut` counts the items whose context was
+    too long for the model. `truncated` counts the written answers that reached the limit on tokens before
+    they ended, None if no answers were written. `cost` covers all tasks of the model together. `items` are
+    the items that were scored, None for texts. `version` is the version of the task.
     """
 
     model: str
@@ -189,8 +190,9 @@ def item_result(
     model: str, form: str, items: Items, found: Likelihoods, without: Likelihoods | None,
     neutral: Likelihoods | None = None,
 ) -> TaskResult:  # fmt: skip
-    """Return the result on items. `found` has the likelihoods of all candidates, flat, `without` those after
-    the context without the question, and `neutral` those after each of `Items.neutral`.
+    """Return the result on items. `found` has the likelihoods of all candidates, flat. `without` has their
+    likelihoods after the context without the question. `neutral` has them after each of the contexts in
+    `Items.neutral`.
     """
     answers = items.answers
     lengths = {
@@ -251,18 +253,20 @@ def _measured(
 
 
 def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
-    """Bits per byte of the gold answers. They move before accuracy leaves chance (Magnusson et al., 2025, DataDecide)."""
+    """Return the bits per byte of the gold answers. They improve before accuracy rises above chance
+    (Magnusson et al., 2025, DataDecide).
+    """
     return METRICS["bits_per_byte"], Outcomes(
         nats=-log_likelihood, text_bytes=np.maximum(text_bytes, 1).astype(np.float64)
     )
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
-    """Return the logarithm of each candidate's share of the probability of its item, averaged over
-    content-free texts, float64 [candidates].
+    """Return the logarithm of each candidate's share of the total probability of its item's candidates,
+    averaged over content-free texts, float64 [candidates].
 
-    Subtracting it divides the probabilities of an item by those that the model assigns without content. This
-    is the matrix W of Zhao et al. (2021, section 5), with b = 0.
+    Subtracting it from the log-likelihoods divides the probabilities of an item by those that the model
+    assigns without content. This is the matrix W of Zhao et al. (2021, section 5), with b = 0.
     """
     count, first = int(items.offsets[-1]), items.offsets[:-1]
     nats = neutral.log_likelihood.reshape(-1, count)
@@ -273,8 +277,8 @@ def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
 
 
 def _best(scores: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return, for each item, the index of the candidate with the highest score, int64 [n]; of ties, the
-    first.
+    """Return, for each item, the index of the candidate with the highest score, int64 [n]. Among ties, the
+    first is chosen.
     """
     widest = int(np.diff(offsets).max())
     table = np.full((len(offsets) - 1, widest), -np.inf)

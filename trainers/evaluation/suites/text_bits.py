@@ -15,7 +15,7 @@ SPLIT = "text"
 
 
 def text_task(file: Location) -> Task:
-    """Return the task of measuring a file. JSONL, CSV, TSV and Parquet files need a column `text`; any other
+    """Return the task that measures a file. JSONL, CSV, TSV and Parquet files need a column `text`; any other
     file is one text. A name with `*` matches several files.
     """
     name = str(file if file.local is None else file.local.absolute())
@@ -30,7 +30,7 @@ def text_task(file: Location) -> Task:
 
 
 def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, window: int | None) -> TaskResult:
-    """Return the result of a model on texts, the first `limit` of them. Its rows have the nats, tokens,
+    """Return the result of a model on texts, limited to the first `limit`. Its rows have the nats, tokens,
     unknown tokens, bytes and characters of every document.
     """
     documents: list[str] = texts.texts[0].to_pylist()[:limit]

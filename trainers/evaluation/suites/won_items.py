@@ -32,7 +32,7 @@ class WonItems:
 
 
 def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
-    """Yield a comparison of every two models on each task whose items are either solved or not."""
+    """Yield a comparison of every pair of models on each task whose main score counts solved items."""
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):
         pairs = zip(*([r for r in results if r.model == model] for model in (first, second)), strict=True)
@@ -58,8 +58,10 @@ class ShownItem:
 
 
 def shown_items(each: WonItems, numbers: Sequence[int]) -> list[ShownItem]:
-    """Return the first items of these numbers for a page. In a cloze task, choice 1 is to find the words, and 0 is not. Written
-    answers are shown behind the first accepted one. Facts are counted but not shown, because they have no `items`.
+    """Return the items at the first SHOWN of the indices `numbers`, as a page shows them. In a cloze task,
+    choice 1 means that the model found the words, and choice 0 that it did not. For written answers, the
+    candidates are an accepted answer and then the answers of the two models. Facts are counted but not shown,
+    because they have no `items`.
     """
     items, shown = each.a.items, []
     if items is None:

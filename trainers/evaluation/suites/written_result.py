@@ -1,4 +1,4 @@
-"""What a model scores on a task whose answers it writes."""
+"""Score a model on a task whose answers it writes."""
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +13,11 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 
 def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskResult:
-    """Let a model write the answers to items, and score them by those metrics of the task that compare texts. The first one
-    by which items are solved or not counts.
+    """Let a model write the answers to items, and score them by the metrics of the task that compare texts.
+    The main score is the first metric by which an item is either solved or not, if there is one.
 
-    The rows have the written text of every item, its tokens, whether it was truncated, and the accepted texts. A sampled
-    answer depends on the seed and on the id of its item, so not on the order of items.
+    The rows have the written text of every item, its tokens, whether it was truncated, and the accepted
+    texts. A sampled answer depends on the seed and on the id of its item, and not on the order of items.
     """
     prompt = items.task.prompt
     assert prompt is not None
@@ -46,6 +46,6 @@ def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskR
 
 
 def generators_of(ids: list[str], seed: int) -> list[np.random.Generator]:
-    """Return a generator of random numbers for each item."""
+    """Return a random number generator for each of `ids`, seeded with `seed` and the id."""
     digests = (xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) for name in ids)
     return [np.random.default_rng([seed, digest]) for digest in digests]

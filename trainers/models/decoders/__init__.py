@@ -1,1 +1,1 @@
-"""Decoders by name."""
+"""Decoder architectures; each file is named after its architecture."""

@@ -1,1 +1,1 @@
-"""Encoder-decoders by name."""
+"""Encoder-decoder architectures; each file is named after its architecture."""

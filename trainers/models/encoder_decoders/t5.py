@@ -1,8 +1,8 @@
 """T5 (Raffel et al., 2020), with the blocks of `transformers`: a learned scalar per head and distance bucket
 instead of positions, pre-norm blocks.
 
-Version 1.0 has ReLU and an output layer tied to the embeddings, its input scaled by 1 / sqrt(width); 1.1 has
-gated GELU and an untied output layer.
+Version 1.0 has ReLU and an output layer that is tied to the embeddings and whose input is scaled by 1 /
+sqrt(width). Version 1.1 has gated GELU and an untied output layer.
 """
 
 from dataclasses import replace
@@ -56,11 +56,11 @@ def _sizes(configuration: Any) -> Model:
 
 @cache
 def untied_class() -> Any:
-    """Return T5 with an output layer of its own, drawn with variance 1 / width, which gives logits of
-    variance 1, as in the authors' T5X.
+    """Return a T5 class with an untied output layer. It is initialised with variance 1 / width, so that
+    logits have variance 1, as in the authors' T5X.
 
-    `transformers` 5.23 ties the output layer of a new model, regardless of the configuration. If a saved
-    model has an output layer different from its embeddings, it loads that correctly.
+    `transformers` 5.23 ties the output layer of a new model, whatever the configuration says. A saved model
+    whose output layer differs from its embeddings is loaded correctly.
     """
     import torch
     from transformers import T5ForConditionalGeneration, initialization
@@ -110,7 +110,7 @@ def _logits(network: Any, states: Any) -> Any:
 
 
 def _decoder_name(name: str) -> str:
-    """Return the decoder's name of an encoder parameter. The feed-forward layer is the second layer of an
+    """Return the decoder's name for an encoder parameter. The feed-forward layer is the second layer of an
     encoder block and the third of a decoder block.
     """
     return name.replace(".layer.1.", ".layer.2.")

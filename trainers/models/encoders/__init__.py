@@ -1,1 +1,1 @@
-"""Encoders by name, and the parts of models that only pretraining has."""
+"""Encoder architectures, in files named after them, and the parts of their models that only pretraining uses."""

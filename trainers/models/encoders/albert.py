@@ -1,8 +1,8 @@
-"""ALBERT (Lan et al., 2020), with the blocks of `transformers`: BERT with embeddings of their own width, layers that share
-parameters, and heads for masked tokens and the order of sentences.
+"""ALBERT (Lan et al., 2020), with the blocks of `transformers`: BERT with embeddings whose width may differ
+from the model's, layers that share parameters, and heads for masked tokens and the order of sentences.
 
-`transformers` shares whole layers within a group. Layers that share only their attention or only their feed-forward are
-groups of one layer there, and their parameters are tied here.
+`transformers` shares whole layers within a group. If layers share only their attention or only their
+feed-forward, each layer is a group by itself in `transformers`, and the shared parameters are tied here.
 """
 
 from dataclasses import replace
@@ -48,8 +48,8 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 @cache
 def _layer_class() -> Any:
-    """Return the class of layers that can be compiled, and computed again in the backward pass, as `transformers` has it for
-    its other encoders.
+    """Return a layer class that can be compiled and that supports gradient checkpointing, as the other
+    encoders of `transformers` do.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
     from transformers.models.albert.modeling_albert import AlbertLayer
@@ -58,7 +58,7 @@ def _layer_class() -> Any:
 
 
 def _publish(network: Any, specials: dict[str, int]) -> None:
-    """Give every layer of its own in `transformers` parameters of its own."""
+    """Copy shared parameters, so that no two layers that are separate modules in `transformers` share one."""
     import torch
 
     known = set()
@@ -75,7 +75,7 @@ def _set_parameter(block: Any, name: str, parameter: Any) -> None:
 
 
 def _blocks(network: Any) -> list[Any]:
-    """Return the module of every layer; the layers of a group have the same one."""
+    """Return the module of every layer. The layers of a group have the same module."""
     groups, layers = network.albert.encoder.albert_layer_groups, network.config.num_hidden_layers
     return [groups[layer * len(groups) // layers].albert_layers[0] for layer in range(layers)]
 

@@ -1,4 +1,6 @@
-"""SpanBERT's head, which predicts a token of a span from the two tokens outside (Joshi et al., 2020, section 3.2)."""
+"""SpanBERT's head, which predicts a token of a span from the two tokens next to the span (Joshi et al., 2020,
+section 3.2).
+"""
 
 from typing import Any
 
@@ -11,8 +13,8 @@ _WIDTH = 200
 
 
 class BoundaryHead(torch.nn.Module):
-    """Two layers, each with GELU and a norm, from the states outside of a span and the embedding of a place in it to a state
-    that the output layer of masked language modelling reads.
+    """Two layers, each with GELU and a norm. They map the states of the tokens before and after a span and
+    the embedding of a place in the span to a state for the output layer of masked language modelling.
     """
 
     def __init__(self, configuration: Any) -> None:
@@ -29,8 +31,8 @@ class BoundaryHead(torch.nn.Module):
             torch.nn.init.zeros_(layer.bias)
 
     def forward(self, outside: Any, places: Any) -> Any:
-        """Return states [n, width], given the states before and after the spans of n tokens, [n, 2, width], and the tokens'
-        places from 0, int64 [n].
+        """Return a state for each of n tokens, [n, width], given the states before and after the tokens'
+        spans, [n, 2, width], and the tokens' places in their spans, counted from 0, int64 [n].
         """
         states = torch.cat([outside.flatten(1), self.places(places)], 1)
         states = self.inner_norm(torch.nn.functional.gelu(self.inner(states)))

@@ -1,15 +1,18 @@
-"""CANINE (Clark et al., 2022, Canine: Pre-training an Efficient Tokenization-Free Encoder), with the layers of `transformers`:
-code points are embedded by hashing, a local layer reads them, a convolution of stride 4 makes molecules for the deep stack, and
-another layer reads both as characters again.
+"""CANINE (Clark et al., 2022, Canine: Pre-training an Efficient Tokenization-Free Encoder), with the layers
+of `transformers`. Code points are embedded by hashing and read by a layer with local attention. A convolution
+of stride 4 turns the characters into molecules, which the deep stack reads. The final layer combines
+molecules and characters into states of characters.
 
-Shards hold tokens, so the network writes out their characters (`canine_characters`) and returns the state of one character of
-each token: of the first, or in a masked token of the one that its objective reads. Special tokens are code points of the private
-use area, as in `transformers`. Every document of a row is read by itself, padded to a multiple of 128 characters; strides and
-convolutions would mix neighbours.
+Shards contain tokens, so the network writes out their characters (`canine_characters`) and returns the state
+of one character of each token: the first character, or in a masked token the character that the objective
+reads. Special tokens are code points of the private use area, as in `transformers`. Every document of a row
+is read by itself, padded to a multiple of 128 characters, because strides and convolutions would mix
+neighbouring documents.
 
 With `character_buckets` a decoder predicts the characters of masked words, one after another.
 
-The head of a text reads the first molecule, that of the tagger and of spans the characters, as the authors' heads do.
+Heads for whole texts read the first molecule, and heads for tags and spans read the characters, as the
+authors' heads do.
 """
 
 from collections.abc import Sequence
@@ -85,7 +88,9 @@ def _spell(network: Any, spelled: Sequence[bytes], specials: dict[str, int]) -> 
 
 
 def _repeats(network: Any) -> float:
-    """Each parameter of the layers of characters runs at every character, those of molecules at every fourth."""
+    """Return the number of multiplications per token in addition to one for each parameter. The layers of
+    characters run at every character, the layers of molecules at every fourth.
+    """
     stack, each = network.canine, network.characters_per_token
 
     def size(*modules: Any) -> int:
@@ -96,7 +101,10 @@ def _repeats(network: Any) -> float:
 
 
 def _attended(network: Any, tokens: int) -> float:
-    """Local attention of characters, attention of molecules in every layer, and of characters to all others."""
+    """Return the number of pairs of queries and keys per token: in local attention between characters, in
+    attention between molecules in every deep layer, and in attention of characters to all characters of a
+    row.
+    """
     each = network.characters_per_token
     local = min(_PUBLISHED["local_transformer_stride"], each * tokens)
     deep = len(network.canine.encoder.layer) * (each / _STRIDE) ** 2 * tokens

@@ -1,8 +1,8 @@
-"""The characters of rows of tokens, a row of code points for each document.
+"""Lay out the characters of rows of tokens: one row of code points for each document.
 
 tokens      <cls> th  e   <mask> <sep>        the mask covers 3 characters
 bytes       3     2   1   9      3            UTF-8, so that a token may end within a character
-characters  E000 t h  e  E003 E003 E003 E001  one a place
+characters  E000 t h  e  E003 E003 E003 E001  one per place
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,9 @@ read (`transformers`), and upsampling reads two characters beyond a text. More p
 
 
 def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> list[bytes]:
-    """Return the bytes of all tokens, given those of the text and the ids of special tokens by name."""
+    """Return the bytes of all tokens: `spelled` for the tokens of text, and the code points of special
+    tokens, whose ids `specials` gives by name.
+    """
     whole = list(spelled)
     for name, number in sorted(specials.items(), key=lambda item: item[0] in CODE_POINTS):
         whole[number] = CODE_POINTS.get(name, RESERVED).encode()
@@ -37,9 +39,9 @@ def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> 
 
 @dataclass(frozen=True)
 class CharacterLayout:
-    """Where the characters of tokens are. `characters`, `types` and `present`, int64, int64 and bool [documents, places], are
-    code points, token types and whether there is a character. `document` and `place`, int64 [rows, length], are those of the
-    character that is read for each token.
+    """Where the characters of tokens are, in rows of one document each. `characters`, `types` and `present`,
+    int64, int64 and bool [documents, places], are code points, token types and whether there is a character.
+    `document` and `place`, int64 [rows, length], locate the character whose state stands for each token.
     """
 
     characters: Any
@@ -49,12 +51,14 @@ class CharacterLayout:
     place: Any
 
     def of_characters(self, states: Any) -> Any:
-        """Return the states [rows, length, width] of tokens from those of characters [documents, places, width]."""
+        """Return the states of tokens, [rows, length, width], given the states of characters, [documents,
+        places, width].
+        """
         return states[self.document, self.place]
 
     def of_molecules(self, states: Any) -> Any:
-        """Return the states of tokens from those of molecules [documents, molecules, width], of which the first stands for the
-        document and the others for 4 characters each.
+        """Return the states of tokens, given the states of molecules, [documents, molecules, width]. The
+        first molecule stands for the document, each other molecule for 4 characters.
         """
         return states[
             self.document, torch.where(self.place == 0, 0, self.place // 4 + 1).clamp(max=states.shape[1] - 1)
@@ -63,7 +67,9 @@ class CharacterLayout:
 
 @dataclass(frozen=True)
 class Spelling:
-    """The bytes of a vocabulary: `content`, uint8 [bytes], and where those of each token begin and end, int64 [tokens + 1]."""
+    """The bytes of a vocabulary: `content`, uint8 [bytes], and `offsets`, int64 [tokens + 1], which say where
+    the bytes of each token begin and end.
+    """
 
     content: Any
     offsets: Any
@@ -75,10 +81,12 @@ class Spelling:
         return cls(torch.from_numpy(tokens.content), torch.from_numpy(tokens.offsets))
 
     def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> CharacterLayout:
-        """Write out tokens, int64 [rows, length]. `starts`, bool [rows, length - 1], are those after the first of a row that
-        begin a document. `types` are their types, or None. In the place of the characters of a token there are `covered`
-        masks, where that is above 0. The character that is read is number `read` of the token. Both are int64 [rows, length]
-        or None.
+        """Write out the characters of tokens, int64 [rows, length].
+
+        `starts`, bool [rows, length - 1], says which tokens begin a document; it leaves out the first token
+        of each row, which always does. `types` are token types, or None. Where `covered` is above 0, a
+        token's characters are replaced with this number of masks. The state of character number `read` of a
+        token stands for the token. `covered` and `read` are int64 [rows, length] or None.
         """
         number = torch.nn.functional.pad(starts, (1, 0), value=True).flatten().cumsum(0) - 1  # of each token's document
         content, owner = self._write(ids.flatten(), None if covered is None else covered.flatten())
@@ -107,8 +115,9 @@ class Spelling:
         return CharacterLayout(characters[filled], kinds[filled], present[filled] > 0, *places)
 
     def _write(self, ids: Any, covered: Any) -> tuple[Any, Any]:
-        """Return the bytes of tokens, int64 [tokens], one after another, and the token of each, both int64 [bytes]. A token has
-        the bytes of `covered` masks where that is above 0; it is int64 [tokens] or None.
+        """Return the bytes of tokens, int64 [tokens], one after another, and the token that each byte belongs
+        to, both int64 [bytes]. Where `covered`, int64 [tokens] or None, is above 0, a token has the bytes of
+        this number of masks.
         """
         sizes = (self.offsets[1:] - self.offsets[:-1])[ids]
         if covered is not None:
@@ -123,7 +132,9 @@ class Spelling:
         return content, owner
 
     def estimate(self, ids: Any) -> CharacterLayout:
-        """Return a layout on `meta`, where tensors have no values: every row is a document of tokens of mean length."""
+        """Return a layout on `meta`, where tensors have no values. Every row is one document whose tokens
+        have the mean length.
+        """
         rows, length = ids.shape
         width = -(-(int(length * self.mean) + _BEYOND) // _MULTIPLE) * _MULTIPLE
         characters = ids.new_zeros(rows, width)
@@ -138,8 +149,9 @@ class Spelling:
 
 
 def _decode(content: Any, begins: Any, document: Any) -> Any:
-    """Return the code points, int64 [characters], of the characters that begin at `begins` in UTF-8 bytes `content`, int64
-    [bytes]. A character that is cut off at the end of its document (`document`, int64 [bytes]) or by another is U+FFFD.
+    """Return the code points, int64 [characters], of the characters that begin at `begins` in the UTF-8 bytes
+    `content`, int64 [bytes]. A character that is cut off by another character or by the end of its document
+    (`document`, int64 [bytes]) is U+FFFD.
     """
     padded, owner = torch.nn.functional.pad(content, (0, 3)), torch.nn.functional.pad(document, (0, 3), value=-1)
     lead = content[begins]

@@ -1,5 +1,5 @@
-"""CANINE with what pretraining trains and `transformers` lacks: an output layer over a vocabulary (CANINE-S), or the decoder of
-characters (CANINE-C).
+"""CANINE with the layers that pretraining trains and `transformers` lacks: an output layer over a vocabulary
+(CANINE-S), or the decoder of characters (CANINE-C).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,9 @@ from trainers.objectives.shared.spellings import numbered_spellings
 
 
 class SubwordHead(torch.nn.Module):
-    """BERT's output layer for masked tokens, whose matrix is its own: there are no embeddings of tokens."""
+    """BERT's output layer for masked tokens. Its matrix is not tied, because there are no embeddings of
+    tokens.
+    """
 
     def __init__(self, config: CanineConfig) -> None:
         super().__init__()
@@ -36,14 +38,17 @@ class SubwordHead(torch.nn.Module):
 
 
 class CharacterDecoder(torch.nn.Module):
-    """Predicts masked characters one after another in a given order, with one layer of attention (Clark et al., 2022, section
-    3.2: y' = transformer(e + y), of the embeddings e of the characters that are predicted and of the states y).
+    """Predicts masked characters one after another in a given order, with one layer of attention (Clark et
+    al., 2022, section 3.2: y' = transformer(e + y), where e are the embeddings of the predicted characters
+    and y the states).
 
-    y and e of a character are concatenated and projected to the width of the model (`merge`). The paper leaves open how a
-    character is kept from its own prediction. Here a layer with two streams does it, as in XLNet: the query of a character holds
-    the embedding of a mask in the place of its own; it attends to itself and to the characters before it, with their own.
-    Embeddings are those of the encoder's characters, without positions, which the states know. A character's embedding is that of
-    its bucket, which is what was predicted. The output layer has a matrix of its own.
+    For each character, y and e are concatenated and projected to the width of the model (`merge`). The paper
+    does not say how a character is prevented from seeing itself. Here a layer with two streams does this, as
+    in XLNet: the query of a character contains the embedding of a mask instead of its own; it attends to
+    itself and to the characters before it, whose keys and values contain their own embeddings. Embeddings are
+    those of the encoder's characters, without positions, because the states know them. The embedding of a
+    predicted character is that of its bucket, since the bucket is what was predicted. The output layer has a
+    separate matrix.
     """
 
     def __init__(self, config: CanineConfig) -> None:
@@ -55,8 +60,9 @@ class CharacterDecoder(torch.nn.Module):
         self.predict = torch.nn.Linear(width, config.character_buckets)
 
     def forward(self, states: Any, masks: Any, characters: Any, earlier: Any) -> Any:
-        """Return the states [rows, n, width] that predict n characters, given their `states`, the embedding of masks and those
-        of the `characters`, all [rows, n, width], and which are `earlier` in the order than which: bool [rows, n, n].
+        """Return the states [rows, n, width] that predict n characters. The arguments are the encoder's
+        `states`, the embeddings of the masks and of the `characters`, all [rows, n, width], and `earlier`,
+        bool [rows, n, n], which says for each character which characters come before it in the order.
         """
         queries, contents = (self._merged(states, each) for each in (masks, characters))
         own = torch.eye(states.shape[1], dtype=torch.bool, device=states.device).expand_as(earlier)
@@ -70,15 +76,18 @@ class CharacterDecoder(torch.nn.Module):
 
     @property
     def multiplied(self) -> int:
-        """The number of multiplications for each character, without the output layer; both streams run through some layers."""
+        """The number of multiplications for each character, without the output layer. Layers that both
+        streams run through count twice.
+        """
         twice = (self.merge, self.norm, self.attention.key, self.attention.value)
         own = sum(parameter.numel() for parameter in self.parameters()) - self.predict.weight.numel()
         return own + sum(parameter.numel() for module in twice for parameter in module.parameters())
 
 
 class CanineForSubwords(CaninePreTrainedModel):
-    """CANINE and what predicts: `cls` subwords, or with `character_buckets` in its configuration `decoder` characters. It
-    reads the characters of tokens that `spell` gives it.
+    """CANINE with an output layer: `cls`, which predicts subwords, or `decoder`, which predicts characters if
+    its configuration has `character_buckets`. The network reads the characters that `spell` assigns to
+    tokens.
     """
 
     def __init__(self, config: CanineConfig) -> None:
@@ -96,7 +105,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         return self.decoder.predict if self.cls is None else self.cls.decoder
 
     def get_input_embeddings(self) -> Any:
-        """Return the first of the tables of embeddings."""
+        """Return the first of the eight tables of embeddings."""
         return self.canine.char_embeddings.HashBucketCodepointEmbedder_0
 
     def _store(self, spelling: Spelling) -> None:
@@ -104,7 +113,9 @@ class CanineForSubwords(CaninePreTrainedModel):
         self.register_buffer("spelled_offsets", spelling.offsets, persistent=False)
 
     def spell(self, spelled: Sequence[bytes], specials: dict[str, int]) -> None:
-        """Give the tokens the bytes `spelled`, and special tokens by name their code points."""
+        """Assign the bytes `spelled` to the tokens, and code points to the special tokens, whose ids
+        `specials` gives by name.
+        """
         own = special_spellings(spelled, specials)
         spelling = Spelling.of([*own, *[b""] * (self.config.subword_vocab_size - len(own))])
         device = self.spelled.device
@@ -116,8 +127,9 @@ class CanineForSubwords(CaninePreTrainedModel):
         return Spelling(self.spelled, self.spelled_offsets).mean
 
     def read(self, ids: Any, starts: Any, types: Any = None, covered: Any = None, read: Any = None) -> Any:
-        """Return the states of tokens [rows, length, width]; the arguments are those of `Spelling.lay_out`. With the head of a
-        whole text, that of the first token of a document is the state of its first molecule.
+        """Return the states of tokens, [rows, length, width]; the arguments are those of `Spelling.lay_out`.
+        If the network has a task head that reads whole texts, the state of a document's first token is that
+        of the document's first molecule.
         """
         spelling = Spelling(self.spelled, self.spelled_offsets)
         self.layout = layout = (
@@ -131,8 +143,8 @@ class CanineForSubwords(CaninePreTrainedModel):
         return torch.where((layout.place == 0)[..., None], layout.of_molecules(molecules), found)
 
     def decode(self, inputs: Any, starts: Any) -> Any:
-        """Return the states [rows, targets, width] that predict masked characters, for `Inputs` with a `decoder`. `starts` is
-        that of `read`.
+        """Return the states [rows, targets, width] that predict masked characters, given `Inputs` with a
+        `decoder`. `starts` is the same as in `read`.
         """
         ids, spelling = inputs.ids, Spelling(self.spelled, self.spelled_offsets)
         self.layout = layout = (
@@ -155,10 +167,11 @@ class CanineForSubwords(CaninePreTrainedModel):
         return embeddings._embed_hash_buckets(characters, *sizes)
 
     def _states(self, layout: CharacterLayout) -> tuple[Any, Any]:
-        """Return the states of characters [documents, places, width] and of molecules [documents, molecules, width].
+        """Return the states of characters [documents, places, width] and of molecules [documents, molecules,
+        width].
 
-        The parts of the stock model are called one by one, because it asks for values of its masks, which need a transfer from
-        the device and which `meta` has not.
+        The parts of the stock model are called one by one, because the whole model inspects the values of its
+        masks. This needs a transfer from the device, and tensors on `meta` have no values.
         """
         stack, present = self.canine, layout.present
         documents, width = present.shape
@@ -177,8 +190,9 @@ class CanineForSubwords(CaninePreTrainedModel):
     def forward(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, **_: Any
     ) -> MaskedLMOutput:
-        """Return the logits at every character of rows of code points, each one document: of subwords [rows, length, vocabulary],
-        or of the character itself, without knowing any masked one [rows, length, buckets].
+        """Return the logits at every character of rows of code points; each row is one document. The logits
+        are of subwords, [rows, length, vocabulary], or of the character itself, predicted as if every
+        character were masked and first in the order, [rows, length, buckets].
         """
         length = input_ids.shape[1]
         beyond = (0, -(-(length + 8) // 128) * 128 - length)
@@ -195,7 +209,7 @@ class CanineForSubwords(CaninePreTrainedModel):
 
 
 def _blocked(seen: Any, dtype: Any) -> Any:
-    """Return what is added to attention scores, [documents, 1, 1, keys], for keys of which `seen`, bool [documents, keys], can be
-    read.
+    """Return the numbers to add to attention scores, [documents, 1, 1, keys]: 0 for the keys that are `seen`,
+    bool [documents, keys], and the most negative number of `dtype` for the others.
     """
     return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None, None]

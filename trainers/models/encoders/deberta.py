@@ -1,8 +1,8 @@
-"""DeBERTa, version 1 (He et al., 2021), with the blocks of `transformers`: attention disentangled into content and distance,
-without positions in the input, and optionally the enhanced mask decoder.
+"""DeBERTa, version 1 (He et al., 2021), with the blocks of `transformers`: attention disentangled into
+content and distance, without positions in the input, and optionally the enhanced mask decoder.
 
-Every distance up to `positions` has a row of its own in a table, which queries and keys read with projections that content does
-not share.
+A table has one row for every distance up to `positions`. The queries and keys of distances have their own
+projections, which content does not share.
 """
 
 from dataclasses import replace
@@ -48,14 +48,18 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _distance_projections(network: Any) -> float:
-    """Return minus the parameters that multiply the rows of a table once a pass, and no token."""
+    """Return minus the number of parameters that project distances: they multiply the rows of a table once
+    per pass, and never a token.
+    """
     attentions = [block.attention.self for block in blocks(network)]
     parts = [part for attention in attentions for part in (attention.pos_proj, attention.pos_q_proj)]
     return -float(sum(parameter.numel() for part in parts for parameter in part.parameters()))
 
 
 def _attended(network: Any, tokens: int) -> float:
-    """Return the keys of a token in a row, and the distances in both directions, over all layers."""
+    """Return the number of keys per token, over all layers: the tokens of its row, and the distances in both
+    directions.
+    """
     return len(blocks(network)) * (tokens + 2 * min(tokens, network.config.max_position_embeddings))
 
 

@@ -1,5 +1,6 @@
-"""DeBERTa, version 2 and 3 (He et al., 2021; He et al., 2023), with the blocks of `transformers`: attention disentangled into
-content and distance, without positions in the input, and optionally a convolution and the enhanced mask decoder.
+"""DeBERTa, versions 2 and 3 (He et al., 2021; He et al., 2023), with the blocks of `transformers`: attention
+disentangled into content and distance, without positions in the input, and optionally a convolution and the
+enhanced mask decoder.
 """
 
 from functools import partial
@@ -55,7 +56,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _with_generator(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
-    """Return the discriminator with its generator, which has the mask decoder if there is one."""
+    """Return the discriminator with its generator. A mask decoder, if configured, is part of the generator."""
     from trainers.models.encoders.disentangled.deberta_discriminator import DebertaDiscriminator
 
     its = generator_of(model)
@@ -76,8 +77,9 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
 
 def _convolved(convolution: Any, embedded: Any, states: Any, mask: Any) -> Any:
-    """Add to the states of the first layer the convolution of the embedded tokens, both [rows, length, width], with zeros
-    between documents as at the ends of a row. `mask` is that of `Inputs`.
+    """Return the normalised sum of the states of the first layer and the convolution of the embedded tokens,
+    both [rows, length, width]. The convolution reads zeros between documents, as it does at the ends of a
+    row. `mask` is that of `Inputs`.
     """
     import torch
 

@@ -1,5 +1,6 @@
-"""ELECTRA (Clark et al., 2020), with the blocks of `transformers`: BERT with embeddings of their own width, as a masked
-language model, or as a discriminator with the generator that it is trained with.
+"""ELECTRA (Clark et al., 2020), with the blocks of `transformers`: BERT with embeddings whose width may
+differ from the model's, either as a masked language model or as a discriminator with the generator that it is
+trained with.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A discriminator with the generator whose tokens it tells from those of the text (Clark et al., 2020, section 3)."""
+"""A discriminator with the generator whose replaced tokens it detects (Clark et al., 2020, section 3)."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from transformers import ElectraForPreTraining
 
 
 class ReplacedTokensModel(ElectraForPreTraining):
-    """ELECTRA's discriminator, and as `generator` its smaller masked language model.
+    """ELECTRA's discriminator, with its smaller masked language model as `generator`.
 
-    Both have the same embeddings: of tokens, positions and token types, and their norm, as in the authors' code. A matrix
-    of each maps them to its own width.
+    Both share the embeddings of tokens, positions and token types, and the norm of the embeddings, as in the
+    authors' code. Each has a matrix that maps the embeddings to its own width.
     """
 
     generator: Any
@@ -21,7 +21,7 @@ class ReplacedTokensModel(ElectraForPreTraining):
         self.generator = generator
 
     def discriminator(self) -> Any:
-        """Return the discriminator alone as a stock model, which shares its parameters."""
+        """Return the discriminator alone as a stock model that shares the parameters of this network."""
         import torch
 
         with torch.device("meta"):
@@ -30,5 +30,5 @@ class ReplacedTokensModel(ElectraForPreTraining):
         return alone
 
     def get_output_embeddings(self) -> Any:
-        """Return the output layer, which is the generator's."""
+        """Return the output layer of the generator, or None without a generator."""
         return self.generator.generator_lm_head if hasattr(self, "generator") else None

@@ -1,8 +1,9 @@
-"""RoBERTa (Liu et al., 2019), with the blocks of `transformers`: BERT without segments and sentence pairs.
+"""RoBERTa (Liu et al., 2019), with the blocks of `transformers`: BERT without token types and sentence pairs.
 
-`transformers` counts positions from the id of padding + 1. In the published models that id is 1, and the
-table has two more rows than positions. A model whose padding has another id is trained with a table of the
-same size. Its export inserts as many unused rows at the beginning as plain `transformers` skips.
+`transformers` counts positions from the id of the padding token + 1. In the published models this id is 1,
+and the table has two more rows than there are positions. A model with another padding id is trained with a
+table of the same size. If its id is larger, its export inserts unused rows at the beginning of the table, as
+many as the difference between the ids.
 """
 
 from dataclasses import replace
@@ -52,7 +53,9 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _publish(network: Any, specials: dict[str, int]) -> None:
-    """Make plain `transformers` find position 0 in the row after that of the padding's id."""
+    """Insert unused rows into the table of positions, so that plain `transformers`, which begins at the row
+    after the padding token's id, finds position 0.
+    """
     import torch
 
     added = specials["<pad>"] - int(network.config.pad_token_id)

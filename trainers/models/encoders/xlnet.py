@@ -1,11 +1,12 @@
-"""XLNet (Yang et al., 2019), with the blocks of `transformers`: Transformer-XL's relative positions, relative segments, and a
-second stream of states, which predicts a token without having seen it.
+"""XLNet (Yang et al., 2019), with the blocks of `transformers`: Transformer-XL's relative positions, relative
+segments, and a second stream of states, which predicts a token without having seen it.
 
-Texts begin with `<cls>`, as those of the other encoders here; the published models have `<sep> <cls>` at the end.
+Texts begin with `<cls>`, as in the other encoders here; the published models have `<sep> <cls>` at the end.
 
-With `data.bptt`, rows are trained in windows, and both streams also attend to the states that entered each layer in the window
-before (arXiv 1906.08237, section 2.5): its memory, which has no gradient. The memory is as long as a window (384 tokens in the
-authors' pretraining in segments of 512), of the same row and document, and comes before all targets in the order.
+With `data.bptt`, rows are trained in windows. In each layer, both streams then also attend to a memory: the
+states that entered the layer in the previous window, without gradients (arXiv 1906.08237, section 2.5). The
+memory is as long as a window (384 tokens in the authors' pretraining in segments of 512). A token attends
+only to the memory of its row and document, which comes before all targets in the order.
 """
 
 from functools import cache
@@ -69,9 +70,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 @cache
 def _layer_class() -> Any:
-    """Return the class of layers that can be computed again in the backward pass, as `transformers` has it for its other
-    encoders.
-    """
+    """Return a layer class that supports gradient checkpointing, as the other encoders of `transformers` do."""
     from transformers.modeling_layers import GradientCheckpointingLayer
     from transformers.models.xlnet.modeling_xlnet import XLNetLayer
 
@@ -79,8 +78,9 @@ def _layer_class() -> Any:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    """Return the content stream's states; at the columns of `inputs.order`, those of the query stream. Keys are those of the
-    memory in `inputs.carried`, then the window's own; the window leaves its states there.
+    """Return the states of the content stream, and at the columns of `inputs.order` the states of the query
+    stream. Keys are those of the memory in `inputs.carried`, then those of the window, whose states replace
+    the memory afterwards.
     """
     import torch
 
@@ -128,8 +128,9 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
 
 def _earlier(order: Any, length: int) -> Any:
-    """Return which keys come before which queries in the order of the factorization, bool [rows, queries, keys], from the
-    columns of targets in this order, int64 [rows, targets], -1 to fill. Other columns come before all targets.
+    """Return for every query which keys come before it in the order of the factorization, bool [rows,
+    queries, keys]. `order`, int64 [rows, targets], are the columns of the targets in this order, padded with
+    -1. All other columns come before all targets.
     """
     import torch
 
@@ -140,7 +141,7 @@ def _earlier(order: Any, length: int) -> Any:
 
 
 def _queried(network: Any) -> int:
-    """Return the number of parameters that every query of the second stream is multiplied with."""
+    """Return the number of parameters by which every query of the second stream is multiplied."""
     keys = tuple(f"rel_attn.{name}" for name in _KEYS)
     named = [pair for layer in network.transformer.layer for pair in layer.named_parameters()]
     return sum(parameter.numel() for name, parameter in named if name not in keys)

@@ -1,4 +1,4 @@
-"""Convert a model with a task head to the `transformers` model with the same results."""
+"""Convert a model with a task head to a `transformers` model with the same results."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,9 +51,9 @@ def stock_task_model(
 
 
 def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str], tuple[str, str]]:
-    """Return a mapping from our names of the parameters of a network's `task_head` to the stock names, and
-    the prefixes of the names in its stacks: ours and the stock class's. The head must have a stock class
-    (`why_not_stock_head`). A method may have changed the network.
+    """Return the stock names of the parameters of a network's `task_head`, keyed by our names, and the two
+    prefixes of the names in its stacks: ours and the stock class's. The head must have a stock class
+    (`why_not_stock_head`). A fine-tuning method may have changed the network.
     """
     import torch
     import transformers
@@ -74,7 +74,9 @@ def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str
 
 
 def _beginnings(ours: str, theirs: str) -> tuple[str, str]:
-    """Return two names without their common end. They must share at least the last component."""
+    """Return two dotted names without the components that they share at the end. They must share at least the
+    last component.
+    """
     shared = 1
     parts = ours.split("."), theirs.split(".")
     while shared < min(map(len, parts)) and parts[0][-shared - 1 :] == parts[1][-shared - 1 :]:
@@ -99,8 +101,8 @@ def _configuration(own: Any, head: TaskHead, labels: Sequence[str]) -> Any:
 
 
 def _source(name: str, stock: Any, network: Any, state: Mapping[str, Any]) -> str | None:
-    """Return our name of a tensor of the stock model, or None if ours has no such tensor. Some stock classes
-    name the stacks differently (Llama's for spans), or ours has no prefix (T5).
+    """Return our name of a tensor of the stock model, or None if our model has no such tensor. Names differ
+    where a stock class names the stacks differently (Llama's for spans) or ours has no prefix (T5).
     """
     within = name.removeprefix(f"{stock.base_model_prefix}.")
     candidates = (name, f"{network.base_model_prefix}.{within}", within)
@@ -108,7 +110,7 @@ def _source(name: str, stock: Any, network: Any, state: Mapping[str, Any]) -> st
 
 
 def _renamed(head: TaskHead, form: HeadForm) -> dict[str, Any]:
-    """Return the tensors of a head by their names in the stock model."""
+    """Return the tensors of a head, keyed by their names in the stock model."""
     tensors = head.state_dict()
     return {f"{stock}.{name}": tensors[f"{layer}.{name}"] for layer, stock, name in _head_parameters(head, form)}
 

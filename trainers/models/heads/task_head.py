@@ -1,8 +1,8 @@
 """Heads, which compute the predictions of a task from the states of a model. A head is the submodule
 `task_head` of its model, so checkpoints, optimizers and exports include its parameters.
 
-Each has the form of its architecture's head in `transformers` (`interface.HeadForm`). It reads the state that
-represents a text, several states pooled, or the states of several layers.
+A head has the same layers as the architecture's head in `transformers` (`interface.HeadForm`). It reads the
+state that represents a text, several pooled states, or the states of several layers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,8 @@ _FOUR = 4
 
 
 class ScalarMix(torch.nn.Module):
-    """A learned weighted mean of layers: gamma x sum_j softmax(s)_j h_j over all layers, starting with the
-    embeddings (Peters et al., 2018, equation 1).
+    """A learned weighted mean of layers: gamma x sum_j softmax(s)_j h_j over the embeddings and all layers
+    (Peters et al., 2018, equation 1).
 
     It is initialised as the plain mean.
     """
@@ -33,13 +33,13 @@ class ScalarMix(torch.nn.Module):
         self.gamma = torch.nn.Parameter(torch.ones(1))
 
     def forward(self, layers: Sequence[Any]) -> Any:
-        """Return the mix of tensors of one shape."""
+        """Return the weighted mean of `layers`, tensors of the same shape."""
         shares = (self.gamma.float() * self.scalars.float().softmax(0)).to(layers[0].dtype)
         return sum(share * states for share, states in zip(shares, layers, strict=True))
 
 
 class TaskHead(torch.nn.Module):
-    """The head of a task on an architecture."""
+    """The head of a task for a model of a given architecture."""
 
     def __init__(
         self, form: HeadForm, model: Model, kind: HeadKind, outputs: int, pooling: Pooling, layers: Layers, rate: float
@@ -93,10 +93,10 @@ def build_head(
     """Return a new fp32 head with one output per class or tag, 1 (regress, choose) or 2 (span: scores of
     starts and ends).
 
-    If `pooling` is None, it is the family's: the first token for encoders, the last for others. In recurrent encoders
-    it is the mean, because the first token's state knows no other token, or half of it does. If `dropout` is None, it
-    is the model's rate wherever the stock head has dropout. The weights depend only on the sizes and the seed. Raises
-    ConfigError if `pooling` or `layers` does not apply.
+    If `pooling` is None, the default of the family applies: the first token for encoders, the last token for
+    others. In recurrent encoders it is the mean, because the state of the first token, or half of it, knows
+    no other token. If `dropout` is None, the model's rate applies wherever the stock head has dropout. The
+    weights depend only on the sizes and the seed. Raises ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"
@@ -126,7 +126,9 @@ def build_head(
 
 
 def _initialise(head: TaskHead, model: Model) -> None:
-    """Draw weights with the architecture's standard deviation: `initializer_range`, and 1 / sqrt(width) in T5."""
+    """Draw weights with the architecture's standard deviation: `initializer_range`, or 1 / sqrt(width) for
+    architectures without it, such as T5.
+    """
     deviation = model.initializer_range if "initializer_range" in model.traits.has else model.width**-0.5
     for layer in (head.dense, head.output):
         if layer is not None:
@@ -141,9 +143,9 @@ def _depth(model: Model) -> int:
 
 
 def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
-    """Pool `states` [positions, width] to [segments, width]; 0 for a segment without text. With
-    `last_max_mean` the result has 3 x width: the state that represents a segment, and the maximum and the
-    mean of its states (Howard and Ruder, 2018, section 3.3).
+    """Pool `states` [positions, width] to [segments, width], with 0 for a segment without text. With
+    `last_max_mean` the result has 3 x width: the state that represents a segment, then the maximum and the
+    mean of the segment's states (Howard and Ruder, 2018, section 3.3).
     """
     text = (owner >= 0).nonzero()[:, 0]
     rows, owners = states[text], owner[text]
@@ -162,9 +164,10 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 
 @contextmanager
 def recorded_layers(blocks: Sequence[Any], convert: Callable[[Any], Any] | None = None) -> Iterator[list[Any]]:
-    """Yield a list. While the context lasts, the input of the first of these blocks and the output of each
-    block are appended to it. A block that is there several times, because layers share it, runs as often.
-    States are [rows, length, width]; `convert` makes them of those of blocks that have others.
+    """Yield a list to which, inside the context, the input of the first of `blocks` and the output of each
+    block are appended. A block that layers share appears several times in `blocks` and runs as often.
+
+    States are [rows, length, width]; `convert` converts the states of blocks that use another shape.
     """
     layers: list[Any] = []
 

@@ -1,1 +1,3 @@
-"""Recurrent architectures by name, their networks as `transformers` models, and the sequences that their layers read."""
+"""Recurrent architectures, in files named after them, their networks as `transformers` models, and the
+sequences that their layers read.
+"""

@@ -1,12 +1,16 @@
-"""AWD-LSTM (Merity, Keskar and Socher 2017, arXiv 1708.02182), the language model of ULMFiT (Howard and Ruder 2018): LSTM
-layers with dropped recurrent weights and variational dropout, embeddings tied to the output layer.
+"""AWD-LSTM (Merity, Keskar and Socher 2017, arXiv 1708.02182), the language model of ULMFiT (Howard and Ruder
+2018): LSTM layers with dropped recurrent weights and variational dropout, embeddings tied to the output
+layer.
 
-Every document of a row begins with a state of zeros, and so does a row that continues a document: state is not carried
-from row to row. So a row's losses depend on nothing but the row, as in the other architectures, and a run resumes exactly.
-Gradients go back to the beginning of the document in the row, at most `data.sequence_length` tokens. With `data.bptt`, they go
-back to the beginning of a window of the row, and the state, without gradients, to that of the document: truncated
-back-propagation through time, with an update for every window, in which recurrent weights and variational masks are dropped
-anew, as in the authors' code.
+Every document of a row begins with a state of zeros, even if it continues from an earlier row: state is not
+carried from row to row. So a row's losses depend only on the row, as in the other architectures, and a run
+resumes exactly. Gradients flow back to the beginning of the document in the row, over at most
+`data.sequence_length` tokens.
+
+With `data.bptt`, rows are trained in windows (truncated back-propagation through time). Gradients flow back
+to the beginning of the window, while the state is carried from window to window within the document, without
+gradients. Every window has an update, for which recurrent weights and variational masks are dropped anew, as
+in the authors' code.
 """
 
 from typing import Any

@@ -1,4 +1,6 @@
-"""The network of AWD-LSTM as a `transformers` model, so that all that reads and writes models handles it, too."""
+"""The network of AWD-LSTM as a `transformers` model, so that the code that reads and writes models also works
+for it.
+"""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -17,14 +19,15 @@ distribution everywhere for hundreds of steps.
 """
 
 _WORKSPACE = 16
-"""Numbers that oneDNN keeps for a position and each unit of the wider side of a layer, at most (torch 2.13, fp32)."""
+"""The most numbers that oneDNN keeps for each position and each unit of the wider side of a layer (torch 2.13, fp32)."""
 
 
 class AwdLstmConfig(PreTrainedConfig):
-    """Sizes and rates. `hidden_size` is the width of the embeddings and of the last layer, `cell_size` that of the others.
+    """The configuration of an AWD-LSTM: sizes and dropout rates. `hidden_size` is the width of the embeddings
+    and of the last layer, `cell_size` the width of the other layers.
 
-    Rates: `embedding_dropout` of whole words, `input_dropout` after the embeddings, `hidden_dropout` between layers,
-    `dropout` after the last, `weight_dropout` of recurrent weights.
+    `embedding_dropout` drops whole words, `input_dropout` units after the embeddings, `hidden_dropout` units
+    between layers, `dropout` units after the last layer, and `weight_dropout` recurrent weights.
     """
 
     model_type = "awd_lstm"
@@ -46,16 +49,17 @@ class AwdLstmConfig(PreTrainedConfig):
 
 
 def drop_variational(states: Any, sequences: Sequences, rate: float) -> Any:
-    """Drop the same units at all positions of a sequence (Gal and Ghahramani 2016; arXiv 1708.02182, section 4.2). `states`
-    [tokens, width] are in the order of `sequences`.
+    """Return the states with the same units dropped at all positions of a sequence (Gal and Ghahramani 2016;
+    arXiv 1708.02182, section 4.2). `states` [tokens, width] are in the order of `sequences`.
     """
     mask = torch.nn.functional.dropout(states.new_ones(sequences.count, states.shape[1]), rate)
     return states * mask[sequences.owner]
 
 
 class AwdLstmLayer(torch.nn.Module):
-    """An LSTM layer whose recurrent weights are dropped, once for a pass (arXiv 1708.02182, section 2), followed by
-    variational dropout. Weights are those of `torch.nn.LSTM`, gates in the order input, forget, cell, output.
+    """An LSTM layer whose recurrent weights are dropped once per pass (arXiv 1708.02182, section 2), followed
+    by variational dropout. The weights are those of `torch.nn.LSTM`, with gates in the order input, forget,
+    cell, output.
     """
 
     def __init__(self, inputs: int, outputs: int, weight_rate: float, output_rate: float) -> None:
@@ -67,8 +71,8 @@ class AwdLstmLayer(torch.nn.Module):
         self.recurrent_bias = torch.nn.Parameter(torch.empty(4 * outputs))
 
     def forward(self, states: Any, sequences: Sequences, state: LayerState | None = None) -> Any:
-        """Return the states [rows, length, outputs] after `states` [rows, length, inputs]. A window of rows begins with the
-        `state` that the one before left, and leaves its own there.
+        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]. A window
+        of rows begins with the `state` in which the previous window ended, and replaces it with its own.
         """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
@@ -87,7 +91,9 @@ class AwdLstmLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return states that keep as much for a backward pass as those of oneDNN, whose workspace no pass on `meta` shows."""
+        """Return states, for a pass on `meta`, that keep as much memory for a backward pass as oneDNN does.
+        oneDNN's own workspace is not visible in such a pass.
+        """
         outputs = self.recurrent_weight.shape[1]
         workspace = packed.new_empty(len(packed), _WORKSPACE * max(packed.shape[1], outputs))
         made = packed @ self.input_weight[:outputs].T
@@ -95,7 +101,7 @@ class AwdLstmLayer(torch.nn.Module):
 
 
 class AwdLstmStack(torch.nn.Module):
-    """Embeddings and LSTM layers."""
+    """The embeddings and the LSTM layers."""
 
     def __init__(self, config: AwdLstmConfig) -> None:
         super().__init__()
@@ -109,8 +115,8 @@ class AwdLstmStack(torch.nn.Module):
         )
 
     def forward(self, ids: Any, positions: Any, carried: Carried | None = None) -> Any:
-        """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows, length]: of whole rows,
-        or of the window that follows those in `carried`.
+        """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows,
+        length]. With `carried`, ids and positions are those of the next window of the rows.
         """
         sequences, states = Sequences.of(positions, None if carried is None else carried.positions), self.embed(ids)
         if self.training and self.embedding_rate:  # all occurrences of a word, as if its row of the table were zeros
@@ -129,7 +135,7 @@ class AwdLstmStack(torch.nn.Module):
 
 
 class AwdLstm(PreTrainedModel):
-    """A language model: the stack, and an output layer that shares its matrix with the embeddings."""
+    """A language model: the stack, and an output layer whose matrix is tied to the embeddings."""
 
     config_class = AwdLstmConfig
     base_model_prefix = "lstm"
@@ -161,7 +167,7 @@ class AwdLstm(PreTrainedModel):
                 torch.nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, input_ids: Any, position_ids: Any = None, **_: Any) -> CausalLMOutput:
-        """Return the logits [rows, length, vocabulary]; without positions, every row is one document."""
+        """Return the logits [rows, length, vocabulary]. Without positions, every row is one document."""
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         return CausalLMOutput(logits=self.lm_head(self.lstm(input_ids, position_ids)))

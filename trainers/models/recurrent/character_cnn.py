@@ -1,11 +1,12 @@
-"""Vectors of tokens from their characters: a convolution, highway layers and a projection, as in ELMo (Peters et al. 2018; Kim et
-al. 2016, Character-Aware Neural Language Models; Jozefowicz et al. 2016, Exploring the Limits of Language Modeling).
+"""Vectors of tokens from their characters: a convolution, highway layers and a projection, as in ELMo (Peters
+et al. 2018; Kim et al. 2016, Character-Aware Neural Language Models; Jozefowicz et al. 2016, Exploring the
+Limits of Language Modeling).
 
-token       r   e   d               at most 48 bytes, with marks 50
-characters  <w> r   e   d   </w>    16 numbers each, then marks of padding
-filters     of 1 to 7 characters; the maximum over all places, ReLU
-highways    g x relu(W x + b) + (1 - g) x, g = sigmoid(V x + c)
-projection  to the width of the model
+    token       r   e   d               at most 48 bytes, or 50 with its marks
+    characters  <w> r   e   d   </w>    16 numbers each, then padding
+    filters     of 1 to 7 characters; the maximum over all places, ReLU
+    highways    g x relu(W x + b) + (1 - g) x, g = sigmoid(V x + c)
+    projection  to the width of the model
 
 Sizes and initial weights are those of the authors' code (allenai/bilm-tf, bilm/training.py and bilm/data.py).
 """
@@ -20,17 +21,17 @@ from tokenizer.vocabulary.specials import CLS, SEP
 from trainers.objectives.shared.spellings import numbered_spellings
 
 LENGTH = 50
-"""Characters of a token, with the marks of its beginning and its end."""
+"""The number of characters of a token, including the marks of its beginning and its end."""
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
-"""Characters beside the 256 bytes. The first two stand for whole tokens."""
+"""Characters in addition to the 256 bytes. The first two stand for whole tokens."""
 CHARACTERS, WIDTH = 261, 16
 SHARES = (1, 1, 2, 4, 8, 16, 32)
-"""Of 64 filters, those that are 1, 2, 3 ... characters wide (32, 32, 64, 128, 256, 512 and 1,024 as published)."""
+"""How many of 64 filters are 1, 2, 3 ... characters wide (32, 32, 64, 128, 256, 512 and 1,024 of 2,048 as published)."""
 
 
 def character_table(spelled: Sequence[bytes], others: Mapping[int, Sequence[int]]) -> Any:
-    """Return the characters of tokens, int16 [tokens, LENGTH]: the bytes `spelled` of each, or its characters in `others`,
-    between WORD_BEGIN and WORD_END, cut to LENGTH, then PADDING.
+    """Return the characters of tokens, int16 [tokens, LENGTH]: the bytes `spelled` of each token, or instead
+    its characters in `others`, between WORD_BEGIN and WORD_END, cut to LENGTH, then PADDING.
     """
     table = np.full((len(spelled), LENGTH), PADDING, dtype=np.int16)
     for number, text in enumerate(spelled):
@@ -40,21 +41,21 @@ def character_table(spelled: Sequence[bytes], others: Mapping[int, Sequence[int]
 
 
 class Highway(torch.nn.Module):
-    """A highway layer (Srivastava et al., 2015), which begins by letting most of its input through."""
+    """A highway layer (Srivastava et al., 2015), which initially passes most of its input through."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gate, self.transform = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
 
     def forward(self, states: Any) -> Any:
-        """Return the output for states [n, width], of the same shape."""
+        """Return the output for states [n, width], in the same shape."""
         gate = self.gate(states).sigmoid()
         return gate * self.transform(states).relu() + (1 - gate) * states
 
 
 class CharacterCnn(torch.nn.Module):
-    """The vectors of the tokens of a vocabulary, in the place of a table of embeddings. Until `spell` gives them their
-    characters, id i is the character U+i.
+    """The vectors of the tokens of a vocabulary, used instead of a table of embeddings. Until `spell` assigns
+    characters to the tokens, id i stands for the character with code point i.
     """
 
     def __init__(self, vocabulary: int, width: int, filters: int, highways: int) -> None:
@@ -69,11 +70,15 @@ class CharacterCnn(torch.nn.Module):
 
     @property
     def repeats(self) -> int:
-        """Multiplications of a token beyond one for each parameter, because a filter runs at every place."""
+        """The number of multiplications per token in addition to one for each parameter, because a filter
+        runs at every place.
+        """
         return sum(each.weight.numel() * (LENGTH - each.kernel_size[0]) for each in self.filters)
 
     def forward(self, ids: Any) -> Any:
-        """Return the vectors [..., width] of ids, int64 [...]. Those of a token that is there several times are computed once."""
+        """Return the vectors [..., width] of ids, int64 [...]. The vector of an id that occurs several times
+        is computed once.
+        """
         # On `meta`, tensors have no values.
         distinct, places = (ids.flatten(), None) if ids.is_meta else ids.unique(return_inverse=True)
         characters = self.embed(self.table[distinct].long()).transpose(1, 2)
@@ -84,8 +89,8 @@ class CharacterCnn(torch.nn.Module):
         return states.view(*ids.shape, -1) if places is None else states[places]
 
     def spell(self, spelled: Sequence[bytes], specials: Mapping[str, int]) -> None:
-        """Give the tokens their characters: the bytes `spelled` of each id, and for special tokens by name those of the name.
-        `<cls>` and `<sep>` are SENTENCE_BEGIN and SENTENCE_END.
+        """Assign characters to the tokens: the bytes `spelled` of each id, and for a special token the
+        characters of its name. `<cls>` and `<sep>` are SENTENCE_BEGIN and SENTENCE_END.
         """
         if self.table.is_meta:
             return
@@ -95,8 +100,8 @@ class CharacterCnn(torch.nn.Module):
         self.table[: len(spelled)] = character_table(spelled, others)
 
     def initialise(self) -> None:
-        """Draw weights: characters from U(-1, 1), filters from U(-0.05, 0.05), matrices from N(0, 1 / width of the input). Biases
-        are 0, those of gates -2.
+        """Draw weights: characters from U(-1, 1), filters from U(-0.05, 0.05), matrices from N(0, 1 / width
+        of the input). Biases are 0; the biases of gates are -2.
         """
         torch.nn.init.uniform_(self.embed.weight, -1, 1)
         for each in self.filters:

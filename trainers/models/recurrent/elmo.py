@@ -1,12 +1,13 @@
-"""ELMo (Peters et al. 2018, arXiv 1802.05365): a forward and a backward LSTM language model that share embeddings and output
-layer, and whose layers task heads mix.
+"""ELMo (Peters et al. 2018, arXiv 1802.05365): a forward and a backward LSTM language model that share
+embeddings and output layer. Task heads mix their layers.
 
-The tokens are those of the shards, with embeddings of their own, or with `character_filters` read by a convolution over their
-characters, as the published models read words. Every document of a row begins with a state of zeros in both directions, and so
-does the part of a document in a row: state is not carried from row to row, as in AWD-LSTM. Rows have no windows
-(`data.bptt`): the backward model would have to read them in the opposite order.
+The tokens are those of the shards. They have a table of embeddings or, with `character_filters`, a
+convolution reads their characters, as the published models read words. In both directions, every document of
+a row begins with a state of zeros, even if it continues from an earlier row: state is not carried from row to
+row, as in AWD-LSTM. Rows have no windows (`data.bptt`), because the backward model would have to read them in
+the opposite order.
 
-Left out: cells and projections are not clipped, which torch's LSTM does not offer.
+Left out: clipping of cells and projections, which torch's LSTM does not offer.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    """Return the states of both directions. A document begins where a token does not see the one before it."""
+    """Return the states of both directions. A document begins where a token does not attend to the token
+    before it.
+    """
     return network.elmo(inputs.ids, ~inputs.mask[:, 0].diagonal(-1, 1, 2))
 
 

@@ -1,4 +1,6 @@
-"""The network of ELMo as a `transformers` model, so that all that reads and writes models handles it, too."""
+"""The network of ELMo as a `transformers` model, so that the code that reads and writes models also works for
+it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +16,10 @@ from trainers.models.recurrent.projected_lstm import ProjectedLstm
 
 
 class ElmoConfig(PreTrainedConfig):
-    """Sizes and the rate of dropout. `hidden_size` is the width of the states of both directions together, and twice that of
-    the embeddings; `cell_size` is the number of cells of a direction. With `character_filters`, tokens are read as
-    characters, through `highway_layers`, and the output layer has a matrix of its own.
+    """The configuration of an ELMo: sizes and the dropout rate. `hidden_size` is the width of the states of
+    both directions together, twice the width of the embeddings; `cell_size` is the number of cells per
+    direction. With `character_filters`, tokens are read as characters, through `highway_layers`, and the
+    output layer is not tied.
     """
 
     model_type = "elmo"
@@ -37,15 +40,15 @@ class ElmoConfig(PreTrainedConfig):
 
 @dataclass
 class BidirectionalOutput(ModelOutput):
-    """Logits [rows, length, vocabulary] of the token after every position, and of the token before it."""
+    """The logits [rows, length, vocabulary] of the token after every position, and of the token before it."""
 
     logits: Any = None
     backward_logits: Any = None
 
 
 class ElmoLayer(torch.nn.Module):
-    """A layer of the forward and one of the backward language model, which read nothing of one another. With `adds`, their
-    input is added to their output.
+    """One layer of the forward language model and one of the backward model, which do not read each other's
+    states. With `adds`, the input of each is added to its output.
     """
 
     def __init__(self, width: int, cells: int, rate: float, adds: bool) -> None:
@@ -54,7 +57,9 @@ class ElmoLayer(torch.nn.Module):
         self.forward_lstm, self.backward_lstm = ProjectedLstm(width, cells), ProjectedLstm(width, cells)
 
     def forward(self, states: Any, sequences: Sequences) -> Any:
-        """Return states [rows, length, 2 x width] after `states` of that shape, the forward model's first."""
+        """Return states [rows, length, 2 x width] for `states` of the same shape; the forward model's half
+        comes first.
+        """
         made = []
         directions = ((self.forward_lstm, sequences), (self.backward_lstm, sequences.backwards))
         for half, (lstm, its) in zip(states.chunk(2, dim=2), directions, strict=True):
@@ -65,7 +70,7 @@ class ElmoLayer(torch.nn.Module):
 
 
 class ElmoStack(torch.nn.Module):
-    """Embeddings, which both directions read, and layers."""
+    """The embeddings, which both directions read, and the layers."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
@@ -80,8 +85,9 @@ class ElmoStack(torch.nn.Module):
         self.layers = torch.nn.ModuleList(layers)
 
     def forward(self, ids: Any, starts: Any) -> Any:
-        """Return the states of the last layer [rows, length, 2 x width] for ids, int64 [rows, length]. `starts`, bool [rows,
-        length - 1], are the tokens after the first of a row that begin a document.
+        """Return the states of the last layer [rows, length, 2 x width] for ids, int64 [rows, length].
+        `starts`, bool [rows, length - 1], says which tokens begin a document; it leaves out the first token
+        of each row, which always does.
         """
         sequences, embedded = Sequences.beginning(starts), self.embed(ids)
         states = torch.cat([embedded, embedded], dim=2)
@@ -91,7 +97,9 @@ class ElmoStack(torch.nn.Module):
 
 
 class Elmo(PreTrainedModel):
-    """Two language models, and one output layer for both, which shares its matrix with the embeddings if there are any."""
+    """A forward and a backward language model with one output layer for both. Its matrix is tied to the table
+    of embeddings, if there is one.
+    """
 
     config_class = ElmoConfig
     base_model_prefix = "elmo"
@@ -106,7 +114,7 @@ class Elmo(PreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Return the embeddings, or what computes them."""
+        """Return the table of embeddings, or the module that computes them from characters."""
         return self.elmo.embed
 
     def get_output_embeddings(self) -> Any:
@@ -124,12 +132,14 @@ class Elmo(PreTrainedModel):
             module.initialise()
 
     def predict(self, states: Any, backward: bool = False) -> Any:
-        """Return the logits [..., vocabulary] of the next token from states [..., 2 x width], or of the previous one."""
+        """Return the logits [..., vocabulary] of the next token, or if `backward` of the previous token,
+        given states [..., 2 x width].
+        """
         return self.lm_head(states.chunk(2, dim=-1)[backward])
 
     def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> BidirectionalOutput:
-        """Return the logits of both directions. Every row is one document, without the positions at its end that
-        `attention_mask` [rows, length] hides.
+        """Return the logits of both directions. Every row is one document, without the positions at its end
+        that `attention_mask` [rows, length] masks.
         """
         seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         states = self.elmo(input_ids, seen[:, 1:] != seen[:, :-1])

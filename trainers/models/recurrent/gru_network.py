@@ -1,4 +1,6 @@
-"""The network of skip-thoughts as a `transformers` model, so that all that reads and writes models handles it, too."""
+"""The network of skip-thoughts as a `transformers` model, so that the code that reads and writes models also
+works for it.
+"""
 
 from typing import Any
 
@@ -14,12 +16,13 @@ et al. 2015, section 3). With 0.1 at every width, narrow embeddings would tell t
 """
 
 _KEPT = 7
-"""Numbers that torch's GRU keeps for a position and each unit, at most (torch 2.13, fp32)."""
+"""The most numbers that torch's GRU keeps for each position and unit (torch 2.13, fp32)."""
 
 
 class GruConfig(PreTrainedConfig):
-    """Sizes. `hidden_size` is the width of all states, `embedding_size` that of the embeddings, and `num_hidden_layers` the depth
-    of the encoder; a decoder has one layer.
+    """The configuration of the network of skip-thoughts. `hidden_size` is the width of all states,
+    `embedding_size` the width of the embeddings, and `num_hidden_layers` the depth of the encoder. A decoder
+    has one layer.
     """
 
     model_type = "gru"
@@ -36,12 +39,12 @@ class GruConfig(PreTrainedConfig):
 
     @property
     def bound(self) -> float:
-        """The bound of initial weights."""
+        """The bound of the uniform distribution of initial weights."""
         return float(_BOUND * (_EMBEDDING / self.embedding_size) ** 0.5)
 
 
 class GruLayer(torch.nn.Module):
-    """A GRU layer with the weights of `torch.nn.GRU`, gates in the order reset, update, new."""
+    """A GRU layer with the weights of `torch.nn.GRU` and gates in the order reset, update, new."""
 
     def __init__(self, inputs: int, outputs: int, bound: float) -> None:
         super().__init__()
@@ -52,7 +55,9 @@ class GruLayer(torch.nn.Module):
         self.recurrent_bias = torch.nn.Parameter(torch.empty(3 * outputs))
 
     def forward(self, states: Any, sequences: Sequences) -> Any:
-        """Return the states [rows, length, outputs] after `states` [rows, length, inputs]. Each sequence begins with zeros."""
+        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]. Each
+        sequence begins with a state of zeros.
+        """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
         if packed.is_meta:
@@ -63,14 +68,18 @@ class GruLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return states that keep as much for a backward pass as torch's, which no pass on `meta` shows."""
+        """Return states, for a pass on `meta`, that keep as much memory for a backward pass as torch's GRU
+        does. The memory that torch itself keeps is not visible in such a pass.
+        """
         outputs = self.recurrent_weight.shape[1]
         kept = packed.new_empty(len(packed), _KEPT * outputs)
         made = packed @ self.input_weight[:outputs].T
         return made + (kept * made.mean()).mean()
 
     def initialise(self) -> None:
-        """Draw recurrent matrices that are orthogonal, one for each gate, and others from U(-bound, bound)."""
+        """Draw weights: an orthogonal recurrent matrix for each gate, and input weights from U(-bound,
+        bound). Biases are 0.
+        """
         for gate in self.recurrent_weight.chunk(3):
             torch.nn.init.orthogonal_(gate)
         torch.nn.init.uniform_(self.input_weight, -self.bound, self.bound)
@@ -79,7 +88,7 @@ class GruLayer(torch.nn.Module):
 
 
 class GruStack(torch.nn.Module):
-    """Embeddings and the layers of the encoder."""
+    """The embeddings and the layers of the encoder."""
 
     def __init__(self, config: GruConfig) -> None:
         super().__init__()
@@ -98,7 +107,7 @@ class GruStack(torch.nn.Module):
 
 
 class SentenceGru(PreTrainedModel):
-    """An encoder, two decoders that read its embeddings, and one output layer for both."""
+    """An encoder of sentences, two decoders that use its embeddings, and one output layer for both decoders."""
 
     config_class = GruConfig
     base_model_prefix = "encoder"
@@ -129,11 +138,13 @@ class SentenceGru(PreTrainedModel):
             module.initialise()
 
     def decode(self, ids: Any, positions: Any, vectors: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return the states [rows, length, width] of the decoder of the next sentence and of that of the previous one. They read
-        the sentences of rows, `ids` and `positions`, int64 [rows, length], and `vectors` [rows, length, width], of the sentence
-        before each and of the one after.
+        """Return the states [rows, length, width] of the decoder of the next sentence and of the decoder of
+        the previous sentence. The decoders read the sentences of the rows, `ids` and `positions`, int64
+        [rows, length]. Each also reads the vector of a neighbouring sentence at every position: `vectors` are
+        two [rows, length, width], of the sentence before and of the sentence after.
 
-        A decoder multiplies the vector with matrices of its own at every position (equations 5 to 7), as part of its input.
+        A decoder multiplies the vector by its own matrices at every position (equations 5 to 7), as part of
+        its input.
         """
         sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
         decoders = (self.next_decoder, self.previous_decoder)
@@ -143,7 +154,9 @@ class SentenceGru(PreTrainedModel):
         return after, before
 
     def forward(self, input_ids: Any, position_ids: Any = None, **_: Any) -> BaseModelOutput:
-        """Return the states of the encoder [rows, length, width]; without positions, every row is one sentence."""
+        """Return the states of the encoder [rows, length, width]. Without positions, every row is one
+        sentence.
+        """
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         return BaseModelOutput(self.encoder(input_ids, position_ids))

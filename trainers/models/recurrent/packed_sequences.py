@@ -1,5 +1,5 @@
-"""Rows of documents as the sequences that a recurrent layer reads, each from a state of zeros, or from the state in which the
-window before left its row.
+"""Divide rows into the sequences that a recurrent layer reads. Each begins with a state of zeros, or
+continues with the state in which the previous window left its row.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,14 @@ from trainers.models.interface import LayerState
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences in rows of tokens, sorted by length, the longest first, in the form of torch's PackedSequence.
+    """The sequences in rows of tokens, sorted by length, the longest first, in the form of torch's
+    PackedSequence.
 
-    `order`, int64 [tokens], are the places in the flattened rows, first the first token of every sequence, then their second
-    tokens and so on. `owner`, int64 [tokens], is the sequence of each. `batch_sizes`, int64 [longest], on the CPU, is how
-    many sequences have a token of each rank. `continued`, bool [rows], are the rows whose first sequence goes on from the window
-    before; None if none does.
+    `order`, int64 [tokens], are the places of tokens in the flattened rows: first the first token of every
+    sequence, then all second tokens and so on. `owner`, int64 [tokens], is the sequence of each token in this
+    order. `batch_sizes`, int64 [longest], on the CPU, is the number of sequences that have a first token, a
+    second token and so on. `continued`, bool [rows], marks the rows whose first sequence continues from the
+    previous window; None without a previous window.
     """
 
     order: Any
@@ -29,16 +31,18 @@ class Sequences:
 
     @classmethod
     def of(cls, positions: Any, before: Any = None) -> "Sequences":
-        """Find the sequences of rows. One begins with every row, and where a position [rows, length] does not follow the one
-        before it. `before`, int64 [rows], are the positions of the column before the first, if there is one.
+        """Return the sequences of rows, given `positions` [rows, length]. A sequence begins with every row,
+        and wherever a position does not follow the position before it. `before`, int64 [rows], are the
+        positions in the column before the first one, if there is such a column.
         """
         found = cls.beginning(positions[:, 1:] != positions[:, :-1] + 1)
         return found if before is None else replace(found, continued=positions[:, 0] == before + 1)
 
     @classmethod
     def beginning(cls, starts: Any) -> "Sequences":
-        """Find the sequences of rows. One begins with every row, and at every later token that `starts`, bool [rows, length - 1],
-        marks. On the `meta` device, where tensors have no values, every row is one sequence.
+        """Return the sequences of rows. A sequence begins with every row, and at every later token that
+        `starts`, bool [rows, length - 1], marks. On the `meta` device, where tensors have no values, every
+        row is one sequence.
         """
         rows, length = starts.shape[0], starts.shape[1] + 1
         if starts.is_meta:
@@ -76,8 +80,9 @@ class Sequences:
         return torch.empty_like(packed).index_copy(0, self.order, packed).view(rows, -1, packed.shape[1])
 
     def initial(self, states: Any) -> Any:
-        """Return the state [1, sequences, units] in which every sequence begins: of those that go on from the window before, the
-        state of their row [rows, units]; zeros for the others.
+        """Return the initial state of every sequence, [1, sequences, units]. A sequence that continues from
+        the previous window begins with the state of its row, from `states` [rows, units]; all others begin
+        with zeros.
         """
         first = self.order[: self.count]
         length = len(self.order) // len(states)
@@ -86,13 +91,15 @@ class Sequences:
         return torch.where(continues[:, None], states[row], 0)[None]
 
     def keep(self, state: LayerState, rows: int, hidden: Any, cell: Any) -> None:
-        """Store in `state` how a layer left every row, given its last states [1, sequences, units]."""
+        """Store in `state` the final state of a layer in every row, given the final states of its sequences,
+        [1, sequences, units].
+        """
         last = torch.empty_like(self.owner).index_copy(0, self.order, self.owner).view(rows, -1)[:, -1]
         state.hidden, state.cell = hidden[0, last].detach(), cell[0, last].detach()
 
 
 class _Together(torch.autograd.Function):
-    """Weights as they are. Their gradients leave all at once."""
+    """An identity on several weights that passes on their gradients all at once."""
 
     @staticmethod
     def forward(ctx: Any, *weights: Any) -> Any:
@@ -106,9 +113,10 @@ class _Together(torch.autograd.Function):
 
 
 def in_order(weights: Sequence[Any]) -> list[Any]:
-    """Return the weights of a layer whose gradients are to arrive in this order on every worker.
+    """Return the weights of a layer, with gradients that arrive in the order of the list on every worker.
 
-    On a CPU, torch computes packed sequences step by step, so the order would depend on their lengths. ZeRO 2 sums gradients over
-    the workers in the order in which they arrive: those of one weight would be added to another's.
+    On a CPU, torch computes packed sequences step by step, so the order would depend on the lengths of the
+    sequences. ZeRO 2 sums gradients over the workers in the order in which they arrive, so it would add
+    gradients of different weights to one another.
     """
     return list(weights) if weights[0].device.type != "cpu" else list(_Together.apply(*weights))

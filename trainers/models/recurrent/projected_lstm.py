@@ -9,14 +9,14 @@ from torch.autograd.function import once_differentiable
 from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _KEPT, _KEPT_BY_TORCH = 6, 10
-"""Numbers that a layer keeps for a position and each cell: here the four gates, the cell and the output; and torch's own LSTM,
-at most (torch 2.13).
+"""How many numbers a layer keeps for each position and cell: here the four gates, the cell and the output; and the most that
+torch's own LSTM keeps (torch 2.13).
 """
 
 
 class ProjectedLstm(torch.nn.Module):
-    """An LSTM layer whose output is a projection of its cells' (Sak et al. 2014), with one bias. Gates are in the order input,
-    forget, cell, output.
+    """An LSTM layer whose output is a projection of the output of its cells (Sak et al. 2014), with one bias.
+    Gates are in the order input, forget, cell, output.
     """
 
     def __init__(self, width: int, cells: int) -> None:
@@ -27,7 +27,9 @@ class ProjectedLstm(torch.nn.Module):
         self.projection = torch.nn.Parameter(torch.empty(width, cells))
 
     def forward(self, packed: Any, sequences: Sequences) -> Any:
-        """Return the states [tokens, width] after `packed` [tokens, width], both in the order of `sequences`."""
+        """Return the states [tokens, width] for the inputs `packed` [tokens, width], both in the order of
+        `sequences`.
+        """
         width, cells = self.projection.shape
         if packed.is_meta:
             return self._estimate(packed, cells)
@@ -43,13 +45,15 @@ class ProjectedLstm(torch.nn.Module):
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return states that keep as much for a backward pass as a layer on the CPU, which no pass on `meta` shows."""
+        """Return states, for a pass on `meta`, that keep as much memory for a backward pass as the layer does
+        on a CPU. The memory of the layer itself is not visible in such a pass.
+        """
         kept = packed.new_empty(len(packed), (_KEPT if _computes_in_fp32(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
 
     def initialise(self) -> None:
-        """Draw weights as the authors' code does (allenai/bilm-tf, training.py): Glorot and Bengio's uniform distribution over
-        the matrix of all gates, and 1 added to the forget gate.
+        """Draw weights as the authors' code does (allenai/bilm-tf, training.py): Glorot and Bengio's uniform
+        distribution over the matrix of all gates. The biases of the forget gates are 1, all others 0.
         """
         width, cells = self.projection.shape
         for weight in (self.input_weight, self.recurrent_weight):
@@ -62,14 +66,14 @@ class ProjectedLstm(torch.nn.Module):
 
 
 def _computes_in_fp32(states: Any) -> bool:
-    """Whether a layer computes in fp32."""
+    """Return whether a layer computes in fp32 for these states."""
     return states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
 class _LstmOnCpu(torch.autograd.Function):
-    """What `torch.lstm` computes from a state of zeros, with faster gradients: torch gets the gradient of every weight step
-    by step, and that of packed inputs in time that grows with the square of the longest sequence. Here that of a weight is
-    one product over all tokens.
+    """The computation of `torch.lstm` from a state of zeros, with faster gradients. torch computes the
+    gradient of every weight step by step, and that of packed inputs in time that grows with the square of the
+    longest sequence. Here the gradient of a weight is one product over all tokens.
     """
 
     @staticmethod
@@ -82,8 +86,9 @@ class _LstmOnCpu(torch.autograd.Function):
         bias: Any,
         projection: Any,
     ) -> Any:
-        """Return the states [tokens, width] after `packed` [tokens, inputs], in the order of a PackedSequence with `batch_sizes`.
-        Keep the gates, the cells and what is projected.
+        """Return the states [tokens, width] for the inputs `packed` [tokens, inputs], in the order of a
+        PackedSequence with `batch_sizes`. Save the gates, the cells and the outputs before the projection for
+        the backward pass.
         """
         width, cells = projection.shape
         gates = torch.addmm(bias, packed, input_weight.T)
@@ -109,7 +114,9 @@ class _LstmOnCpu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Go back through the steps for the gradients of the gates; those of the weights follow from all of them at once."""
+        """Return the gradients. Those of the gates are computed backwards step by step; those of the weights
+        then follow from all steps at once.
+        """
         packed, gates, memory, outputs, states, input_weight, recurrent_weight, projection = ctx.saved_tensors
         cells = projection.shape[1]
         of_states, of_gates = gradient.clone(), torch.empty_like(gates)

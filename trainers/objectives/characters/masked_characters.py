@@ -2,7 +2,7 @@
 
 tokens      the   quick    brown        fox
 characters  t h e _ q u i c k _ b r o w n _ f o x
-read        t h e _ q u i c k M M M M M M _ f o x     a word and the space before it, a mask for each character
+read        t h e _ q u i c k M M M M M M _ f o x     a word and the space before it become one mask per character
 predicted                     3 6 1 5 2 4             one after another, in a random order: b first, w second, ...
 """
 
@@ -26,15 +26,18 @@ _REPLACEMENT = np.int64(0xFFFD)
 class MaskedCharacters(TrainingObjective):
     """Predict the characters of masked words, one after another in a random order.
 
-    In each document words are masked that have together a share `rate` of the characters of all words; a word larger than the
-    rest is taken with the probability that keeps the mean exact. A word is a run of tokens between ASCII white space; with more
-    than `span_characters` characters (scripts without spaces) it is divided. Each of its characters becomes a mask. No other
-    tokens are put in place of words, which the paper has not either. The order of a document's masked characters is random, and
-    each is predicted from the text around the masks and the characters before it in this order, as the remainder of its code
-    point by `model.character_buckets`. Requires that and architecture canine.
+    In each document, random words are masked until they contain a share `rate` of the characters of all its
+    words. The word that would exceed this share is masked with the probability that makes the mean share
+    exact. A word is a run of tokens between ASCII white space; a run of more than `span_characters`
+    characters is divided, as in scripts without spaces. Each character of a masked word becomes a mask. As in
+    the paper, words are never replaced with other tokens. The masked characters of a document are predicted
+    in a random order, each from the text around the masks and the characters before it in this order. The
+    class to predict is the remainder of the character's code point divided by `model.character_buckets`.
+    Requires `model.character_buckets` and architecture canine.
 
-    The space before a word is part of its first token in most vocabularies, and then masked and predicted with it; the paper's
-    spans end at white space. White space that is a token by itself is not masked.
+    In most vocabularies, the space before a word is part of the word's first token, and is then masked and
+    predicted with the word; the paper's spans end at white space. White space that is a token by itself is
+    not masked.
     """
 
     rate: float = 0.15
@@ -58,7 +61,9 @@ class MaskedCharacters(TrainingObjective):
         return Frame(CLS, SEP)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with words masked, and with their characters as targets in the order of prediction."""
+        """Return the batch with words masked, and with the masked characters as targets in the order of
+        prediction.
+        """
         assert context.spelled is not None
         assert context.character_counts is not None
         assert context.character_buckets is not None
@@ -101,9 +106,10 @@ def _choose(
 ) -> np.ndarray:
     """Return which tokens are masked, bool [rows, length].
 
-    `words` and `segments`, int64 [rows, length], are the first column of a token's word and its document, -1 for none, and
-    `counts` its characters. The words of a document are taken by `draws`, float64 [rows, length], at their first columns, as
-    long as they have no more characters than the budget; `last` decides on the one that would exceed it.
+    `words`, `segments` and `counts`, int64 [rows, length], are the first column of each token's word (-1 for
+    none), its document (-1 for padding) and its number of characters. The words of a document are taken in
+    the order of `draws`, float64 [rows, length], read at their first columns, while they fit in the
+    document's budget of characters. `last` decides whether the word that would exceed the budget is taken.
     """
     rows, length = words.shape
     places = np.arange(rows)[:, None] * length
@@ -138,12 +144,13 @@ def divide_words(
     longest: int,
     words: np.ndarray,
 ) -> None:
-    """Set `words`, int64 [rows, length], to the first column of the word of each token; -1 remains where it is special, padding
-    or white space.
+    """Set `words`, int64 [rows, length], to the first column of each token's word. Special tokens, padding
+    and white space keep -1.
 
-    A word begins where the document, a special token or white space ends, where a token begins with white space, and where
-    another token would make it longer than `longest` characters. `content`, uint8, are the bytes of the vocabulary, and
-    `offsets`, int64 [tokens + 1], where each token begins. `counts`, int64 [rows, length], are the characters of tokens.
+    A word begins after the start of a document, after a special token and after white space, where a token
+    begins with white space, and where another token would make the word longer than `longest` characters.
+    `content`, uint8, is the bytes of the vocabulary, and `offsets`, int64 [tokens + 1], says where each token
+    begins. `counts`, int64 [rows, length], is the number of characters of each token.
     """
     for row in range(len(inputs)):
         first, size = -1, 0
@@ -182,12 +189,13 @@ def read_characters(
     codes: np.ndarray,
     owners: np.ndarray,
 ) -> None:
-    """Write the characters that begin in `chosen` tokens, bool [rows, length], in the order of the text: their `columns`, the
-    number of characters before them in their token (`places`), their code points (`codes`) and documents (`owners`), all int64
-    [rows, targets].
+    """Write the characters that begin in `chosen` tokens, bool [rows, length], in the order of the text:
+    their `columns`, the number of characters before them in their token (`places`), their code points
+    (`codes`) and their documents (`owners`), all int64 [rows, targets].
 
-    The bytes of a character may be those of several tokens. If it is cut off, by a special token, the end of its document or
-    another character, it is U+FFFD. `content` and `offsets` are those of `divide_words`.
+    The bytes of a character may be spread over several tokens. A character that is cut off by a special
+    token, by the end of its document or by another character counts as U+FFFD. `content` and `offsets` are
+    those of `divide_words`.
     """
     length = inputs.shape[1]
     for row in range(len(inputs)):

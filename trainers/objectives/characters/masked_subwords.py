@@ -2,8 +2,8 @@
 
 tokens      the   quick    brown        fox
 characters  t h e _ q u i c k _ b r o w n _ f o x
-masked      t h e _ q u i c k M M M M M M _ f o x     as many masks as the token has characters
-predicted                           brown             at one of them, at random
+masked      t h e _ q u i c k M M M M M M _ f o x     one mask for each character of the token
+predicted                           brown             at one of these characters, chosen at random
 """
 
 from dataclasses import dataclass, replace
@@ -21,10 +21,12 @@ from trainers.rows.batch import IGNORED, Batch
 class MaskedSubwords(Masking):
     """Predict masked tokens from the characters around them.
 
-    In each document a share `rate` of the tokens is chosen. The characters of `mask_share` of these become masks, one for each;
-    `random_share` become a random token of as many characters, and the rest stay unchanged. The token is predicted at one of
-    its characters, at random. A space before a word belongs to its first token, as in the vocabulary. Tokens in which no
-    character begins are not chosen. `copies` is that of `masked`. Requires architecture canine.
+    In each document a share `rate` of the tokens is chosen. Of the chosen tokens, a share `mask_share` is
+    replaced with masks, one per character, a share `random_share` with random tokens that have the same
+    number of characters, and the rest stay unchanged. Each chosen token is predicted at one of its
+    characters, at random. A space before a word belongs to the word's first token, as in the vocabulary.
+    Tokens in which no character begins are not chosen. `copies` works as in `masked`. Requires architecture
+    canine.
     """
 
     unit: Literal["tokens"] = "tokens"
@@ -33,7 +35,9 @@ class MaskedSubwords(Masking):
     needs_character_counts: ClassVar[bool] = True
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked, and for each the number of its characters and which of them is read."""
+        """Return the batch with tokens masked. `covered` is the number of characters of each masked token,
+        and `read` the index of the character whose state predicts a target.
+        """
         assert context.character_counts is not None
         counts = context.character_counts[batch.inputs]
         chosen = (self.choose(batch, context) >= 0) & (counts > 0)
@@ -52,8 +56,8 @@ class MaskedSubwords(Masking):
 
 
 def _same_length(context: Context, counts: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return a token that is not special for each number of characters in `counts`, int64 [n]: one of those that have as many,
-    by uniform numbers `draws`, float64 [n].
+    """Return a random token for each number of characters in `counts`, int64 [n]: one that has this number of
+    characters and is not special. `draws`, float64 [n], are the uniform numbers that choose it.
     """
     assert context.character_counts is not None
     ordinary = np.ones(context.vocab_size, dtype=bool)

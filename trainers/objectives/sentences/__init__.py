@@ -1,1 +1,1 @@
-"""Objectives that read the sentences of documents."""
+"""Objectives that need the sentences of documents."""

@@ -1,9 +1,10 @@
-"""Gap sentences (PEGASUS: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization",
-2020, section 3.1): sentences of a document are replaced with masks, and the decoder writes them.
+"""Gap sentences (PEGASUS: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive
+Summarization", 2020, section 3.1): sentences of a document are replaced with masks, and the decoder writes
+them.
 
-document   Pegasus is mythical .  It is pure white .  It names the model .
-input      Pegasus is mythical .  <mask>  It names the model .  <eos>
-target     It is pure white .  <eos>
+    document   Pegasus is mythical .  It is pure white .  It names the model .
+    input      Pegasus is mythical .  <mask>  It names the model .  <eos>
+    target     It is pure white .  <eos>
 """
 
 from dataclasses import dataclass
@@ -22,27 +23,29 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class GapSentences(PairObjective):
-    """Write the sentences that were removed from a document, in their order and one after another.
+    """Write the sentences that were removed from a document, one after another in the order of the document.
 
-    Each removed sentence leaves one `<mask>`. Of n sentences, max(floor(`rate` n), 1) are removed, as in the authors' code
-    (google-research/pegasus). Of rates from 0.15 to 0.75 the paper took 0.3 for its large model (section 6.1). `choose` says
-    which:
+    Each removed sentence leaves one `<mask>`. Of n sentences, max(floor(`rate` n), 1) are removed, as in the
+    authors' code (google-research/pegasus). Of rates from 0.15 to 0.75 the paper took 0.3 for its large model
+    (section 6.1). `choose` says which sentences are removed:
 
-    - `principal`: those with the highest ROUGE-1 F1 between the sentence and the rest of the document, each scored by itself,
-      and repeated tokens counted as often as they occur: the paper's Ind-Orig, its best.
+    - `principal`: those with the highest ROUGE-1 F1 between the sentence and the rest of the document. Each is scored
+      by itself, and repeated tokens count as often as they occur: the paper's Ind-Orig, its best.
     - `lead`: the first ones.
-    - `random`: a new choice for every sample, each as likely as the others.
+    - `random`: a new choice for every sample; all sentences are equally likely.
 
-    Of equal sentences the earlier one is chosen; the paper does not say, and the authors' code takes the later one. ROUGE is
-    computed on token ids; the authors' code has lower-cased words, without stop words. The sentence and the rest are always
-    the whole document together, so F1 is 2 / (tokens of the document) times the number of shared tokens, and long sentences
-    score high.
+    Of sentences with equal scores the earlier one is chosen; the paper leaves this open, and the authors'
+    code takes the later one. ROUGE is computed on token ids; the authors' code computes it on lower-cased
+    words without stop words. The sentence and the rest always make up the whole document, so F1 is 2 /
+    (tokens of the document) times the number of shared tokens, and long sentences score high.
 
-    A document is what of it is in the row: `full_sentences` cuts it between sentences, other packings may cut inside. If
-    that is a single sentence, it has no target. Needs shards with `sentences`, and a source with a document of two. Left out:
-    masked tokens in the rest (section 3.2), which the paper's large model does without, and the 20 % of the chosen sentences
-    that stay in that model's input, for which its rate is 0.45 (section 6.2). Rows have room for the whole document on either
-    side; the authors' code cuts inputs at 512 tokens and targets at 256.
+    Only the part of a document that is in the row is read. `full_sentences` cuts documents between sentences;
+    other packings may cut inside a sentence. A part of only one sentence has no target. Needs shards with
+    `sentences`, and a source that has a document with two sentences. Two parts of the paper are left out:
+    masked tokens in the rest of the document (section 3.2), which the paper's large model does not use
+    either, and the 20 % of the chosen sentences that stay in the input of that model, for which its rate is
+    0.45 (section 6.2). Rows have room for the whole document on either side; the authors' code cuts inputs at
+    512 tokens and targets at 256.
     """
 
     rate: float = 0.3
@@ -63,11 +66,13 @@ class GapSentences(PairObjective):
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the positions of the document and `<eos>`: sentences of a single token leave the input as long as it was."""
+        """Return the number of the document's tokens plus one for `<eos>`. The input is not shorter if the
+        removed sentences have a single token each.
+        """
         return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return each document without its gap sentences as input, and these as target."""
+        """Return each document with masks for its gap sentences as input, and the gap sentences as target."""
         assert batch.sentence_starts is not None
         documents = documents_of(batch, context)
         text, eos = documents.content, context.special("<eos>")
@@ -80,7 +85,9 @@ class GapSentences(PairObjective):
         return documents.pairs(inputs.with_marks(None, eos), targets.with_marks(None, eos, targets.sizes > 0))
 
     def _scores(self, documents: Documents, context: Context, bounds: np.ndarray, held: np.ndarray) -> np.ndarray:
-        """Return a number for each sentence, float64; those with the highest are chosen, the earlier ones of equals."""
+        """Return a score for each sentence, float64. The sentences with the highest scores are removed; of
+        equal ones, the earlier.
+        """
         if self.choose == "principal":
             return shared_tokens(documents.content.tokens, bounds, held).astype(np.float64)
         if self.choose == "lead":
@@ -89,10 +96,11 @@ class GapSentences(PairObjective):
 
 
 def sentence_bounds(text: Ragged, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the sentences of documents. `starts`, bool [tokens], marks first tokens of sentences; every document begins with one.
+    """Find the sentences of documents. `starts`, bool [tokens], marks the first tokens of sentences; a
+    sentence also begins at the start of every document.
 
-    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s is the tokens from `bounds[s]` up to
-    `bounds[s + 1]`, and document d has the sentences from `held[d]` up to `held[d + 1]`.
+    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s is the tokens from
+    `bounds[s]` up to `bounds[s + 1]`, and document d has the sentences from `held[d]` up to `held[d + 1]`.
     """
     begins = starts.copy()
     begins[text.offsets[:-1][text.sizes > 0]] = True
@@ -102,8 +110,9 @@ def sentence_bounds(text: Ragged, starts: np.ndarray) -> tuple[np.ndarray, np.nd
 
 @kernel(nogil=True)
 def shared_tokens(tokens: np.ndarray, bounds: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Count for each sentence the tokens that it shares with the rest of its document, int64 [sentences]: a token that is a
-    times in the sentence and b times in the rest counts min(a, b) times. `bounds` and `held` are from `sentence_bounds`.
+    """Return the number of tokens that each sentence shares with the rest of its document, int64 [sentences].
+    A token that occurs a times in the sentence and b times in the rest counts min(a, b) times. `bounds` and
+    `held` are from `sentence_bounds`.
     """
     shared = np.zeros(len(bounds) - 1, dtype=np.int64)
     most = 0
@@ -128,8 +137,9 @@ def shared_tokens(tokens: np.ndarray, bounds: np.ndarray, held: np.ndarray) -> n
 
 @kernel(nogil=True)
 def choose_gaps(scores: np.ndarray, held: np.ndarray, rate: float) -> np.ndarray:
-    """Choose the sentences with the highest `scores`, float64 [sentences], of each document of two or more: bool [sentences].
-    The earlier ones of equals are chosen. `held` is from `sentence_bounds`.
+    """Choose the sentences with the highest `scores`, float64 [sentences], in each document of two or more
+    sentences; of equal scores, the earlier sentence. Returns bool [sentences]. `held` is from
+    `sentence_bounds`.
     """
     chosen = np.zeros(len(scores), dtype=np.bool_)
     for document in range(len(held) - 1):

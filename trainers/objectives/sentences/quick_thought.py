@@ -1,10 +1,12 @@
-"""Contrastive learning of sentence vectors from neighbouring sentences (quick thoughts: Logeswaran and Lee, 2018, section 3).
+"""Contrastive learning of sentence vectors from neighbouring sentences (quick thoughts: Logeswaran and Lee,
+2018, section 3).
 
-stream   ...  the quick fox .  it ran away .  nobody saw it .  ...
-row      <cls> the quick fox . <sep>  <cls> it ran away . <sep>  <cls> nobody saw it . <sep>
-segment  0                            1                          2
+    stream   ...  the quick fox .  it ran away .  nobody saw it .  ...
+    row      <cls> the quick fox . <sep>  <cls> it ran away . <sep>  <cls> nobody saw it . <sep>
+    segment  0                            1                          2
 
-Of all other sentences of its row, a sentence has to find those before and after it.
+For each sentence, the model has to find the sentences before and after it among all other sentences of its
+row.
 """
 
 from dataclasses import dataclass
@@ -19,25 +21,30 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class QuickThought(TrainingObjective):
-    """Find the neighbours of a sentence among the other sentences of its row, by the inner products of their vectors.
+    """Find the neighbours of a sentence among the other sentences of its row, by the inner products of their
+    vectors.
 
-    A row holds whole sentences, each by itself: nothing attends beyond a sentence. The loss of sentence i with neighbour k is
-    -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j / t)), where v are the vectors, t is `temperature`, and j runs over the other
-    sentences of the row, which the paper calls a minibatch of contiguous sentences (400 there). The loss of a sentence is the
-    mean over the neighbours that it has in its row and its document, one or two. So the candidates are the same however large
-    the batch and the micro-batch are and however many workers train; longer rows have more. Rows of two sentences, and
-    documents of one, have no target.
+    A row contains whole sentences, and tokens attend only to their own sentence. The loss of sentence i with
+    neighbour k is -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j / t)), where v are the vectors, t is
+    `temperature`, and j runs over the other sentences of the row, which the paper calls a minibatch of
+    contiguous sentences (400 there). The loss of a sentence is the mean over the one or two neighbours that
+    it has in its row and its document. So the candidates do not depend on the size of the batch or
+    micro-batch or on the number of workers; longer rows have more of them. Rows of two sentences, and
+    documents of one sentence, have no target.
 
-    Needs shards with `sentences`. Sentences with fewer than `min_tokens` tokens are left out, and those around one are then
-    neighbours. `pooling` says which states are the vector, as in `trainers similarity`: that of the `first` token, or the
-    `mean` of the tokens between the marks. The paper has no temperature: the states of its GRU are between -1 and 1. The last
-    norm of a transformer makes a state about sqrt(width) long, so its inner products begin far apart, and at a high rate
-    training soon makes all vectors equal, where the gradient is 0. A temperature above 1 brings them together without that.
+    Needs shards with `sentences`. Sentences with fewer than `min_tokens` tokens are left out, and the
+    sentences on either side of them then count as neighbours. `pooling` says how the vector is computed, as
+    in `trainers similarity`: it is the state of the `first` token, or the `mean` of the states between the
+    marks. The paper has no temperature, because the states of its GRU are between -1 and 1. In a transformer,
+    the last norm makes a state about sqrt(width) long, so the inner products initially differ widely. At a
+    high learning rate, training then soon makes all vectors equal, where the gradient is 0. A temperature
+    above 1 reduces the differences and avoids this.
 
-    Differs from the paper in that one encoder reads both a sentence and its candidates, not two with parameters of their own,
-    whose vectors are concatenated. The authors' code (lajanugen/S2V) leaves the sentence itself among the candidates, with an
-    inner product of 0; here it is none. With packing `full_sentences` rows go on from one document to the next, and only
-    sentences longer than a row are cut; with `doc_sentences` all candidates are of one document, which is harder.
+    Differs from the paper in that one encoder reads both a sentence and its candidates; the paper has two
+    encoders with separate parameters, whose vectors are concatenated. The authors' code (lajanugen/S2V)
+    leaves the sentence itself among the candidates, with an inner product of 0; here it is not a candidate.
+    With packing `full_sentences`, rows continue from one document to the next, and only sentences longer than
+    a row are cut. With `doc_sentences`, all candidates are of one document, which is harder.
     """
 
     temperature: float = 1.0
@@ -58,7 +65,9 @@ class QuickThought(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it. Rows have them around every sentence instead."""
+        """`<cls>` before every document and `<sep>` after it. In the rows that `apply` makes, they are around
+        every sentence instead.
+        """
         return Frame(CLS, SEP)
 
     @property
@@ -68,15 +77,15 @@ class QuickThought(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """Those of a sentence."""
+        """The fewest tokens that a document must have to give a target: those of one sentence, `min_tokens`."""
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of tokens of the stream whose sentences fit in a row, with their marks, if all are as short as
-        allowed. Raises ConfigError if three do not fit.
+        """Return the number of stream tokens per row: as many as fit, with the marks of every sentence, if
+        all sentences have `min_tokens` tokens. Raises ConfigError if three such sentences do not fit.
         """
         return stream_of_sentences(sequence_length, self.min_tokens, 1, 3, "three sentences")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return rows of sentences, each between marks."""
+        """Return rows of sentences, each between its own marks."""
         return sentence_rows(batch, context, self.min_tokens)

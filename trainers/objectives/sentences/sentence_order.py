@@ -14,11 +14,11 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class SentenceOrder(Masking):
-    """Predict masked tokens, and whether a row's two consecutive parts are in order.
+    """Predict masked tokens, and whether the two consecutive parts of a row are in order.
 
-    Each row has its parts swapped (label 1) with probability one half. With static `copies`, each copy of a
-    row keeps its order. The other fields are those of `masked`. Requires `data.packing: segment_pairs` or
-    `sentence_pairs`, `data.isolation: false` and `model.sentence_head: true`.
+    The parts of a row are swapped (label 1) with probability one half. With static `copies`, each copy of a
+    row always has the same order. The other fields are those of `masked`. Requires `data.packing:
+    segment_pairs` or `sentence_pairs`, `data.isolation: false` and `model.sentence_head: true`.
     """
 
     kind: Literal["sentence_order"] = "sentence_order"
@@ -53,7 +53,7 @@ def swap_parts(
     length].
 
     A is segment 0, B is segment 1; each part keeps its segment number. The last three arrays are overwritten;
-    they start as copies of the batch's.
+    the caller passes copies of the batch's arrays.
     """
     for row in rows:
         end = first = 0

@@ -1,11 +1,11 @@
 """Contrastive learning of sentence vectors (SimCSE without labels: Gao et al., 2021, section 3).
 
-stream   ...  the quick fox .  it ran away .  ...
-row      <cls> the quick fox . <sep>  <cls> the quick fox . <sep>  <cls> it ran away . <sep>  <cls> it ran away . <sep>
-segment  0                            1                            2                          3
+    stream   ...  the fox .  it ran away .  ...
+    row      <cls> the fox . <sep>  <cls> the fox . <sep>  <cls> it ran away . <sep>  <cls> it ran away . <sep>
+    segment  0                      1                      2                          3
 
-The two copies of a sentence differ in what dropout leaves out. Of the second copies in its row, the first copy has to find
-its own.
+The two copies of a sentence differ only in the units that dropout removes. For each first copy, the model has
+to find the second copy of the same sentence among all second copies in the row.
 """
 
 from dataclasses import dataclass
@@ -20,21 +20,23 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class SimCSE(TrainingObjective):
-    """Bring the vectors of a sentence under two draws of dropout together, apart from those of the other sentences of its row.
+    """Bring the two vectors that a sentence has under different dropout together, and apart from those of the
+    other sentences of its row.
 
-    A row holds whole sentences, each twice and each by itself: nothing attends beyond a copy. The loss of sentence i is
-    -log(exp(s_ii / t) / sum_j exp(s_ij / t)), where s_ij is the cosine of the first copy of i and the second copy of j, t is
-    `temperature`, and j runs over the sentences of the row, which the paper calls a batch. So the negatives of a sentence are the
-    other sentences of its row, however large the batch and the micro-batch are and however many workers train; longer rows have
-    more. A row of one sentence has no target.
+    A row contains whole sentences, each twice, and tokens attend only to their own copy. The loss of sentence
+    i is -log(exp(s_ii / t) / sum_j exp(s_ij / t)), where s_ij is the cosine of the first copy of i and the
+    second copy of j, t is `temperature`, and j runs over the sentences of the row, which the paper calls a
+    batch. So the negatives of a sentence do not depend on the size of the batch or micro-batch or on the
+    number of workers; longer rows have more of them. A row of one sentence has no target.
 
-    `unit: sentences` reads the sentences of documents, and needs shards with `sentences`. `documents` reads every document as
-    one, for corpora of single sentences. Those with fewer than `min_tokens` tokens are left out. Rows of one document have
-    negatives of one subject, except with packing `best_fit` and short documents. `pooling` says which states are the vector,
-    as in `trainers similarity`: that of the `first` token, or the `mean` of the tokens between the marks. The layer that
-    the paper trains on top of the first token's state, and then drops, is left out. Validation is without dropout, so its
-    loss says only how far apart the sentences of a row are. Begin with `init`, and set `model.dropout` (0.1 in the paper)
-    above 0.
+    `unit: sentences` reads the sentences of documents, and needs shards with `sentences`. `unit: documents`
+    reads every document as one sentence, for corpora of single sentences. Sentences with fewer than
+    `min_tokens` tokens are left out. In a row of a single document, all negatives are about one subject;
+    packing `best_fit` puts several short documents in a row. `pooling` says how the vector is computed, as in
+    `trainers similarity`: it is the state of the `first` token, or the `mean` of the states between the
+    marks. The paper trains a layer on top of the first token's state and then drops it; this layer is left
+    out. Validation is without dropout, so its loss shows only how far apart the sentences of a row are. Begin
+    with `init`, and set `model.dropout` (0.1 in the paper) above 0.
     """
 
     temperature: float = 0.05
@@ -54,7 +56,9 @@ class SimCSE(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it. Rows have them around every sentence instead."""
+        """`<cls>` before every document and `<sep>` after it. In the rows that `apply` makes, they are around
+        every sentence instead.
+        """
         return Frame(CLS, SEP)
 
     @property
@@ -69,15 +73,16 @@ class SimCSE(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """Those of a sentence."""
+        """The fewest tokens that a document must have to give a target: those of one sentence, `min_tokens`."""
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of tokens of the stream whose sentences fit in a row twice, with their marks, if all are as short as
-        allowed. Raises ConfigError if two do not fit.
+        """Return the number of stream tokens per row: as many as fit twice, with the marks of both copies of
+        every sentence, if all sentences have `min_tokens` tokens. Raises ConfigError if two such sentences do
+        not fit.
         """
         return stream_of_sentences(sequence_length, self.min_tokens, 2, 2, "two sentences")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return rows of sentences, each between marks and twice."""
+        """Return rows of sentences: two copies of each, each copy between its own marks."""
         return sentence_rows(batch, context, self.min_tokens, 2)

@@ -1,9 +1,9 @@
-"""Skip-thoughts (Kiros et al., 2015, section 2.1): from the vector of a sentence, one decoder writes the next sentence of its
-document, and another the previous one.
+"""Skip-thoughts (Kiros et al., 2015, section 2.1): from the vector of a sentence, one decoder writes the next
+sentence of its document, and another the previous one.
 
-row        <cls> the quick fox . <sep>  <cls> it ran away . <sep>
-next       -                            it    ran away .   <sep>     given the vector of "the quick fox ."
-previous   the   quick fox .  <sep>     -                            given the vector of "it ran away ."
+    row        <cls> the quick fox . <sep>  <cls> it ran away . <sep>
+    next       -                            it    ran away .   <sep>     given the vector of "the quick fox ."
+    previous   the   quick fox .  <sep>     -                            given the vector of "it ran away ."
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,18 @@ from trainers.rows.batch import IGNORED, Batch, Frame
 
 @dataclass(frozen=True)
 class SkipThought(TrainingObjective):
-    """Predict the next sentence of a document from the vector of a sentence (`loss`), and the previous one (`previous_loss`).
+    """Predict the next sentence of a document (`loss`) and the previous sentence (`previous_loss`) from the
+    vector of a sentence.
 
-    A row holds whole sentences, each by itself. The decoders read the tokens of the sentence that they write, from `<cls>` on;
-    its targets are the following tokens and `<sep>`. A sentence is a target of `loss` if its row and its document have one before
-    it, and of `previous_loss` if they have one after it. The vector of a sentence is the encoder's state at its last token,
-    as `trainers similarity` has it with `pooling=last`. Training minimises the sum of both losses, each per token.
+    A row contains whole sentences, each encoded by itself. The decoders read the tokens of the sentence that
+    they write, from `<cls>` on; its targets are the following tokens and `<sep>`. A sentence is a target of
+    `loss` if another sentence precedes it in its row and its document, and of `previous_loss` if one follows
+    it there. The vector of a sentence is the encoder's state at its last token, as in `trainers similarity`
+    with `pooling=last`. Training minimises the sum of both losses, each per token.
 
-    Requires architecture gru, shards with `sentences`, and documents of two sentences. Sentences with fewer than `min_tokens`
-    tokens are left out, and those around one are then neighbours. Best with packing `full_sentences`, which cuts only
-    sentences that are longer than a row.
+    Requires architecture gru, shards with `sentences`, and documents of at least two sentences. Sentences
+    with fewer than `min_tokens` tokens are left out, and the sentences on either side of them then count as
+    neighbours. Packing `full_sentences` is best, because it cuts only sentences that are longer than a row.
     """
 
     min_tokens: int = 4
@@ -50,23 +52,25 @@ class SkipThought(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it. Rows have them around every sentence instead."""
+        """`<cls>` before every document and `<sep>` after it. In the rows that `apply` makes, they are around
+        every sentence instead.
+        """
         return Frame(CLS, SEP)
 
     @property
     def least_tokens(self) -> int:
-        """Those of a sentence."""
+        """The fewest tokens that a document must have to give a target: those of one sentence, `min_tokens`."""
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of tokens of the stream whose sentences fit in a row, with their marks, if all are as short as
-        allowed. Raises ConfigError if two do not fit.
+        """Return the number of stream tokens per row: as many as fit, with the marks of every sentence, if
+        all sentences have `min_tokens` tokens. Raises ConfigError if two such sentences do not fit.
         """
         return stream_of_sentences(sequence_length, self.min_tokens, 1, 2, "two sentences")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return rows of sentences, each between marks, with the targets of `loss`. Those of `previous_loss` follow from the
-        inputs.
+        """Return rows of sentences, each between its own marks, with the targets of `loss`. The targets of
+        `previous_loss` follow from the inputs.
         """
         made = sentence_rows(batch, context, self.min_tokens)
         targets = np.full_like(made.inputs, IGNORED)

@@ -1,15 +1,15 @@
 """Cut tokenized documents between characters.
 
-Each part is encoded as if it were a text of its own, so a prompt with the same text has the same ids. Only
-the words at a cut are encoded again. A word is a piece of GPT-2's pre-tokenizer or its successors:
+Each part is encoded separately, so it has the same ids as a prompt with the same text. Only the words at a
+cut are encoded again. A word is a piece of GPT-2's pre-tokenizer or its successors:
 
     tokens   ... | in|ternational |, which ...        a cut inside a word, after "interna"
     parts    ... | intern|a   and   tional|, which ...
 
 The text to encode again starts at the last token that begins with a single space, at most WINDOW tokens back,
 and ends at the next such token, at most WINDOW tokens ahead, because pre-tokenizers begin a piece there. If
-there is no space that near (in Chinese, say), the ids at the ends of the window may differ from those of a
-prompt; the text is the same.
+there is no space within this distance (in Chinese, say), the ids at the ends of the window may differ from
+those of a prompt; the text is the same.
 """
 
 from functools import cached_property
@@ -31,7 +31,7 @@ _MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 
 
 class TokenTexts:
-    """The texts of a vocabulary's tokens, and the encoding of pieces of them.
+    """The texts of a vocabulary's tokens, used to cut documents between characters and to encode the pieces.
 
     Texts are known for byte-level BPE, characters, BPE without word marks, and Unigram. The tokens of
     WordPiece, WordLevel and BPE with word marks do not show where spaces were, so each of them counts as one
@@ -61,10 +61,11 @@ class TokenTexts:
         and after its characters. `drawn`, float64 [documents, 2], are uniform numbers; `rows` [documents] is
         the row of each document.
 
-        Returns the documents, with the words at a cut encoded again, and int64 [documents, 2], the number of
-        tokens before each cut. A document grows by at most GROWTH tokens, and all documents of row r together
-        by at most `free[r]`. If the cuts need more, or a part would begin or end with an incomplete
-        character, they move back to the last character that begins a token.
+        Returns the documents, with the words at a cut encoded again, and the number of tokens before each
+        cut, int64 [documents, 2]. A document grows by at most GROWTH tokens, and all documents of row r
+        together by at most `free[r]`. If the cuts of a document need more tokens than that, or a part would
+        begin or end with an incomplete character, the cuts move back to the last character that begins a
+        token.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
@@ -106,7 +107,9 @@ class TokenTexts:
     def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """Encode the windows of one document again, whose cuts are before or inside the tokens `cuts`.
+        """Encode the windows around the cuts of one document again. The cuts are before or inside the tokens
+        `cuts`.
+
         Returns (new cuts, tokens that the document grows by, edits), or None if the cuts have to be between
         tokens.
         """
@@ -140,8 +143,8 @@ class TokenTexts:
         return (places, growth, edits) if growth <= GROWTH else None
 
     def _move_to_tokens(self, tokens: np.ndarray, first: int, end: int, cuts: np.ndarray) -> np.ndarray:
-        """Move `cuts` back to the nearest positions between tokens that are also between characters, in a
-        document from token `first` up to `end`.
+        """Move `cuts` of a document back to the nearest positions that are both between tokens and between
+        characters. The document is the tokens from `first` up to `end`.
         """
         places = cuts.copy()
         for number, cut in enumerate(cuts.tolist()):
@@ -154,12 +157,12 @@ class TokenTexts:
         return b"".join([self._texts[token] or b"" for token in ids])
 
     def _offset(self, token: int, character: int) -> int:
-        """Return the number of bytes of a token before its character number `character`."""
+        """Return the number of bytes in a token before its character with index `character`."""
         text = self._texts[token] or b""
         return [place for place, byte in enumerate(text) if _starts_character(byte)][character]
 
     def _cached_ids(self, text: bytes) -> list[int] | None:
-        """Return the ids of a piece of text, from a cache; None if its bytes are not valid UTF-8 or its
+        """Return the ids of a piece of text, cached. Return None if its bytes are not valid UTF-8 or its
         tokens do not decode to it.
         """
         if text not in self._memo:
@@ -178,12 +181,12 @@ class TokenTexts:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """The tokenizer for pieces of text that is already normalised. It adds no space before a piece."""
+        """The tokenizer for pieces of text that are already normalised. It adds no space before a piece."""
         return load_within_text(self._definition)
 
 
 def _texts(definition: Definition) -> list[bytes | None]:
-    """Return the bytes that each id stands for in a text, or None if they are not known."""
+    """Return for each id the bytes that it stands for in a text, or None if they are not known."""
     texts: list[bytes | None] = [None] * definition.vocab_size
     marked = definition.data["model"].get("continuing_subword_prefix") or definition.end_of_word
     if definition.kind in ("wordpiece", "word_level") or (definition.kind == "bpe" and marked):
@@ -196,18 +199,20 @@ def _texts(definition: Definition) -> list[bytes | None]:
 
 
 def _starts_character(byte: int) -> bool:
-    """Whether the byte is the first of a character in UTF-8."""
+    """Return whether the byte is the first of a character in UTF-8."""
     return byte & 0xC0 != 0x80
 
 
 def _starts_word(text: bytes) -> bool:
-    """Whether a token's text begins with exactly one space, followed by something else."""
+    """Return whether a token's text begins with exactly one space, followed by another character."""
     first = text.decode(errors="replace")[:2]
     return len(first) == 2 and first[0] in _SPACES and not first[1].isspace() and first[1] not in _SPACES
 
 
 def _apply_edits(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
-    """Apply `edits`, in order, to the lists; list i grows by `growth[i]` tokens."""
+    """Return the lists with `edits` applied; the edits are sorted by position. List i grows by `growth[i]`
+    tokens.
+    """
     if not edits:
         return content
     ranges = np.array([edit[:2] for edit in edits], dtype=np.int64)
@@ -244,7 +249,8 @@ def _windows(
     windows: np.ndarray,
 ) -> None:
     """Write the range of tokens to encode again for each chosen cut: whole words, or as many whole characters
-    as lie within WINDOW tokens. A window that does not contain the token of its cut has no whole character.
+    as lie within WINDOW tokens. If the window does not contain the token at the cut, there is no whole
+    character to encode.
     """
     for document in range(len(cuts)):
         first, end = offsets[document], offsets[document + 1]

@@ -1,6 +1,4 @@
-"""The context of an objective, which it needs in addition to the batch: seed, special tokens, model
-family.
-"""
+"""The context that an objective needs in addition to the batch: seed, special tokens, model family."""
 
 from dataclasses import dataclass
 
@@ -13,12 +11,15 @@ from trainers.objectives.shared.spellings import SpelledTokens
 
 @dataclass(frozen=True)
 class Context:
-    """The run's `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and the configured
-    `sequence_length`. `word_marks`, uint8 [vocab_size], says which tokens begin and end words (`shared.whole_words`), `texts`
-    holds the texts of tokens (`shared.character_cuts`), and `character_counts`, int64 [vocab_size], how many characters begin
-    in each (`shared.spellings`); they are None unless an objective needs them. So are `spelled`, the bytes of tokens, and
-    `character_buckets`, the number of classes of characters. `decoder_start` is the special that the decoder
-    of an encoder-decoder reads first, None for other families.
+    """What an objective knows in addition to the batch: the run's `seed`, the tokenizer's `specials` (token
+    to id) and `vocab_size`, the model's `family` and the configured `sequence_length`. `decoder_start` is the
+    special token that the decoder of an encoder-decoder reads first, None for other families.
+
+    The other fields are None unless an objective needs them. `word_marks`, uint8 [vocab_size], says which
+    tokens begin and end words (`shared.whole_words`). `texts` are the texts of tokens
+    (`shared.character_cuts`). `character_counts`, int64 [vocab_size], is the number of characters that begin
+    in each token, and `spelled` the bytes of the tokens (`shared.spellings`). `character_buckets` is the
+    number of classes of characters.
     """
 
     seed: int
@@ -35,11 +36,15 @@ class Context:
 
     @property
     def target_classes(self) -> int:
-        """The number of classes that targets have: tokens, or buckets of characters."""
+        """The number of classes that targets have: the size of the vocabulary, or the number of buckets of
+        characters.
+        """
         return self.character_buckets or self.vocab_size
 
     def special(self, name: str) -> int:
-        """Return the id of a special. Raises ConfigError if the tokenizer has none of that name."""
+        """Return the id of a special token. Raises ConfigError if the tokenizer has no special token of this
+        name.
+        """
         if name not in self.specials:
             some = ", ".join(sorted(self.specials, key=lambda known: (known.startswith("<extra_id_"), known))[:40])
             raise ConfigError(
@@ -50,7 +55,7 @@ class Context:
 
     @property
     def padding(self) -> int:
-        """The id at positions without a token: `<pad>`, or 0 if the tokenizer has none. No position attends
-        to them.
+        """The id at positions without a token: `<pad>`, or 0 if the tokenizer has no `<pad>`. Nothing attends
+        to these positions.
         """
         return self.specials.get("<pad>", 0)

@@ -1,5 +1,5 @@
-"""Choosing tokens, words and spans and replacing them, for all objectives that predict masked tokens: BERT (Devlin et al., 2019,
-section 3.1), whole words, and SpanBERT's spans (Joshi et al., 2020, section 3.1).
+"""Choose tokens, words or spans and replace them, for all objectives that predict masked tokens: BERT (Devlin
+et al., 2019, section 3.1), whole words, SpanBERT's spans (Joshi et al., 2020, section 3.1) and salient spans.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,9 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class Masking(TrainingObjective):
-    """Fields and masking shared by the masked objectives; `trainers.objectives.masked.Masked` documents the fields."""
+    """The base of the masked objectives, with the fields and the masking that they share.
+    `trainers.objectives.masked.Masked` documents the fields.
+    """
 
     rate: float = 0.15
     mask_share: float = 0.8
@@ -67,7 +69,7 @@ class Masking(TrainingObjective):
 
     @property
     def span_types(self) -> tuple[str, ...]:
-        """All types, if the unit is `salient`."""
+        """All types of spans if the unit is `salient`, otherwise none."""
         return SPAN_TYPES if self.unit == "salient" else ()
 
     def apply(self, batch: Batch, context: Context) -> Batch:
@@ -75,7 +77,9 @@ class Masking(TrainingObjective):
         return self.replaced(batch, context, self.choose(batch, context))
 
     def replaced(self, batch: Batch, context: Context, group: np.ndarray) -> Batch:
-        """Return the batch with the chosen tokens replaced, and with targets at these; `group` is from `choose`."""
+        """Return the batch with the chosen tokens replaced, and with the original tokens as targets. `group`
+        is from `choose`.
+        """
         _, ordinary = _ids(tuple(context.specials.values()), context.vocab_size)
         masked, targets = np.empty_like(batch.inputs), np.empty_like(batch.inputs)
         kinds, others = (self._uniforms(batch, context, name) for name in ("kind", "other"))
@@ -84,8 +88,8 @@ class Masking(TrainingObjective):
         return replace(batch, inputs=masked, targets=targets, spans=None)
 
     def choose(self, batch: Batch, context: Context) -> np.ndarray:
-        """Choose tokens: int64 [rows, length], -1 where a token is not chosen, otherwise the first column of the tokens that
-        are replaced in the same way.
+        """Choose the tokens to predict: int64 [rows, length], -1 where a token is not chosen. For a chosen
+        token, the number is the first column of the group of tokens that are replaced in the same way.
         """
         if self.unit == "salient":
             return self._choose_salient(batch, context)
@@ -108,7 +112,7 @@ class Masking(TrainingObjective):
         return group
 
     def _choose_salient(self, batch: Batch, context: Context) -> np.ndarray:
-        """Choose salient spans as in `choose`."""
+        """Choose salient spans, with the result of `choose`."""
         assert batch.spans is not None
         length = batch.inputs.shape[1]
         opens: np.ndarray = np.ones(batch.inputs.shape, dtype=bool)
@@ -129,8 +133,8 @@ class Masking(TrainingObjective):
 
 
 def longer_spans(p: float, most: int) -> np.ndarray:
-    """Return P(words <= n) for n from 1 to `most` - 1, float64: a geometric distribution truncated at `most`
-    words.
+    """Return P(words <= n) for n from 1 to `most` - 1, float64, for a geometric distribution truncated at
+    `most` words.
     """
     shares = p * (1 - p) ** np.arange(most)
     longer: np.ndarray = np.cumsum(shares / shares.sum())[:-1]

@@ -1,15 +1,15 @@
 """Choose the tokens to mask (single tokens, whole words, or spans of words) and replace them.
 
-Every document of a row (every pair of segments, where rows hold pairs) has a budget of `rate` times its
-tokens, rounded up or down at random so that the mean is exact: a document of 1 / rate tokens always has a
-target, and short documents are masked no more than long ones. BERT rounds to the nearest number, at least 1
-per row; RoBERTa draws for every token independently, so the number of targets varies by 8 % in rows of 512.
-Words are never cut: a word larger than the rest of the budget is taken with the probability that keeps the
-mean number of masked tokens equal to the budget.
+Every document of a row (every pair of segments, where rows are pairs) has a budget of `rate` times the number
+of its tokens, rounded up or down at random so that the mean is exact. A document of 1 / rate tokens always
+has a target, and short documents are masked no more than long ones. BERT rounds to the nearest number, at
+least 1 per row; RoBERTa draws for every token independently, so the number of targets varies by 8 % in rows
+of 512. Words are never cut. A word larger than the rest of the budget is taken with the probability that
+keeps the mean number of masked tokens equal to the budget.
 
-The kernels that choose write `group`, int64 [rows, length]: -1 where a token stays, otherwise the column
-whose uniform number decides the replacement. All tokens of a span share a column and so are replaced in the
-same way.
+The kernels that choose tokens write `group`, int64 [rows, length]: -1 for a token that is not chosen,
+otherwise the column whose uniform number decides the replacement. All tokens of a span share a column, so
+they are replaced in the same way.
 """
 
 import numpy as np
@@ -30,8 +30,8 @@ def choose_tokens(
     draws: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Choose single tokens; all sets are equally likely (selection sampling: Knuth, TAOCP 2, 3.4.2, algorithm
-    S).
+    """Choose single tokens. All sets of tokens are equally likely (selection sampling: Knuth, TAOCP 2, 3.4.2,
+    algorithm S).
 
     `special`, bool [vocabulary], marks tokens that are never chosen; `rounding` [rows, documents] and `draws`
     [rows, length] are uniform numbers.
@@ -75,10 +75,11 @@ def choose_words(
     """Choose spans of n whole words, starting at random words, until a document's budget is spent.
 
     n is 1 plus the number of entries of `longer` (ascending) that are at most the uniform number in `lengths`
-    [rows, length]. If `longer` is empty, n is 1 and the tokens of a word are replaced one by one; otherwise a
-    span is replaced as a whole (SpanBERT). A span ends early at the end of its document, at a special token,
-    and at a word already chosen. `marks` [vocabulary] come from `shared.whole_words`. `rounding` and `last`
-    [rows, documents], `draws` and `lengths` [rows, length] are uniform numbers.
+    [rows, length]. If `longer` is empty, n is 1 and each token of a word is replaced independently. Otherwise
+    all tokens of a span are replaced in the same way (SpanBERT). A span ends early at the end of its
+    document, at a special token, and at a word already chosen. `marks` [vocabulary] come from
+    `shared.whole_words`. `rounding` and `last` [rows, documents], `draws` and `lengths` [rows, length] are
+    uniform numbers.
     """
     length = inputs.shape[1]
     begins, ends, order = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)
@@ -124,8 +125,8 @@ def _find_words(
     begins: np.ndarray,
     ends: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Find the words of the document of a row that begins at column `start`; returns (end of the document,
-    number of words, tokens in them). Word w is the columns from begins[w] up to ends[w].
+    """Find the words of the document that begins at column `start` of a row. Returns (end of the document,
+    number of words, number of tokens in them). Word w is the columns from begins[w] up to ends[w].
     """
     end, words, eligible, goes_on = start, 0, 0, False
     while end < len(tokens) and segments[end] == segments[start]:
@@ -156,10 +157,11 @@ def replace_chosen(
     masked: np.ndarray,
     targets: np.ndarray,
 ) -> None:
-    """Write `masked`, the inputs with the chosen tokens replaced, and `targets`, the original chosen tokens.
+    """Write `masked`, the inputs with the chosen tokens replaced, and `targets`, the original tokens at these
+    positions.
 
-    `kinds` and `others` [rows, length] are uniform numbers: the first chooses between `mask`, a random token
-    and no change, the second chooses the random token from the `ordinary` ids.
+    `kinds` and `others` [rows, length] are uniform numbers. `kinds` choose between `mask`, a random token and
+    no change; `others` choose the random token from the `ordinary` ids.
     """
     for row in range(len(inputs)):
         for column in range(inputs.shape[1]):

@@ -3,16 +3,16 @@
 Each document of a packed row is processed separately and keeps its segment number, so pairs are isolated in
 the same way as documents. How pairs are written to rows depends on the family of the model:
 
-- encoder-decoder: the encoder's row holds the inputs, the decoder's row the targets. The decoder reads the
+- encoder-decoder: the encoder's row contains the inputs, the decoder's row the targets. The decoder reads the
   targets shifted right, after the start token that `transformers` expects of the architecture (`<pad>` for
   T5, `<eos>` for BART).
 - decoder: `<bos> input target`, where each token predicts the next one. The loss covers the target only, or
   the input as well. The positions up to the end of the input may be marked as a prefix, in which they see one
   another in both directions (Raffel et al., 2020, section 3.2.1).
 
-Positions restart in every document. Packing knows how much of a row each document takes
-(`PairObjective.room`), so no row is longer than the sequence length. A batch is as wide as its longest row,
-rounded up to a multiple of 8.
+Positions restart in every document. Packing takes into account how many positions of a row each document
+needs (`PairObjective.room`), so no row is longer than the sequence length. A batch is as wide as its longest
+row, rounded up to a multiple of 8.
 """
 
 from dataclasses import dataclass, replace
@@ -33,8 +33,8 @@ _MULTIPLE = 8
 
 @dataclass(frozen=True)
 class Pairs:
-    """Input and target of each document, with its row and segment in the batch, int64 [documents]. A document
-    with an empty target adds nothing to the loss.
+    """The input and the target of each document, and the row and segment of each document in the batch, int64
+    [documents]. A document with an empty target adds nothing to the loss.
     """
 
     inputs: Ragged
@@ -45,11 +45,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Documents:
-    """The text of a batch's documents, without marks. `rows` and `segments` [documents] locate each in the
-    batch, and `text`, bool [rows, length], marks the positions of its tokens. `following` [documents] is the
-    target that the packer gave to the last position: `<eos>` at the end of a document, the next token if the
-    row cuts the document off, or -100 if the packer writes no targets. `samples` [rows] are the numbers of
-    the samples.
+    """The text of a batch's documents, without marks. `rows` and `segments` [documents] locate each document
+    in the batch, and `text`, bool [rows, length], marks the positions of the documents' tokens. `following`
+    [documents] is the target that the packer wrote at the last position of each document: `<eos>` at the end
+    of the document, the next token if the row cuts the document off, or -100 if the packer writes no targets.
+    `samples` [rows] are the numbers of the samples.
     """
 
     content: Ragged
@@ -60,7 +60,9 @@ class Documents:
     samples: np.ndarray
 
     def per_token(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """Draw `count` uniform numbers per token, float64 [tokens x count]; those of one token are adjacent."""
+        """Draw `count` uniform numbers per token, float64 [tokens x count]. The numbers of one token are
+        adjacent.
+        """
         rows, length = self.text.shape
         drawn = uniforms(context.seed, self.samples, length * count, stream)
         chosen: np.ndarray = drawn.reshape(rows, length, count)[self.text].ravel() if count > 1 else drawn[self.text]
@@ -74,13 +76,13 @@ class Documents:
         return chosen
 
     def pairs(self, inputs: Ragged, targets: Ragged) -> Pairs:
-        """Pair these inputs and targets, one of each per document."""
+        """Return pairs of these inputs and targets, one of each per document."""
         return Pairs(inputs, targets, self.rows, self.segments)
 
 
 def documents_of(batch: Batch, context: Context) -> Documents:
-    """Extract the documents of a batch, without the marks that the packer put before them. Raises ConfigError
-    if the tokenizer uses `<unk>` as that mark.
+    """Return the documents of a batch, without the `<bos>` that the packer put before them. Raises
+    ConfigError if the tokenizer uses `<unk>` as `<bos>`.
     """
     shape, bound = batch.inputs.shape, batch.inputs.size
     text = np.empty(shape, dtype=bool)
@@ -98,7 +100,7 @@ def documents_of(batch: Batch, context: Context) -> Documents:
 
 
 class PairObjective(TrainingObjective):
-    """Base of the objectives that make pairs.
+    """The base of the objectives that make pairs.
 
     For a decoder, `bidirectional_prefix` lets the positions of the input see one another in both directions,
     and `loss_on_prefix` adds the tokens of the input to the loss.
@@ -119,17 +121,17 @@ class PairObjective(TrainingObjective):
 
     @property
     def spare(self) -> int:
-        """Number of positions of a row that packing leaves free."""
+        """The number of positions of a row that packing leaves free."""
         return 0
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the positions that a document of `tokens` takes, on the longer side of an
-        encoder-decoder.
+        """Return an upper bound on the number of positions that a document of `tokens` tokens takes; in an
+        encoder-decoder, on the longer of its two sides.
         """
         raise NotImplementedError
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
-        """Return the room of a row of the model, with `lead` tokens before every input."""
+        """Return the room of a row of the model if `lead` tokens precede every input."""
         positions = sequence_length - self.spare
         needed: list[int] = []
         while (most := lead + self.rendered(len(needed), family)) <= positions:
@@ -137,7 +139,7 @@ class PairObjective(TrainingObjective):
         return Room(np.maximum.accumulate(np.array(needed, dtype=np.int64)), positions)
 
     def check_family(self, family: str) -> None:
-        """Raise ConfigError if `loss_on_prefix` is set for a family without a prefix in the decoder."""
+        """Raise ConfigError if `loss_on_prefix` is set for an encoder-decoder, whose decoder has no prefix."""
         if self.loss_on_prefix and family == "encoder_decoder":
             raise ConfigError(
                 "objective.loss_on_prefix: got true, but an encoder-decoder does not predict its input; set false, or "
@@ -145,11 +147,11 @@ class PairObjective(TrainingObjective):
             )
 
     def check_document(self, tokens: int) -> None:
-        """Raise ConfigError if a document of `tokens` is too long for the objective."""
+        """Raise ConfigError if a document of `tokens` tokens is too long for the objective."""
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of tokens of the stream that a row takes. Raises ConfigError if there are fewer
-        than two, or more than the objective allows.
+        """Return the number of stream tokens that fit in a row. Raises ConfigError if there are fewer than
+        two, or more than the objective allows.
         """
         self.check_family(family)
         length = self.room(sequence_length, family).length
@@ -158,7 +160,7 @@ class PairObjective(TrainingObjective):
         return length
 
     def apply(self, batch: Batch, context: Context, mode: int | None = None) -> Batch:
-        """Make the rows of pairs for a model of the context's family. The token `mode`, if given, precedes
+        """Return the rows of pairs for a model of the context's family. The token `mode`, if given, precedes
         every input.
         """
         pairs = self.pairs(batch, context)
@@ -176,7 +178,7 @@ class PairObjective(TrainingObjective):
 
 
 def check_length(length: int, sequence_length: int) -> None:
-    """Raise ConfigError if a row of `sequence_length` takes fewer than two tokens of the stream."""
+    """Raise ConfigError if `length`, the number of stream tokens in a row of `sequence_length`, is below two."""
     if length < 2:
         raise ConfigError(f"data.sequence_length: got {sequence_length}, too short for the objective")
 
@@ -201,7 +203,9 @@ def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int
 def decoder_rows(
     pairs: Pairs, batch: Batch, context: Context, mode: int | None, bidirectional: bool, loss_on_prefix: bool
 ) -> Batch:
-    """Write `<bos> input target` to rows of a decoder; the last token is a target only."""
+    """Write `<bos> input target` to rows of a decoder. The last token of a pair is only a target, not an
+    input.
+    """
     count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
     sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1
     inputs, positions, segments = _blank(count, _width(sizes, pairs.rows, count), context.padding)
@@ -247,7 +251,7 @@ def _width(sizes: np.ndarray, rows: np.ndarray, count: int) -> int:
 
 
 def _blank(rows: int, width: int, padding: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (inputs, positions, segments) of rows that hold only padding, each int64 [rows, width]."""
+    """Return the (inputs, positions, segments) of rows that contain only padding, each int64 [rows, width]."""
     shape = (rows, width)
     return np.full(shape, padding, np.int64), np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
 
@@ -265,7 +269,7 @@ def _scan(
     numbers: np.ndarray,
     following: np.ndarray,
 ) -> int:
-    """Copy the text of a batch's documents; returns the number of documents."""
+    """Copy the text of a batch's documents, and return the number of documents."""
     size = count = 0
     for row in range(inputs.shape[0]):
         before = -1

@@ -1,4 +1,6 @@
-"""Prompts: how to write a user's text for a model of an objective, and how to read the model's answer."""
+"""Prompts: how to write a user's text as input of a model, depending on its objective, and how to read the
+model's answer.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,8 +26,8 @@ def replace_text(text: list[int], generated: list[int], specials: Mapping[str, i
 
 def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
     """Return the prompt with each sentinel replaced with the tokens that follow it in the model's answer.
-    Tokens before the answer's first sentinel belong to the prompt's first one. A prompt without sentinels is
-    replaced by the answer.
+    Tokens before the answer's first sentinel replace the prompt's first sentinel. If the prompt has no
+    sentinels, return the answer instead.
     """
     sentinels = {specials[name] for name in SENTINELS if name in specials}
     first = next((token for token in text if token in sentinels), None)
@@ -43,14 +45,15 @@ def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str,
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """How a prompt for a model of an objective is written.
+    """How a prompt is written for a model trained with an objective.
 
-    `names` are the specials that a prompt may contain in writing, such as `<mask>`; `gap` is appended to a
-    prompt that contains none. `plain_text` says that the objective trains on inputs without gaps; a mixture's
-    model then treats such a prompt as one of this objective. With `closed` the input ends with `<eos>` for a
-    decoder too, because the answer is a separate target and not a continuation of the input. `generated` are
-    the specials that an answer may contain in addition to `<eos>`; `answer` turns it into the text shown. With
-    `gaps_alone` the model writes what belongs at the masks of a prompt, without the text around them.
+    `names` are the special tokens that a prompt may contain by name, such as `<mask>`; `gap` is appended to a
+    prompt that contains none of them. `plain_text` says that the objective trains on inputs without gaps; the
+    model of a mixture reads a prompt without gaps as an input of such an objective. With `closed` the input
+    ends with `<eos>` for a decoder too, because the answer is a separate target and not a continuation of the
+    input. `generated` are the special tokens that an answer may contain in addition to `<eos>`; `answer`
+    turns the answer into the text shown. With `gaps_alone` the model writes only what belongs at the masks of
+    a prompt, without the text around them.
     """
 
     names: tuple[str, ...] = ()

@@ -10,24 +10,26 @@ from gristmill.compilation import kernel
 
 @dataclass(frozen=True)
 class Ragged:
-    """Concatenated lists of tokens: list i is `tokens[offsets[i]:offsets[i + 1]]`. Both arrays are int64."""
+    """Lists of tokens, concatenated: list i is `tokens[offsets[i]:offsets[i + 1]]`. Both arrays are int64."""
 
     tokens: np.ndarray
     offsets: np.ndarray
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Length of each list, int64 [lists]."""
+        """The length of each list, int64 [lists]."""
         sizes: np.ndarray = np.diff(self.offsets)
         return sizes
 
     def keep(self, chosen: np.ndarray) -> "Ragged":
-        """Keep the `chosen` tokens, bool [tokens], of each list."""
+        """Return the lists with only their `chosen` tokens, bool [tokens]."""
         before = np.concatenate([[0], np.cumsum(chosen)])
         return Ragged(self.tokens[chosen], before[self.offsets])
 
     def with_marks(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
-        """Put each list between these tokens; a list that is not `chosen` (bool [lists]) becomes empty."""
+        """Return each list between the tokens `before` and `after`; None for no token. A list that is not
+        `chosen` (bool [lists]) becomes empty.
+        """
         taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
         marks = (before is not None) + (after is not None)
         offsets = np.concatenate([[0], np.cumsum((self.sizes + marks) * taken)])
@@ -36,7 +38,9 @@ class Ragged:
         return Ragged(tokens, offsets)
 
     def replaced(self, chosen: np.ndarray, others: "Ragged") -> "Ragged":
-        """Return these lists, and those of `others` where `chosen`, bool [lists]."""
+        """Return these lists, each replaced with the corresponding list of `others` where `chosen`, bool
+        [lists], is true.
+        """
         sizes = np.where(chosen, others.sizes, self.sizes)
         from_others = np.repeat(chosen, sizes)
         tokens = np.empty(len(from_others), dtype=np.int64)
@@ -59,7 +63,7 @@ def _mark(
     marked: np.ndarray,
     starts: np.ndarray,
 ) -> None:
-    """Copy list i, if chosen, to position `starts[i]`, between `before` and `after`; -1 means no token."""
+    """Copy each chosen list i to position `starts[i]`, between `before` and `after`; -1 means no token."""
     for i in range(len(chosen)):
         if not chosen[i]:
             continue

@@ -1,4 +1,4 @@
-"""Choosing salient spans, for an encoder's masks and for the sentinels of an encoder-decoder."""
+"""Choose salient spans, for an encoder's masks and for an encoder-decoder's sentinels."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,15 @@ def choose_spans(
     types: Sequence[str],
     rate: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose max(round(`rate` n), 1) of the n spans of each unit, all as likely, or one if `rate` is None.
+    """Choose max(round(`rate` n), 1) of the n spans of each unit, or one if `rate` is None. All spans of a
+    unit are equally likely.
 
-    `spans`, int64 [tokens, 2], is that of `Batch` at these tokens; spans of other `types` are not chosen. `documents` and
-    `units`, bool [tokens], mark the first tokens of documents, and of the units; a span belongs to the unit of its first token.
-    `draws` are uniform numbers, float64 [tokens]. Returns (bool [tokens], whether a token is chosen; int64 [tokens], the first
-    token of the span of each, where it is in one of these types).
+    `spans`, int64 [tokens, 2], are the `Batch.spans` of the tokens; only spans of the given `types` are
+    chosen. `documents` and `units`, bool [tokens], mark the first tokens of documents and of units. A span
+    belongs to the unit of its first token. `draws`, float64 [tokens], are uniform numbers.
+
+    Returns whether each token is chosen, bool [tokens], and the index of the first token of its span, int64
+    [tokens]; the index is 0 for tokens outside spans of these types.
     """
     number, kind = spans.T
     inside = np.isin(kind, [SPAN_TYPES.index(one) for one in types])

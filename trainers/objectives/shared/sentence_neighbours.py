@@ -1,4 +1,4 @@
-"""Which sentences of a row have a neighbour in their document."""
+"""Find which sentences of a row have a neighbour in their document."""
 
 import numpy as np
 
@@ -6,8 +6,9 @@ from trainers.rows.batch import Batch
 
 
 def sentence_neighbours(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Return for every position whether a sentence comes before its own in its document and row, and whether one comes after:
-    two bool [rows, length]. The sentences are the segments of `sentence_rows`; padding has none.
+    """Return two arrays, bool [rows, length]: whether another sentence precedes the sentence of a position in
+    its document and row, and whether another follows it. The sentences are the segments of `sentence_rows`;
+    at padding both are false.
     """
     assert batch.documents is not None
     segments, documents = batch.segments, batch.documents

@@ -1,4 +1,6 @@
-"""Rows of sentences that are read one by one: each between marks, once or several times, apart from all others."""
+"""Rows of separate sentences: each is between marks, attends only to itself, and appears once or several
+times.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,8 +18,9 @@ _MARKS = 2
 
 
 def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, least: int, what: str) -> int:
-    """Return the number of tokens of the stream whose sentences fit in a row, `copies` times each and with their marks, if all
-    are as short as `min_tokens`. Raises ConfigError if `least` such sentences do not fit; `what` says in words what they are.
+    """Return the number of stream tokens that fit in a row as `copies` copies of each sentence with its
+    marks, if all sentences have `min_tokens` tokens. Raises ConfigError if `least` such sentences do not fit;
+    the message calls them `what`.
     """
     needed = least * copies * (min_tokens + _MARKS)
     if sequence_length < needed:
@@ -29,11 +32,13 @@ def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, leas
 
 
 def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int = 1) -> Batch:
-    """Return rows of sentences, each between `<cls>` and `<sep>`, a segment by itself, and `copies` times in succession.
-    Sentences of fewer than `min_tokens` tokens are left out. Rows are as long as the fullest, rounded up to a multiple of 8.
+    """Return rows of sentences: `copies` of each in succession, each copy a segment of its own between
+    `<cls>` and `<sep>`. Sentences of fewer than `min_tokens` tokens are left out. Rows are as long as the
+    fullest row, rounded up to a multiple of 8.
 
-    `batch` is of framed documents. Without its `sentence_starts`, a document counts as one sentence. Positions restart in
-    every segment, `documents` are those of the batch, and nothing is a target.
+    The documents of `batch` have the marks of their frame. If the batch has no `sentence_starts`, each
+    document counts as one sentence. Positions restart in every segment, `documents` are the batch's segments,
+    and nothing is a target.
     """
     cls, sep = context.special(CLS), context.special(SEP)
     texts, rows, documents = _texts(batch, (cls, sep), min_tokens)
@@ -66,7 +71,9 @@ def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int =
 
 
 def _texts(batch: Batch, marks: Sequence[int], min_tokens: int) -> tuple[Ragged, np.ndarray, np.ndarray]:
-    """Return the sentences of a batch that are long enough, without marks, and the row and the document of each."""
+    """Return the sentences of a batch that are long enough, without marks, and the row and document of each
+    sentence.
+    """
     starts = np.ones(batch.segments.shape, dtype=bool)
     starts[:, 1:] = batch.segments[:, 1:] != batch.segments[:, :-1]
     if batch.sentence_starts is not None:

@@ -1,4 +1,4 @@
-"""Runs of tokens replaced with sentinels, as T5 reads and writes them (Raffel et al., 2020, section 3.1.4)."""
+"""Replace runs of tokens with sentinels, as T5 reads and writes them (Raffel et al., 2020, section 3.1.4)."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from trainers.objectives.shared.ragged import Ragged
 
 def sentinel_ids(context: Context) -> np.ndarray:
     """Return the ids of `<extra_id_0>`, `<extra_id_1>` and so on, int64. Raises ConfigError if the tokenizer
-    has none.
+    has no `<extra_id_0>`.
     """
     found = [context.special("<extra_id_0>")]
     while f"<extra_id_{len(found)}>" in context.specials:
@@ -20,9 +20,10 @@ def sentinel_ids(context: Context) -> np.ndarray:
 def replace_with_sentinels(
     content: Ragged, noise: np.ndarray, sentinels: np.ndarray, closing: bool = False
 ) -> tuple[Ragged, Ragged]:
-    """Return (inputs, targets): in the inputs each run of `noise`, bool [tokens], is a sentinel of its own; the targets hold the
-    sentinels, each with its run. Runs beyond the number of `sentinels`, int64, stay in the inputs. With `closing`, one more
-    sentinel ends a target that has any.
+    """Return (inputs, targets). In the inputs, each run of `noise` tokens, bool [tokens], is replaced with
+    one of the `sentinels`, int64, a different one for each run of a document. The targets are the sentinels,
+    each followed by its run. Runs beyond the number of sentinels stay in the inputs. With `closing`, a target
+    that is not empty ends with one more sentinel, if any is left.
     """
     inputs = np.empty(len(noise), dtype=np.int64)
     targets = np.empty(2 * len(noise) + len(content.sizes), dtype=np.int64)
@@ -44,7 +45,7 @@ def _replace(
     targets: np.ndarray,
     target_offsets: np.ndarray,
 ) -> None:
-    """Write each run of noise, after its sentinel, to the targets, and the sentinel alone to the inputs."""
+    """Write each run of noise after its sentinel to the targets, and only the sentinel to the inputs."""
     given = asked = 0
     for document in range(len(offsets) - 1):
         used, inside = 0, False

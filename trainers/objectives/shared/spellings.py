@@ -1,4 +1,4 @@
-"""The characters that tokens stand for, for models that read characters."""
+"""The characters that tokens stand for, needed by models that read characters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,13 @@ _METASPACE = "▁".encode()  # SentencePiece's mark of a space
 
 
 def spellings(definition: Definition) -> list[bytes]:
-    """Return the UTF-8 bytes that each id stands for in a text, with the spaces between words: those of consecutive tokens make
-    up the text. They are empty for special tokens and unused ids.
+    """Return the UTF-8 bytes that each id stands for in a text, including the spaces between words. The bytes
+    of consecutive tokens make up the text. They are empty for special tokens and unused ids.
 
-    A token of a byte-level vocabulary may begin or end within a character. Where a vocabulary marks the beginning of words,
-    their end, or what continues them, the space is before the word or after it. The text is that after normalisation: a
-    vocabulary that lowers letters or cuts off punctuation does not say what was there.
+    A token of a byte-level vocabulary may begin or end within a character. If a vocabulary marks the end of
+    words, the space is after a word; if it marks the beginnings or the continuations of words, the space is
+    before it. The bytes are those of the normalised text: if a vocabulary lower-cases letters or removes
+    punctuation, the original cannot be restored.
     """
     model = definition.data["model"]
     prefix, suffix = (model.get("continuing_subword_prefix") or "").encode(), (definition.end_of_word or "").encode()
@@ -39,8 +40,8 @@ def spellings(definition: Definition) -> list[bytes]:
 
 @dataclass(frozen=True)
 class SpelledTokens:
-    """The bytes of all tokens, one after another: `content`, uint8 [bytes], and where each token begins and ends:
-    `offsets`, int64 [tokens + 1].
+    """The bytes of all tokens, one after another: `content`, uint8 [bytes], and `offsets`, int64 [tokens +
+    1], which say where each token begins and ends.
     """
 
     content: np.ndarray
@@ -48,13 +49,15 @@ class SpelledTokens:
 
     @classmethod
     def of(cls, spelled: Sequence[bytes]) -> "SpelledTokens":
-        """Join the bytes of tokens."""
+        """Return the bytes of the tokens, joined."""
         content = np.frombuffer(b"".join(spelled) or b"\0", dtype=np.uint8).copy()
         return cls(content, np.concatenate([[0], np.cumsum([len(text) for text in spelled])]).astype(np.int64))
 
 
 def numbered_spellings(size: int) -> Sequence[bytes]:
-    """Return the characters of a vocabulary of code points, in which id i is the character U+i."""
+    """Return the bytes of a vocabulary of code points, in which id i stands for the character with code point
+    i.
+    """
     return [chr(number).encode("utf-8", "surrogatepass") for number in range(size)]
 
 

@@ -1,4 +1,4 @@
-"""The protocol of objectives, which is all that the rest of `trainers` knows about them."""
+"""The protocol of objectives. The rest of `trainers` uses objectives only through this protocol."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from trainers.rows.batch import Batch, Frame, Room
 
 @dataclass(frozen=True)
 class Contrast:
-    """How the vectors of the segments of a row are compared with one another. A vector is the state of the `first` token of a
-    segment, or the `mean` of those between its marks.
+    """How the vectors of the segments of a row are compared with one another. A vector is the state of a
+    segment's `first` token, or the `mean` of the states between the segment's marks.
     """
 
     pooling: Literal["first", "mean"]
@@ -21,8 +21,9 @@ class Contrast:
 
 @dataclass(frozen=True)
 class CopyContrast(Contrast):
-    """Segments 2i and 2i + 1 are two copies of one text. The copy of a text is found among those of all texts of the row, by
-    cosines that are divided by `temperature`.
+    """A contrast of copies: segments 2i and 2i + 1 are two copies of one text. The model has to find the
+    second copy of a text among the second copies of all texts of the row, by cosines divided by
+    `temperature`.
     """
 
     temperature: float
@@ -30,15 +31,16 @@ class CopyContrast(Contrast):
 
 @dataclass(frozen=True)
 class NeighbourContrast(Contrast):
-    """Segments are the sentences of documents. The neighbours of a sentence in its document are found among all other sentences
-    of the row, by inner products that are divided by `temperature`.
+    """A contrast of neighbours: segments are the sentences of documents. The model has to find the neighbours
+    of a sentence in its document among all other sentences of the row, by inner products divided by
+    `temperature`.
     """
 
     temperature: float
 
 
 class TrainingObjective(Protocol):
-    """An objective, which turns batches of packed documents into inputs and targets.
+    """The protocol of an objective, which turns batches of packed documents into inputs and targets.
 
     An objective is a frozen dataclass; its fields are the keys of `objective:` in a recipe. It inherits the
     defaults given here and overrides those that differ.
@@ -51,66 +53,74 @@ class TrainingObjective(Protocol):
 
     @property
     def frame(self) -> Frame:
-        """The specials around every document of the stream."""
+        """The special tokens around every document of the stream."""
         ...
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of models that it can train."""
+        """The families of models that the objective can train."""
         ...
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Make the inputs and targets of a model; a pure function of batch and context."""
+        """Return the batch with the inputs and targets of a model: a pure function of batch and context."""
         ...
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """Weight of each loss that training minimises, by its name in `trainers.engine.losses`; `loss` comes
-        first.
+        """The weight of each loss that training minimises, by its name in `trainers.engine.losses`; `loss`
+        comes first.
         """
         return {"loss": 1.0}
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The names of measures in `trainers.engine.losses` that are logged beside the losses."""
+        """The names of the measures in `trainers.engine.losses` that are logged in addition to the losses."""
         return ()
 
     @property
     def contrast(self) -> Contrast | None:
-        """How the vectors of segments are compared; `loss` is then one of `trainers.engine.vectors.contrastive_losses`. None for
-        objectives that predict tokens.
+        """How the vectors of segments are compared; `loss` is then one of the losses in
+        `trainers.engine.vectors.contrastive_losses`. None for objectives that predict tokens.
         """
         return None
 
     @property
     def needs_generator(self) -> bool:
-        """Whether a generator replaces tokens, which the model tells from those of the text (`Model.generator_size`)."""
+        """Whether a generator replaces tokens and the model detects the replaced tokens
+        (`Model.generator_size`).
+        """
         return False
 
     @property
     def needs_boundary(self) -> bool:
-        """Whether tokens are predicted from the two outside of their span (`Model.boundary_head`)."""
+        """Whether the tokens of a span are predicted from the two tokens next to the span
+        (`Model.boundary_head`).
+        """
         return False
 
     @property
     def permutes(self) -> bool:
-        """Whether tokens are predicted in a random order, from those before them (`Batch.factorization`)."""
+        """Whether tokens are predicted in a random order, each from the tokens before it in this order
+        (`Batch.factorization`).
+        """
         return False
 
     @property
     def bidirectional_lm(self) -> bool:
-        """Whether a forward and a backward language model are trained, whose states know one side of a token each."""
+        """Whether a forward and a backward language model are trained, whose states each know only one side
+        of a token.
+        """
         return False
 
     @property
     def decodes_neighbours(self) -> bool:
-        """Whether the sentences before and after a sentence are written from its vector."""
+        """Whether decoders write the sentences before and after a sentence from its vector."""
         return False
 
     @property
     def predicts_characters(self) -> bool:
-        """Whether characters are predicted, one after another (`Model.character_buckets`). `apply` then needs the context's
-        `spelled`.
+        """Whether characters are predicted one after another (`Model.character_buckets`). `apply` then needs
+        the context's `spelled`.
         """
         return False
 
@@ -121,7 +131,7 @@ class TrainingObjective(Protocol):
 
     @property
     def predicts_text(self) -> bool:
-        """Whether every token of the text is a target exactly once; only then can the loss be given in bits
+        """Whether every token of the text is a target exactly once. Only then can the loss be given in bits
         per byte.
         """
         return False
@@ -138,8 +148,8 @@ class TrainingObjective(Protocol):
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether the objective writes new rows, an input and a target per document, instead of keeping those
-        of the stream.
+        """Whether the objective writes new rows, with an input and a target per document, instead of keeping
+        the rows of the stream.
         """
         return False
 
@@ -150,7 +160,7 @@ class TrainingObjective(Protocol):
 
     @property
     def exchanges(self) -> int:
-        """The number of exchanges of the second parts of sentence pairs to prepare; 0 for none."""
+        """The number of different exchanges of second parts to prepare for sentence pairs; 0 for none."""
         return 0
 
     @property
@@ -160,17 +170,17 @@ class TrainingObjective(Protocol):
 
     @property
     def least_sentences(self) -> int:
-        """The number of sentences that a document must have to give a target."""
+        """The fewest sentences that a document must have to give a target."""
         return 1
 
     @property
     def least_tokens(self) -> int:
-        """The number of tokens that a document must have to give a target."""
+        """The fewest tokens that a document must have to give a target."""
         return 1
 
     @property
     def span_types(self) -> tuple[str, ...]:
-        """The types of spans that `apply` chooses from; it needs the batch's `spans` if there are any."""
+        """The types of spans that `apply` chooses from. If there are any, `apply` needs the batch's `spans`."""
         return ()
 
     @property
@@ -194,28 +204,28 @@ class TrainingObjective(Protocol):
         return False
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of tokens of the stream that a row takes in a model of the family."""
+        """Return the number of stream tokens that fit in a row of a model of this family."""
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return the room of a row, with `lead` tokens before every input; None if the rows of the stream are
-        kept.
+        """Return the room of a row if `lead` tokens precede every input, or None if the objective keeps the
+        rows of the stream.
         """
         return None
 
     def members(self) -> Sequence[tuple["TrainingObjective", str | None]]:
-        """Return the objectives that rows are assigned to, each with the special that precedes its inputs, or
-        None. Only a mixture has several.
+        """Return the objectives to which rows are assigned, each with the special token that precedes its
+        inputs, or None. Only a mixture has several.
         """
         return ((self, None),)
 
     def text_frame(self, family: str) -> Frame:
-        """Return the specials around a single text, as a model of the family reads it."""
+        """Return the special tokens around a single text, as a model of this family reads it."""
         if family == "encoder":
             return Frame(CLS, SEP)
         return Frame("<bos>", None) if family == "decoder" else Frame(None, "<eos>")
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The format of prompts: how to write one, and how to read the model's answer."""
+        """How to write a prompt for a model of this objective, and how to read the model's answer."""
         return PromptFormat()

@@ -1,11 +1,12 @@
 """Find the tokens of a tokenizer that begin and end words, for whole-word masking.
 
 A word is a run of letters, digits and combining marks with the white space before it. Every other character
-is a word of its own if the vocabulary allows it, as in BERT's basic tokenizer.
+is a word by itself if the vocabulary allows it, as in BERT's basic tokenizer.
 
-Scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is a
-word. So it is in WordPiece, although its `##` marks all pieces of a sentence of Thai or of kana but the first, because BERT's
-basic tokenizer divides ideographs alone (google-research/bert, multilingual.md, "Tokenization").
+Scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of
+their tokens is a word. This is also the case in WordPiece. There, `##` marks all pieces of a sentence in Thai
+or kana except the first, because BERT's basic tokenizer separates only ideographs (google-research/bert,
+multilingual.md, "Tokenization"); these marks are ignored.
 """
 
 import re
@@ -34,7 +35,7 @@ _UNSPACED = (
 
 
 def word_marks(definition: Definition) -> np.ndarray:
-    """Return BEGINS and ENDS of every token, uint8 [vocab_size].
+    """Return the flags BEGINS and ENDS of every token, uint8 [vocab_size].
 
     Raises ValueError for a character-level BPE whose file does not say where words begin or end.
     """
@@ -63,7 +64,7 @@ def word_marks(definition: Definition) -> np.ndarray:
 
 
 def text_of(definition: Definition, token_id: int) -> bytes:
-    """Return the UTF-8 bytes of a token in a text; word marks (`▁`) are kept as in the file."""
+    """Return the UTF-8 bytes that a token stands for in a text. The word mark `▁` is kept."""
     if definition.data["model"].get("byte_fallback") and (byte := _BYTE.fullmatch(definition.tokens[token_id])):
         return bytes([int(byte[1], 16)])
     return definition.token_bytes(token_id)
@@ -75,8 +76,8 @@ def _text(definition: Definition, token_id: int) -> str:
 
 
 def _begins_word(character: str) -> bool:
-    """Whether a token with this first character begins a word. A single byte does if it begins a character of
-    three or more bytes.
+    """Return whether a token with this first character begins a word. A lone byte begins a word if it is the
+    first byte of a character of three or more bytes.
     """
     cut = 0xDC80 <= ord(character) <= 0xDCFF
     return ord(character) >= 0xDCE0 if cut else _ends_word(character)
@@ -84,8 +85,8 @@ def _begins_word(character: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _ends_word(character: str) -> bool:
-    """Whether a token with this last character ends a word, because the character cannot be part of a longer
-    word.
+    """Return whether a token with this last character ends a word, because the character cannot be part of a
+    longer word.
     """
     if _is_unspaced(character):
         return True
@@ -95,5 +96,5 @@ def _ends_word(character: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _is_unspaced(character: str) -> bool:
-    """Whether a character is of a script without spaces between words."""
+    """Return whether a character is from a script without spaces between words."""
     return any(first <= ord(character) <= last for first, last in _UNSPACED)

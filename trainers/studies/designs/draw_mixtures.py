@@ -19,7 +19,8 @@ def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: Mixture
     satisfies `constraints` to about that precision. `prior`, [domains], must sum to 1. The result is
     deterministic.
 
-    Raises ConfigError if fewer than the requested number of mixtures fit within the limits.
+    Raises ConfigError if the limits leave fewer than two domains free to vary, or if fewer than the requested
+    number of mixtures fit within them.
     """
     if isinstance(design, Swarm):
         return _select(_dirichlet(design, prior, constraints), design.runs, design.distance, constraints)
@@ -45,7 +46,7 @@ def _dirichlet(design: Swarm, prior: np.ndarray, constraints: MixtureConstraints
 
 
 def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarray]:
-    """Yield the points of the sequence as mixtures [domains]; fixed domains keep their share."""
+    """Yield the points of a Sobol sequence as mixtures [domains]; fixed domains keep their share."""
     from scipy.stats.qmc import Sobol as Sequence
 
     free = constraints.upper > constraints.lower
@@ -62,8 +63,8 @@ def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints
     """Return the first `runs` mixtures within the limits that are farther than `distance` (half the sum of
     the absolute differences) from all earlier ones, [runs, domains].
 
-    If the limits reject almost every draw, as they do with many or very small domains, later draws are moved
-    to the nearest mixture within the limits.
+    If the limits reject almost every draw, as they do with many or very small domains, later draws that lie
+    outside the limits are moved to the nearest mixture within them.
     """
     _require_room(constraints)
     chosen, count = np.empty((runs, len(constraints.domains))), 0
@@ -95,8 +96,8 @@ def _is_near(mixture: np.ndarray, others: np.ndarray, distance: float) -> bool:
 
 
 def _centroids(constraints: MixtureConstraints) -> np.ndarray:
-    """Return the corners, the midpoints of pairs of corners, and the centre, [mixtures, domains], each moved
-    to the nearest mixture within the limits.
+    """Return the corners of the simplex, the midpoints of pairs of corners, and the centre, [mixtures,
+    domains]. Each is moved to the nearest mixture within the limits, and duplicates are removed.
     """
     _require_room(constraints)
     corners = np.eye(len(constraints.domains))

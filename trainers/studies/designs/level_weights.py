@@ -1,5 +1,5 @@
 """Expand the weights and caps of a study, which may name domains at any level, to leaf domains
-(docs/domains.md). `web` stands for all leaves below it except those that a longer name covers.
+(docs/domains.md). For example, `web` stands for all leaves below it except those that a longer name covers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], sectio
 
 
 def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
-    """Return the cap of each leaf: that of the name that covers it."""
+    """Return the cap of each leaf, which is the cap of the name that covers the leaf."""
     owned = assign_leaves(caps, tokens, section)
     return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}
 
@@ -37,7 +37,7 @@ def leaf_settings(study: Study, corpus: TrainingCorpus, metrics: Sequence[str] =
     tokens; by default all sources in `metrics` have the same weight.
 
     In a study of two phases, the settings are those of the second phase: `target_tokens` counts only that
-    phase, and the caps are reduced by what the first phase reads.
+    phase, and the caps are reduced by the epochs that the first phase reads.
     """
     proposal = study.proposal
     sizes = {name: source.tokens for name, source in corpus.train.items()}

@@ -1,5 +1,5 @@
-"""Domains whose ratios a study keeps from an earlier proposal: they become one virtual domain, as in Olmix, so that
-the study varies only the other domains and the virtual one.
+"""Keep the ratios between some domains as an earlier proposal set them. As in Olmix, these domains become one
+virtual domain, so that the study varies only the virtual domain and the other domains.
 """
 
 from collections.abc import Mapping
@@ -17,26 +17,34 @@ VIRTUAL = "reused"
 
 @dataclass(frozen=True)
 class ReusedRatios:
-    """The kept `ratios` by domain, which sum to 1."""
+    """The domains whose ratios are kept. `ratios` maps each of them to its share of the virtual domain; the
+    shares sum to 1.
+    """
 
     ratios: Mapping[str, float]
 
     def expand(self, shares: Mapping[str, float]) -> dict[str, float]:
-        """Return a mixture by domain, given the shares of the other domains and of the virtual one."""
+        """Return the mixture of all real domains, given the `shares` of the virtual domain and of the domains
+        that are not kept.
+        """
         others = {name: share for name, share in shares.items() if name != VIRTUAL}
         return dict(sorted((others | {name: shares[VIRTUAL] * its for name, its in self.ratios.items()}).items()))
 
     def collapse(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return values by domain with those of the kept domains added up as that of the virtual one."""
+        """Return `values` by domain with the kept domains replaced by the virtual domain, whose value is
+        their sum.
+        """
         kept = sum(values.get(name, 0.0) for name in self.ratios)
         others = {name: value for name, value in values.items() if name not in self.ratios and name != VIRTUAL}
         return dict(sorted((others | {VIRTUAL: kept + values.get(VIRTUAL, 0.0)}).items()))
 
     def settings(self, settings: ProposalSettings) -> ProposalSettings:
-        """Return settings by domain as settings of the other domains and the virtual one. Its floor and its cap are those at
-        which each of the kept domains respects its own.
+        """Convert `settings`, which name the real domains, to settings for the virtual domain and the domains
+        that are not kept. The virtual domain gets the lowest floor and the highest cap with which every kept
+        domain respects its own.
 
-        Raises ConfigError for a fixed share of a kept domain, and for a floor of one whose ratio is 0.
+        Raises ConfigError if a kept domain has no tokens in the settings, has a fixed share, or has a floor
+        although its ratio is 0.
         """
         assert settings.tokens is not None
         if missing := [name for name in self.ratios if name not in settings.tokens]:
@@ -61,8 +69,8 @@ class ReusedRatios:
     def _caps(
         self, caps: float | Mapping[str, float] | None, tokens: Mapping[str, int]
     ) -> float | dict[str, float] | None:
-        """Return the caps in epochs of the other domains and the virtual one. One epoch of the virtual domain is the tokens
-        of all kept domains.
+        """Return the caps in epochs of the virtual domain and the domains that are not kept; None if there
+        are no caps. One epoch of the virtual domain is the sum of the tokens of all kept domains.
         """
         if caps is None:
             return None
@@ -76,8 +84,11 @@ class ReusedRatios:
 
 
 def read_reused(reuse: Reuse, domains: Mapping[str, object]) -> ReusedRatios:
-    """Read the ratios that a study keeps among the `domains` of its corpus. Raises ConfigError if the file has none, if one
-    of them is not a domain, or if no other domain is left.
+    """Read the ratios that a study keeps. `domains` are the domains of its corpus.
+
+    Raises ConfigError if the file has no weights, if a kept domain is missing from the file or from the
+    corpus, if fewer than two domains are kept or their weights sum to 0, if no other domain remains to vary,
+    or if the corpus has a domain named `reused`.
     """
     weights = load_yaml(parse_local(reuse.proposal, "reuse.proposal")).get("weights")
     if not isinstance(weights, dict) or not all(isinstance(its, int | float) for its in weights.values()):

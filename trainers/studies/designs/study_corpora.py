@@ -28,7 +28,7 @@ _KEY = 16  # hexadecimal digits of the name of a variant
 
 @dataclass(frozen=True)
 class CorpusVariant:
-    """The corpus file `file` with `changes` to its fields, each written `a.b=value`."""
+    """A variant of the corpus file `file`. `changes` are the changes to its fields, each written `a.b=value`."""
 
     file: str
     changes: tuple[str, ...] = ()
@@ -67,14 +67,16 @@ class CorpusVariant:
 
 
 class OpenCorpora:
-    """A cache of the corpora of a study, which opens each of them once."""
+    """A cache of the corpora of a study, so that each is opened only once."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[Any, ...], TrainingCorpus] = {}
         self._built: dict[str, bool] = {}
 
     def has(self, variant: CorpusVariant | None) -> bool:
-        """Return whether a corpus is built; always True for None, a corpus that the study does not build."""
+        """Return whether the corpus of `variant` is built. None stands for a corpus that the study does not
+        build; the result is then True.
+        """
         if variant is None:
             return True
         if variant.key not in self._built:
@@ -91,7 +93,7 @@ class OpenCorpora:
 
 def measured_domains(corpora: Sequence[TrainingCorpus], study: Study) -> tuple[str, ...]:
     """Return the leaf domains that a study measures: those that its `metrics` name, or by default all whose
-    held-out text is the same in all `corpora`. Metrics of different text cannot be compared.
+    held-out text is the same in all `corpora`. Metrics measured on different text cannot be compared.
 
     Raises ConfigError if there are no such domains, if the study names any other domain, or if the measure
     depends on the tokenizer and the corpora have different tokenizers.
@@ -135,7 +137,7 @@ def _advice(same: Sequence[str]) -> str:
 
 
 def _documents(corpus: TrainingCorpus, name: str) -> str:
-    """Return a digest of the ids and texts of the held-out documents of a domain."""
+    """Return a digest of the ids and sizes in bytes of the held-out documents of a domain."""
     source = corpus.validation[name]
     shards = [source.shard(number) for number in range(len(source.shards))]
     rows = [row for s in shards for row in zip(s.doc_ids.to_pylist(), np.asarray(s.n_bytes).tolist(), strict=True)]
@@ -143,8 +145,8 @@ def _documents(corpus: TrainingCorpus, name: str) -> str:
 
 
 def check_changes(section: str, study: Study, changes: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the study has `changes` but no corpus file, or if they change a field that must
-    stay.
+    """Raise ConfigError if the study has `changes` but no corpus file, or if they change a field that must be
+    the same for all entries.
     """
     if changes and study.corpus_file is None:
         raise ConfigError(f"{section}.corpus: needs a corpus file to change; set corpus_file instead of corpora")

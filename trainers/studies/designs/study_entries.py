@@ -24,8 +24,8 @@ _OF_ENTRIES = ("data.weights", "data.stages", "data.subset", "budget.tokens")  #
 @dataclass(frozen=True)
 class StudyEntry:
     """An entry of a list or grid design. `job` has no seed yet, and no mixture unless the entry sets
-    `data.weights`. `weights` is the entry's mixture by domain, at any level. `variant` is the corpus that the
-    study builds for the entry, or None if it builds none.
+    `data.weights` (`sets_mixture`). `weights` is the entry's own mixture by domain, at any level, or None.
+    `variant` is the corpus that the study builds for the entry, or None if it builds none.
     """
 
     job: Pretraining
@@ -37,7 +37,7 @@ class StudyEntry:
 def study_entries(study: Study) -> dict[str, StudyEntry]:
     """Return the entries of a list or grid design by name, the baseline first. Other designs have none.
 
-    Raises ConfigError for settings that no job accepts.
+    Raises ConfigError for settings or changes to the corpus that an entry may not have.
     """
     bases: dict[str, Pretraining] = {}
     variants: dict[str, CorpusVariant] = {}
@@ -72,7 +72,7 @@ def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
 
 
 def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
-    """Return the distinct corpora that a study builds, that of the baseline first."""
+    """Return the distinct corpora that a study builds, with the baseline's corpus first."""
     if study.corpus_file is None:
         return ()
     found = [entry.variant for entry in study_entries(study).values()] or [variant_of(study, {})]
@@ -80,7 +80,10 @@ def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
 
 
 def recipe_of(study: Study, name: str) -> Pretraining:
-    """Return the job of a recipe with the study's settings and, unless the study builds them, its corpora."""
+    """Return the job of the recipe `name` with the study's settings applied. The job reads the corpora that
+    the study file names; it has none if the study builds its corpora. Raises ConfigError if the recipe is
+    unknown or invalid.
+    """
     if name in RECIPES:
         data = plain(RECIPES[name]())
     elif name.endswith((".yaml", ".yml")):
@@ -93,21 +96,24 @@ def recipe_of(study: Study, name: str) -> Pretraining:
 
 
 def job_with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretraining:
-    """Return a job with the fields `settings` changed. Raises ConfigError, with `where` first, if they are
-    invalid.
+    """Return `job` with its fields changed as `settings` say. Raises ConfigError, with a message that begins
+    with `where`, if the result is invalid.
     """
     return parse(Pretraining, override(plain(job), _assignments(settings)), where) if settings else job
 
 
 def share_read(study: Study, tokens: int) -> float:
-    """Return the share of each domain's sequences that a run of `tokens` tokens may read, so that a weight
-    means as many epochs as at the target; 1 if `proxies.matched` is off.
+    """Return the share of each domain's sequences that a run of `tokens` tokens may read, so that a given
+    weight means the same number of epochs as at the target. 1 if `proxies.matched` is off or the study has no
+    target.
     """
     return min(1.0, tokens / study.target.tokens) if study.target and study.proxies.matched else 1.0
 
 
 def _named(study: Study) -> dict[str, ListEntry]:
-    """Return the entries of a list or grid design as the study file has them, by name."""
+    """Return the entries of a list or grid design by name, as the study file defines them. Other designs have
+    none.
+    """
     design = study.design
     if isinstance(design, Listed):
         return {design.baseline: design.entries[design.baseline], **design.entries}

@@ -22,10 +22,11 @@ _TEXTS: dict[str, tuple[object, str]] = {}
 class StudyRun:
     """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
     `weights` is its mixture by domain. `key` names its directory: runs with the same job, metrics and corpus
-    share it and are trained once. `corpus` is the fingerprint of its corpus, or says that it is not built.
+    share a directory and are trained once. `corpus` is the fingerprint of its corpus, or says that the corpus
+    is not built.
 
-    A run of DoReMi names the key of its `reference`, whose directory `keeps_export`. `parent` is the digest of the weights
-    that `init` names, if any.
+    For the proxy of DoReMi, `reference` is the key of its reference run. The reference run has `keeps_export`
+    set, because the proxy needs its export. `parent` is the digest of the weights that `init` names, if any.
     """
 
     entry: str
@@ -49,7 +50,9 @@ class StudyRun:
 
     @cached_property
     def kind(self) -> str:
-        """The job without its name, seed and mixture, as text. Runs of one kind differ in nothing else."""
+        """The job as text, without its name, seed and mixture. The jobs of runs of the same kind differ only
+        in these.
+        """
         its = [(f.name, getattr(self.job, f.name)) for f in fields(self.job) if f.name not in ("seed", "name", "data")]
         its += [
             (f"data.{f.name}", getattr(self.job.data, f.name)) for f in fields(self.job.data) if f.name != "weights"
@@ -59,7 +62,7 @@ class StudyRun:
     @cached_property
     def key(self) -> str:
         """A digest of everything that the result depends on. The unresolved job is enough, because the
-        resolved job is a function of it and the corpus.
+        resolved job is a function of the job and its corpus.
         """
         more = ["export"] * self.keeps_export + [mark for mark in (self.reference, self.parent) if mark]
         return digest([self._identity(), _plain_metrics(self.metrics), self.corpus, *more])[:_KEY]
@@ -76,7 +79,7 @@ class StudyRun:
 
 
 def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
-    """Return the first run of each key."""
+    """Return `runs` without duplicates: only the first run with each key."""
     first: dict[str, StudyRun] = {}
     for run in runs:
         first.setdefault(run.key, run)

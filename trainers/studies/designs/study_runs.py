@@ -1,4 +1,4 @@
-"""The runs of a study: the job of each, its mixture and its corpus."""
+"""The runs of a study, each with its job, mixture and corpus."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,10 +37,11 @@ LEAST_RUNS = 10  # with fewer, a law cannot be judged (`fit_study`)
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A study with its corpus. `base` is the job of its recipe. `settings` are those of the proposal by leaf,
-    completed by the tokens of the corpus and of the target. `metrics` names the domains that are measured:
-    those with held-out text, or those that the study names. Where entries read different corpora, `corpus` is
-    that of the baseline or, until it is built, of another entry. `reused` holds the ratios that the study keeps, if any.
+    """A study whose corpora are open. `base` is the job of its recipe. `settings` are the settings of its
+    proposal for each domain that the study varies, with the tokens of the corpus and of the target filled in.
+    `metrics` names the measured domains (`measured_domains`). If entries read different corpora, `corpus` is
+    that of the baseline or, until it is built, of another entry. `reused` holds the ratios that the study
+    keeps, if any.
     """
 
     study: Study
@@ -59,13 +60,15 @@ class OpenStudy:
 
     @cached_property
     def domains(self) -> tuple[str, ...]:
-        """The domains that the study varies, ordered by name: those with training documents, where those with kept ratios are
-        one.
+        """The domains that the study varies, ordered by name: the leaf domains, with those whose ratios are
+        kept merged into one.
         """
         return tuple(self.shares_of(dict.fromkeys(self.leaves, 0.0)))
 
     def shares_of(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return values by domain with training documents as values by domain that the study varies."""
+        """Return `values` by leaf domain as values by domain that the study varies. The values of domains
+        whose ratios are kept are added up.
+        """
         return self.reused.collapse(values) if self.reused else {n: values.get(n, 0.0) for n in self.leaves}
 
     def tokens_of(self, name: str) -> int:
@@ -85,11 +88,11 @@ class OpenStudy:
 
     @cached_property
     def prior_mixture(self) -> dict[str, float]:
-        """The prior by domain."""
+        """The prior by leaf domain."""
         return self.mixture(self.prior)
 
     def mixture(self, shares: np.ndarray) -> dict[str, float]:
-        """Return `shares`, [domains], as the mixture of a run: a mapping by domain with training documents."""
+        """Return `shares` [domains] as the mixture of a run, by leaf domain."""
         named = dict(zip(self.domains, shares.tolist(), strict=True))
         return self.reused.expand(named) if self.reused else named
 
@@ -126,7 +129,9 @@ class OpenStudy:
 
     @cached_property
     def doremi(self) -> tuple[StudyRun, ...]:
-        """The two runs of DoReMi, if the study has them: the reference, a proxy of the prior, and the proxy with group DRO."""
+        """The two runs of DoReMi: the reference, a proxy of the prior, and the proxy with group DRO. Empty if
+        the study does not use DoReMi.
+        """
         its, first = self.study.doremi, self.study.proxies.seed
         if its is None:
             return ()
@@ -156,7 +161,9 @@ class OpenStudy:
     def _run(
         self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, settings: Mapping[str, Any]
     ) -> StudyRun:
-        """Return a run of `tokens` tokens with the mixture `weights` of the study's corpus."""
+        """Return a run that reads `tokens` tokens of the study's corpus in the mixture `weights`, with
+        `settings` applied to its job.
+        """
         stages = self._first_phase(tokens, self.prior_mixture)
         data = replace(self.base.data, weights=dict(weights), stages=stages, subset=self.share_read(tokens))
         job = replace(self.base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
@@ -164,7 +171,9 @@ class OpenStudy:
         return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint, parent=self._parent(job))
 
     def _entry_run(self, name: str, its: StudyEntry, seed: int) -> StudyRun:
-        """Return the run of an entry of a list or grid design, with the corpus and mixture of the entry."""
+        """Return the run of an entry of a list or grid design, with the corpus and mixture of the entry. If
+        that corpus is not built yet, the run has no mixture.
+        """
         job = replace(its.job, seed=seed)
         if its.variant is not None and not self.corpora.has(its.variant):
             return StudyRun(name, {}, job, self._measured, f"{NOT_BUILT}{its.variant.key}")
@@ -178,7 +187,9 @@ class OpenStudy:
         return StudyRun(name, weights, job, self._measured, corpus.fingerprint, parent=self._parent(job))
 
     def _parent(self, job: Pretraining) -> str:
-        """Return the digest of the weights from which a run begins, computed once for each `init`; empty without one."""
+        """Return the digest of the weights from which a run starts, or an empty string if its job has no
+        `init`. The digest is computed once for each `init`.
+        """
         if job.init is None:
             return ""
         if job.init not in self._parents:
@@ -200,8 +211,8 @@ class OpenStudy:
         return dict(zip(domains, prior.tolist(), strict=True))
 
     def _first_phase(self, tokens: int, prior: dict[str, float]) -> tuple[MixtureStage, ...]:
-        """Return the stage that reads the prior before the mixture that is studied; empty without
-        `anneal`.
+        """Return the first stage of a run, which reads the prior before the mixture under study. Empty unless
+        the study has `anneal`.
         """
         if self.study.anneal is None:
             return ()
@@ -227,7 +238,9 @@ class OpenStudy:
         return drawn
 
     def _left_out(self) -> dict[str, dict[str, float]]:
-        """Return the prior and, for each domain, the prior without that domain; mixtures by entry name."""
+        """Return the mixtures of a leave-one-out design by entry name: the prior, and the prior without each
+        domain in turn. Domains with a prior share of 0 or 1 are not removed.
+        """
         left = {"prior": self.prior} | {
             f"without-{name}": np.where(np.arange(len(self.prior)) == i, 0.0, self.prior)
             for i, name in enumerate(self.domains)

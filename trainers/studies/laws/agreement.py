@@ -34,7 +34,7 @@ class Agreement:
 
 def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 500, seed: int = 0) -> Agreement:
     """Return the agreement of `measured` and `predicted`, each [mixtures], for two or more mixtures. The
-    interval is computed from `repetitions` bootstrap draws and is NaN if that is 0.
+    interval is computed from `repetitions` bootstrap draws, and is NaN if `repetitions` is 0.
     """
     low = high = float("nan")
     if repetitions:
@@ -62,7 +62,7 @@ def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
 
 def _ranks(codes: np.ndarray) -> np.ndarray:
     """Return the rank of each value; equal values get the mean of their ranks. `codes` are small integers
-    that sort as the values do.
+    that sort in the same order as the values.
     """
     counts = np.bincount(codes)
     return (np.cumsum(counts) - (counts - 1) / 2)[codes]

@@ -35,7 +35,7 @@ _STEP = 0.01  # change of a share on each side over which a slope is measured: o
 
 @dataclass(frozen=True)
 class BoostedTrees:
-    """The law as a family: sums of boosted trees."""
+    """The family of laws that are sums of boosted trees."""
 
     name: str = "lightgbm"
 
@@ -44,7 +44,7 @@ class BoostedTrees:
         return max(16, 2 * domains)
 
     def require_library(self) -> None:
-        """Raise UserError if LightGBM is missing; the message has the command that installs it."""
+        """Raise UserError if LightGBM is missing; the message gives the command that installs it."""
         if find_spec("lightgbm") is None:
             raise UserError(f"law {self.name}: needs lightgbm, which is not installed; run: {install_extra('studies')}")
 
@@ -61,9 +61,7 @@ class BoostedTrees:
 
 @dataclass(frozen=True)
 class FittedTrees:
-    """The law `centre` + `spread` x (sum of the trees). `model` is the text form that LightGBM saves trees
-    in.
-    """
+    """The law `centre` + `spread` x (sum of the trees). `model` holds the trees in LightGBM's text format."""
 
     centre: float
     spread: float
@@ -90,8 +88,8 @@ class FittedTrees:
         return self.centre + self.spread * np.asarray(self._booster.predict(ratios, num_threads=1))
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the slope in each domain's share, measured over two percentage points, [mixtures,
-        domains].
+        """Return the slope of the metric with respect to each domain's share, [mixtures, domains], measured
+        over two percentage points.
         """
         columns = []
         for step in _STEP * np.eye(ratios.shape[1]):

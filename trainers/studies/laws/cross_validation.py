@@ -26,8 +26,8 @@ differences between laws on RegMix's runs do not reproduce with other seeds.
 @dataclass(frozen=True)
 class CrossValidation:
     """The result of a cross-validation. `predicted` [runs] holds the prediction for each run by a fit without
-    it, NaN for censored runs; `agreement` compares these with the measurements. `chosen` counts, by name, the
-    folds in which each law was the best.
+    that run, NaN for censored runs; `agreement` compares the predictions with the measurements. `chosen`
+    counts, by the name of a law, the folds in which that law was the best.
     """
 
     predicted: np.ndarray
@@ -37,15 +37,17 @@ class CrossValidation:
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """The mean rank correlation on held-out runs by the number of runs in the fit. `points` are pairs (runs,
-    correlation), by ascending number of runs.
+    """The mean rank correlation on held-out runs as a function of the number of runs in the fit. `points` are
+    pairs (runs, correlation), by ascending number of runs.
     """
 
     points: tuple[tuple[int, float], ...]
 
     @property
     def last_gain(self) -> float | None:
-        """The gain in correlation from the second half of the runs; None if no fit used half of them."""
+        """The gain in correlation from the point nearest to half of the runs to the last point; None if the
+        curve has a single point.
+        """
         if len(self.points) < 2:
             return None
         half = min(self.points[:-1], key=lambda point: abs(point[0] - self.points[-1][0] / 2))
@@ -60,8 +62,8 @@ class LearningCurve:
 def cross_validate(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0
 ) -> CrossValidation:
-    """Predict the runs of each of 10 folds from the other folds. The law for a fold is the one that is best
-    in a cross-validation within the other folds, and it is fitted to those.
+    """Predict the runs of each of 10 folds with a law that has not seen them. The law is chosen by a
+    cross-validation of the other runs and then fitted to all of these.
 
     `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs]. With a single law, this is plain
     cross-validation.
@@ -90,8 +92,8 @@ def _choose(
     """Return the law that `choose_law` returns, and its fit to these runs.
 
     Each cross-validation fit starts from the fit to all runs, which is ten times as fast as starting afresh.
-    A Gaussian process keeps the kernel of that fit, so the kernel's four parameters have seen the fold that
-    is predicted. Only the choice of the law depends on this.
+    A Gaussian process keeps the kernel of that fit, so the kernel's four parameters have already been fitted
+    to the fold that is predicted. This affects only the choice of the law.
     """
     fits = [fit_censored(law, ratios, values, censored) for law in laws]
     if len(laws) == 1:
@@ -117,9 +119,9 @@ def learning_curve(
     validation: CrossValidation,
     seed: int = 0,
 ) -> LearningCurve:
-    """Return the learning curve of `law`: it is fitted to random quarters, halves and three quarters of the
-    runs and scored on the other runs. The last point comes from `validation`, whose fits use nine tenths of
-    the runs.
+    """Return the learning curve of `law`. The law is fitted to random quarters, halves and three quarters of
+    the runs and scored on the other runs; sizes with too few runs for a fit or a score are skipped. The last
+    point comes from `validation`, whose fits use nine tenths of the runs.
     """
     generator, runs, points = np.random.default_rng(seed), len(values), []
     for fraction in _FRACTIONS:
@@ -143,7 +145,7 @@ def learning_curve(
 
 def _folds(censored: np.ndarray, seed: int) -> list[np.ndarray]:
     """Return the indices of the runs of each fold. Runs that are not censored are dealt into folds of equal
-    size.
+    size, give or take one run; censored runs are in no fold.
     """
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(~censored))
     return [fold for fold in np.array_split(rows, min(_FOLDS, len(rows))) if len(fold)]

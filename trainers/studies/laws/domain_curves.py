@@ -12,13 +12,13 @@ _POINTS = 21  # of each curve
 
 @single_threaded()
 def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
-    """Return, by domain, the predicted metrics as its share changes while the other domains keep the proportions that they
-    have in the mixture `centre` [domains]. Shares span those of `runs` [runs, domains], so that no law extrapolates in this
-    domain.
+    """Return, by domain, how the predicted metrics change with the share of that domain. The other domains
+    keep the proportions that they have in the mixture `centre` [domains]. The shares span the range found in
+    `runs` [runs, domains], so that no law extrapolates in this domain.
 
-    `mean` is the mean of the metrics weighted by `weights` [metrics], with its 95 % bootstrap interval `low` to `high`, and
-    `metrics` has each metric; all as differences from their values at `centre`. A domain whose share is the same in all runs,
-    or is all of `centre`, has no curve.
+    `mean` is the mean of the metrics weighted by `weights` [metrics]. `low` and `high` are the ends of its 95
+    % bootstrap interval, None without draws. `metrics` has the curve of each metric. All are differences from
+    the values at `centre`. A domain has no curve if its share is the same in all runs or is 1 in `centre`.
     """
     curves: dict[str, Any] = {}
     mixtures = {}
@@ -48,8 +48,8 @@ def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: n
 
 
 def _line(centre: np.ndarray, domain: int, shares: np.ndarray) -> np.ndarray:
-    """Return the mixtures in which a domain has each of `shares` and the others share the rest as in `centre`, [shares,
-    domains].
+    """Return a mixture for each of `shares`, [shares, domains]: `domain` has that share, and the other
+    domains divide the rest in the proportions of `centre`.
     """
     mixtures = centre[None] * ((1 - shares) / (1 - centre[domain]))[:, None]
     mixtures[:, domain] = shares

@@ -1,5 +1,5 @@
 """A Gaussian process over mixtures (Rasmussen and Williams, 2006, chapters 2 and 5): the law for a metric
-that follows no formula. It needs more runs than the others, and may have several local minima.
+that follows no formula. It needs more runs than the other laws, and may have several local minima.
 
 The kernel is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z with noise n^2. The four parameters s, l, a and n maximise
 the marginal likelihood.
@@ -17,7 +17,7 @@ _BOUNDS = ((-4.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-6.0, 1.0))
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """The law as a family: Gaussian processes with this kernel."""
+    """The family of Gaussian processes with this kernel."""
 
     name: str = "gaussian_process"
 
@@ -50,8 +50,9 @@ class GaussianProcess:
 
 @dataclass(frozen=True)
 class FittedProcess:
-    """A fitted Gaussian process. A prediction is the sum of the kernel between a mixture and each of `runs` [runs, domains],
-    weighted by `coefficients` [runs], times `spread`, plus `mean`. `logarithms` are those of s, l, a and n.
+    """A fitted Gaussian process. A prediction is the sum of the kernel between a mixture and each of `runs`
+    [runs, domains], weighted by `coefficients` [runs], times `spread`, plus `mean`. `logarithms` holds log s,
+    log l, log a and log n.
     """
 
     mean: float
@@ -76,7 +77,7 @@ class FittedProcess:
         return self.mean + self.spread * (radial + linear) @ self.coefficients
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict` by each share, [mixtures, domains]."""
+        """Return the derivatives of `predict` with respect to each share, [mixtures, domains]."""
         radial, _ = self._kernels(ratios)
         length, slope = np.exp(2 * self.logarithms[1]), np.exp(2 * self.logarithms[2])
         weighted = radial * self.coefficients

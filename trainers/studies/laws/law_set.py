@@ -28,17 +28,17 @@ class LawSet:
 
     @property
     def is_convex(self) -> bool:
-        """Whether every law is convex, and therefore every weighted mean of them."""
+        """Whether every law is convex, so that every weighted mean of them is convex too."""
         return all(law.is_convex for law in self.laws)
 
     @property
     def is_smooth(self) -> bool:
-        """Whether the gradients of all laws are derivatives."""
+        """Whether every law is smooth, so that its `gradient` is a true derivative."""
         return all(law.is_smooth for law in self.laws)
 
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the mean of the predicted metrics of each mixture, weighted by `weights` [metrics];
-        [mixtures].
+        """Return the mean of the predicted metrics of each mixture, [mixtures], weighted by `weights`
+        [metrics].
         """
         return _weighted(self.laws, ratios, weights)
 
@@ -47,18 +47,18 @@ class LawSet:
         return np.sum([w * law.gradient(ratios) for w, law in zip(weights, self.laws, strict=True) if w], axis=0)
 
     def predict_resampled(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return what `predict` returns for the laws of each draw, [draws, mixtures]."""
+        """Return the same weighted means as `predict`, but from the laws of each draw, [draws, mixtures]."""
         return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
 
     def effects(self, ratios: np.ndarray) -> np.ndarray:
-        """Return how much each metric changes, [metrics, domains], if a domain of the mixture `ratios`
-        [domains] gains one percentage point that is taken from all domains in proportion to their shares.
+        """Return how much each metric changes, [metrics, domains], when a domain gains one percentage point.
+        The point is taken from all domains in proportion to their shares in the mixture `ratios` [domains].
         """
         return _effects(self.laws, ratios)
 
     def mean_effects(self, ratios: np.ndarray, weights: np.ndarray) -> dict[str, dict[str, float | None]]:
-        """Return, by domain, the `effects` on the mean of the metrics weighted by `weights` [metrics], with
-        their 95 % intervals. The ends of an interval are None if there are no draws.
+        """Return the effect (`effects`) of each domain on the mean of the metrics weighted by `weights`
+        [metrics], with its 95 % interval. The ends of the interval are None if there are no draws.
         """
         best = weights @ _effects(self.laws, ratios)
         drawn = np.array([weights @ _effects(laws, ratios) for laws in self.resampled])
@@ -80,7 +80,7 @@ def fit_laws(
 ) -> LawSet:
     """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], measured on the mixtures
     `ratios` [runs, domains], and to `draws` bootstrap draws of the runs. For laws with sizes (`SizedLaw`),
-    the set holds their laws of mixtures at the size of the target.
+    the set holds only their laws of mixtures, which apply at the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

@@ -36,7 +36,7 @@ _STUCK = 1e8  # damping at which no step lowers the loss, so that rounding decid
 
 @dataclass(frozen=True)
 class LogLinear:
-    """The law as a family, fitted by minimising Huber's loss from several starting points."""
+    """The family of log-linear laws, fitted by minimising Huber's loss from several starting points."""
 
     name: str = "log_linear"
 
@@ -94,7 +94,7 @@ class FittedLogLinear:
         return self.offset + self._excess(ratios)
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict` by each share, [mixtures, domains]."""
+        """Return the derivatives of `predict` with respect to each share, [mixtures, domains]."""
         excess = self._excess(ratios)
         return excess[:, None] * np.where(np.isfinite(self.weights), self.weights, 0.0)
 
@@ -109,8 +109,8 @@ class FittedLogLinear:
 
 
 def _centre_and_spread(values: np.ndarray) -> tuple[float, float]:
-    """Return the median and the standard deviation of `values`. The latter is estimated from the quartiles
-    unless these are equal.
+    """Return the median and the standard deviation of `values`. The standard deviation is estimated from the
+    quartiles unless these are equal.
     """
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return float(middle), float((high - low) / 1.349 or np.std(values))  # 1.349: between a normal's quartiles
@@ -124,12 +124,12 @@ def _start(ratios: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
 
 
 def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowest: float) -> tuple[np.ndarray, float]:
-    """Return the minimum of the loss that the method of Levenberg (1944) and Marquardt (1963) finds from `parameters`, and the
-    loss there. The last parameter, the offset, is at least `lowest`.
+    """Return the minimum of the loss that the method of Levenberg (1944) and Marquardt (1963) finds from
+    `parameters`, and the loss there. The last parameter, the offset, is at least `lowest`.
 
-    It searches for the law in another form: y = m + (exp(s v.x) - 1) / s, where m is the highest value, so that c = m - 1 / s
-    and w = s v - log s. There v are the slopes where y is m, and s is the curvature. c and w are so strongly correlated that
-    L-BFGS takes a hundred steps; v and s are hardly correlated.
+    The search uses another form of the law, y = m + (exp(s v.x) - 1) / s, where m is the highest value. Then
+    c = m - 1 / s and w = s v - log s. In this form, v holds the slopes at y = m, and s is the curvature. c
+    and w are so strongly correlated that L-BFGS takes a hundred steps; v and s are hardly correlated.
     """
     highest = float(values.max())
     flattest = 1 / (highest - lowest)
@@ -159,9 +159,11 @@ def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowe
 
 
 def _loss(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return the mean loss of `parameters`, the slopes v and the curvature s, where `values` are relative to m; its gradient; and
-    its approximate second derivatives: those of squared residuals, weighted as Huber's loss weights them (Gauss and Newton;
-    Holland and Welsch, 1977).
+    """Return the mean loss, its gradient and its approximate second derivatives. `parameters` are the slopes
+    v and the curvature s, and `values` are relative to m.
+
+    The second derivatives are those of squared residuals, weighted as Huber's loss weights them (Gauss and
+    Newton; Holland and Welsch, 1977).
     """
     slopes, curvature, runs, domains = parameters[:-1], parameters[-1], len(values), ratios.shape[1]
     linear = ratios @ slopes

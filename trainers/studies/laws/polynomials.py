@@ -15,7 +15,7 @@ _RIDGES = np.logspace(-8, 2, 41)  # relative to the largest singular value
 
 @dataclass(frozen=True)
 class Polynomial:
-    """The law as a family: polynomials of degree 1 or 2."""
+    """The family of polynomial laws of degree 1 or 2."""
 
     name: str
     degree: int
@@ -78,7 +78,7 @@ class FittedPolynomial:
         return ratios @ self.linear + 0.5 * ((ratios @ self.products) * ratios).sum(axis=1)
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict` by each share, [mixtures, domains]."""
+        """Return the derivatives of `predict` with respect to each share, [mixtures, domains]."""
         return self.linear + ratios @ self.products
 
     def parameters(self) -> dict[str, float | list[float]]:

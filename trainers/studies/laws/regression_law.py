@@ -20,13 +20,13 @@ class FittedLaw(Protocol):
 
     @property
     def is_convex(self) -> bool:
-        """Whether `predict` is convex over all mixtures, so that a local minimum is the global one."""
+        """Whether `predict` is convex over all mixtures, so that a local minimum is also the global minimum."""
         ...
 
     @property
     def is_smooth(self) -> bool:
-        """Whether `gradient` is the derivative of `predict`. Otherwise it is a slope over a finite distance,
-        and the minimum is searched for among samples.
+        """Whether `gradient` is the derivative of `predict`. Otherwise `gradient` is a slope over a finite
+        distance, and the minimum is searched for among samples.
         """
         ...
 
@@ -35,7 +35,7 @@ class FittedLaw(Protocol):
         ...
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict` by the share of each domain, [mixtures, domains]."""
+        """Return the derivatives of `predict` with respect to the share of each domain, [mixtures, domains]."""
         ...
 
     def parameters(self) -> dict[str, float | list[float]]:
@@ -60,8 +60,8 @@ class Law(Protocol):
         ...
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> FittedLaw:
-        """Return the law fitted to `values` [runs], which must be finite, of the mixtures `ratios` [runs,
-        domains]. `start` is a fit to nearly the same runs, from which the search may begin.
+        """Return the law fitted to `values` [runs], which must be finite, measured on the mixtures `ratios`
+        [runs, domains]. `start` is a fit to nearly the same runs, from which the search may begin.
         """
         ...
 
@@ -69,8 +69,8 @@ class Law(Protocol):
 def fit_censored(
     law: Law, ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, start: FittedLaw | None = None
 ) -> FittedLaw:
-    """Return `law` fitted to `values` [runs] of the mixtures `ratios` [runs, domains]. The values of runs
-    that are `censored`, bool [runs], are not read.
+    """Return `law` fitted to `values` [runs], measured on the mixtures `ratios` [runs, domains]. The values
+    of runs that are `censored`, bool [runs], are not read.
 
     The law is first fitted to the measured runs. Then each censored run is assigned the law's prediction for
     it or the worst measured value, whichever is worse, and the law is fitted again, until the predictions

@@ -26,13 +26,15 @@ _LEAST_LEVELS = 3
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """The law L(N, D) = exp(`logarithms`[0]) + exp(`logarithms`[1]) / N^a + exp(`logarithms`[2]) / D^b."""
+    """The law L(N, D) = exp(`logarithms`[0]) + exp(`logarithms`[1]) / N^a + exp(`logarithms`[2]) / D^b, where
+    `exponents` are a and b.
+    """
 
     logarithms: np.ndarray
     exponents: np.ndarray
 
     def predict(self, parameters: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return the predicted loss of runs with `parameters` and `tokens`, all [runs]."""
+        """Return the predicted loss of each run, [runs], given its `parameters` and `tokens`, both [runs]."""
         return np.exp(_log_loss(np.append(self.logarithms, self.exponents), np.log(parameters), np.log(tokens))[0])
 
     def coefficients(self) -> dict[str, float]:
@@ -72,7 +74,8 @@ def fit_scaling(
     a ladder has few of them and a draw would often lack a whole size. Residuals are scaled by (1 - 5 /
     runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
 
-    Raises ConfigError unless there are at least three sizes, three numbers of tokens and eight runs.
+    Raises ConfigError for a loss of 0 or less, and unless there are at least three sizes, three numbers of
+    tokens and eight runs.
     """
     for name, values in (("parameters", parameters), ("tokens", tokens)):
         if (levels := len(np.unique(values))) < _LEAST_LEVELS:
@@ -116,7 +119,8 @@ def _search(
     start: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, precision: float = _PRECISION
 ) -> tuple[np.ndarray, float]:
     """Return the parameters that minimise Huber's loss, and the loss. `sizes`, `tokens` and `losses` are
-    logarithms. The search centres the first two, because otherwise A is almost a function of a, and B of b.
+    logarithms. The search centres `sizes` and `tokens`, because otherwise A is almost a function of a, and B
+    of b.
     """
     from scipy.optimize import minimize
 
@@ -150,7 +154,7 @@ def _search(
 
 
 def _log_loss(x: np.ndarray, sizes: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log L of each run, [runs], and its derivatives by the five parameters, [runs, 5]."""
+    """Return log L of each run, [runs], and its derivatives with respect to the five parameters, [runs, 5]."""
     terms = np.stack([np.full(len(sizes), x[0]), x[1] - x[3] * sizes, x[2] - x[4] * tokens], axis=1)
     highest = terms.max(axis=1)
     total = highest + np.log(np.exp(terms - highest[:, None]).sum(axis=1))

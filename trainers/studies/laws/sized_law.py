@@ -22,8 +22,8 @@ _SETTLED = 1e-5  # the fit has converged if the size term changes by at most thi
 
 @dataclass(frozen=True)
 class SizedLaw:
-    """The law as a family: `law` for mixtures whose last `sizes` columns are log(size / size of the
-    target).
+    """The family of sized laws: `law`, extended to mixtures whose last `sizes` columns are log(size / size of
+    the target).
     """
 
     law: Law
@@ -35,8 +35,8 @@ class SizedLaw:
         return self.law.name
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the minimum of the law of mixtures plus two for each size. `domains` includes the size
-        columns.
+        """Return the smallest number of runs that the law of mixtures needs, plus two for each size.
+        `domains` includes the size columns.
         """
         return self.law.minimum_runs(domains - self.sizes) + 2 * self.sizes
 
@@ -46,7 +46,7 @@ class SizedLaw:
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedSizedLaw":
         """Return the law fitted to `values` [runs]. The law of mixtures and the size term are fitted in turn,
-        each to the values minus the other.
+        each to the values minus the other's predictions.
         """
         mixtures, sizes = ratios[:, : -self.sizes], ratios[:, -self.sizes :]
         fitted, part = (
@@ -65,8 +65,8 @@ class SizedLaw:
 
 @dataclass(frozen=True)
 class FittedSizedLaw:
-    """A fitted law: `law` of the mixture and, for each size, its `factors` A_j T_j^-a_j and `exponents`
-    a_j.
+    """A fitted sized law: `law`, fitted to the mixtures, and for each size the `factors` A_j T_j^-a_j and the
+    `exponents` a_j.
     """
 
     law: FittedLaw
@@ -93,7 +93,9 @@ class FittedSizedLaw:
         return self.law.predict(ratios[:, :-count]) + self.part(ratios[:, -count:])
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `predict` by each share and size, [mixtures, columns]."""
+        """Return the derivatives of `predict` with respect to each share and size column, [mixtures,
+        columns].
+        """
         count = len(self.factors)
         by_size = -self.factors * self.exponents * np.exp(-self.exponents * ratios[:, -count:])
         return np.concatenate([self.law.gradient(ratios[:, :-count]), by_size], axis=1)

@@ -16,8 +16,8 @@ class PairedComparison:
 
     `difference` is the mean of entry minus baseline, `error` its standard error, and `low` and `high` are the
     ends of its t interval at the level of the rule. `mean` is the mean of the entry over all seeds with which
-    it has finished. With fewer than two pairs, the verdict is `open`. `reason` says why it is open, or how
-    many pairs are incomplete.
+    it has finished. With fewer than two pairs, the verdict is `open`. `reason` says why the verdict is open,
+    how many pairs are incomplete, or that the entry is the baseline.
     """
 
     entry: str
@@ -39,8 +39,8 @@ class PairedComparison:
 def compare_pairs(
     values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
 ) -> list[PairedComparison]:
-    """Compare every entry of `values` with `baseline`, in the order of `values`: by entry, the value of each
-    seed, or None for a run without one.
+    """Compare every entry of `values` with `baseline`, in the order of `values`. `values` maps each entry to
+    the value of each seed, None for a run without a value.
 
     An entry is better or worse if the interval excludes 0 and the absolute difference is at least `margin`.
     The differences of n seeds, with mean m and standard deviation s, have the interval m -+ t s / sqrt(n),

@@ -22,8 +22,9 @@ _SIZES = ("parameters", "tokens")
 
 @dataclass(frozen=True)
 class Ladder:
-    """Runs of several sizes: their `parameters`, training `tokens` and `losses`, the values of `metric`, each
-    [runs]. Runs without a value are left out and named in `missing`.
+    """Runs of several sizes. For each run, `parameters` is the size of its model, `tokens` is the number of
+    its training tokens, and `losses` is its value of `metric`, all [runs]. Runs without a value are left out
+    and named in `missing`.
     """
 
     metric: str
@@ -42,8 +43,8 @@ class Ladder:
 
 @dataclass(frozen=True)
 class ScalingPrediction:
-    """A run that took no part in the fit: its measured loss, and the predicted loss with a 95 % interval,
-    which includes the uncertainty of the law and the scatter of single runs.
+    """The prediction for a run that was held out of the fit: its measured loss, and its predicted loss with a
+    95 % interval, which includes the uncertainty of the law and the scatter of single runs.
     """
 
     run: str
@@ -57,8 +58,8 @@ class ScalingPrediction:
 
 @dataclass(frozen=True)
 class StudyScaling:
-    """The law of all runs of a ladder, and the predictions for the runs of the largest model from the others,
-    if these are enough for a fit.
+    """The scaling law of a ladder. `fit` is fitted to all runs. `held_out` predicts the runs of the largest
+    model from a fit to the other runs; if these are too few for a fit, it is empty and `reason` says why.
     """
 
     ladder: Ladder
@@ -71,8 +72,8 @@ def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -
     """Read a ladder from a CSV file with a row per run: a key, `parameters`, `tokens` and metrics. `metric`
     selects a metric, and `key` names the key column.
 
-    Raises ConfigError if a column is missing, if `metric` is needed and not given, or for a value that is not
-    valid.
+    Raises ConfigError if a column is missing, if the file has several metrics and `metric` is not given, or
+    if a value is invalid.
     """
     read = read_run_columns(path, key, (*_SIZES, metric) if metric else ())
     others = [name for name in read.columns if name not in _SIZES]
@@ -114,7 +115,7 @@ def _ladder(
 
 
 def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
-    """Fit the scaling law to all runs, and again without the runs of the largest model, to predict those.
+    """Fit the scaling law to all runs. Fit it again without the runs of the largest model, to predict these.
 
     Raises ConfigError if there are too few runs for a law.
     """
@@ -129,7 +130,7 @@ def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
 
 
 def _predictions(fit: ScalingFit, fitted: Ladder, others: Ladder, seed: int) -> tuple[ScalingPrediction, ...]:
-    """Predict the runs of `others` with the law `fit` of the runs `fitted`."""
+    """Predict the runs of `others` with `fit`, the law fitted to the runs of `fitted`."""
     at = others.parameters, others.tokens
     inside = np.log(fitted.losses / fit.law.predict(fitted.parameters, fitted.tokens))
     drawn = np.array([law.predict(*at) for law in fit.resampled])

@@ -57,8 +57,9 @@ def basis_of(opened: OpenStudy, table: RunTable) -> str:
 
 
 def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult]) -> StudyFit:
-    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Returns the fit. Raises UserError if
-    the design has no mixtures, and ConfigError if there are too few runs for a law.
+    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Returns the fit. Raises
+    UserError if the design has no mixtures or no run has finished, and ConfigError if there are too few runs
+    for a law.
     """
     require_mixtures(opened, "fit")
     table = run_table(opened, results)
@@ -80,7 +81,9 @@ def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult
 
 
 def read_fit(root: LocalPath) -> dict[str, Any]:
-    """Return the record that `fit_step` wrote. Raises UserError if it is missing or of another version."""
+    """Return the record that `fit_step` wrote. Raises UserError if it is missing or has another format
+    version.
+    """
     if not (root / FIT).exists():
         raise UserError(f"{root}: has no {FIT} yet; make it with `study fit`")
     record: dict[str, Any] = read_json(root / FIT, "make it again with `study fit`")
@@ -90,8 +93,8 @@ def read_fit(root: LocalPath) -> dict[str, Any]:
 
 
 def fitted_laws(opened: OpenStudy, root: LocalPath, table: RunTable) -> LawSet | None:
-    """Return the laws in `fit.json`, fitted again with their bootstrap; None if it is missing or out of
-    date.
+    """Refit the laws named in `fit.json`, together with their bootstrap draws, and return them. None if the
+    file is missing or out of date.
     """
     try:
         record = read_fit(root)
@@ -108,7 +111,9 @@ def _resampled(opened: OpenStudy, table: RunTable, laws: list[str]) -> LawSet:
 
 
 def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
-    """Return the mixture of DoReMi, [domains], by its name; empty if the study has none or its runs have not finished."""
+    """Return the mixture of DoReMi, [domains], under the key `doremi`. Empty if the study does not use DoReMi
+    or if its run has not finished.
+    """
     if not opened.doremi:
         return {}
     result = read_result(root / RUNS / opened.doremi[-1].key)
@@ -118,13 +123,17 @@ def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
 
 
 def proposal_basis(opened: OpenStudy, root: LocalPath, table: RunTable) -> str:
-    """Return a digest of all that a proposal depends on: what its laws depend on, and the mixture of DoReMi."""
+    """Return a digest of all that a proposal depends on: the basis of its laws, and the mixture of DoReMi if
+    there is one.
+    """
     others = {name: its.tolist() for name, its in doremi_mixture(opened, root).items()}
     return digest([basis_of(opened, table), others]) if others else basis_of(opened, table)
 
 
 def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawSet) -> Proposal:
-    """Write `proposal.yaml`, whose `weights` a run takes as `data.weights=FILE`."""
+    """Propose a mixture, write it to `proposal.yaml` and return the proposal. A run reads the file's
+    `weights` with `data.weights=FILE`.
+    """
     proposal = propose(laws, table.ratios, opened.settings, others=doremi_mixture(opened, root))
     record = proposal_record(proposal)
     if opened.reused:
@@ -135,8 +144,9 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
-    """Return the mixture in `proposal.yaml`, to six digits, but with the exact ratios that a study keeps. Raises UserError if
-    there is none yet.
+    """Return the mixture in `proposal.yaml`, with shares rounded to six digits. If the study keeps ratios,
+    the virtual domain's share is rounded and then divided in these exact ratios. Raises UserError if there is
+    no proposal yet.
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])

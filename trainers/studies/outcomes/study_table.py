@@ -1,5 +1,5 @@
-"""Tables of the finished runs of a study: mixtures and metrics for the laws; noise and signal of each
-metric.
+"""Tables of the finished runs of a study: mixtures and metrics, to which the laws are fitted, and the noise
+and signal of each metric.
 """
 
 import csv
@@ -45,14 +45,16 @@ def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tup
 
 
 def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
-    """Return a line that names the metrics that no finished run has; empty if there are none."""
+    """Return a line that names the metrics that no finished run has. Empty if there are none, or if no run
+    has any metric.
+    """
     there = measured_metrics(opened, results)
     missing = [name for name in opened.metrics if name not in there]
     return [f"left out, because no run has a value: {', '.join(missing)}"] if there and missing else []
 
 
 def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
-    """Return the table of the design's runs. Diverged runs are censored; failed and missing ones are left
+    """Return the table of the design's runs. Diverged runs are censored; failed and missing runs are left
     out.
 
     Raises UserError if no run has finished.
@@ -82,8 +84,8 @@ def write_tables(table: RunTable, root: LocalPath) -> None:
 
 
 def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: RunTable) -> list[MetricNoise]:
-    """Return the noise and the signal of each metric. Noise is NaN if fewer than two anchors have
-    finished.
+    """Return the noise and the signal of each metric. Noise is NaN if fewer than two finished anchors have
+    the metric.
     """
     finished = [results[r.key] for r in opened.anchors if r.key in results and results[r.key].state == "finished"]
     rows = []

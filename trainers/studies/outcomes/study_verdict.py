@@ -1,4 +1,6 @@
-"""The comparisons that end a study: of the candidates of a confirmation, or of the entries of a design without laws."""
+"""The comparisons that conclude a study: between the candidates of a confirmation, or between the entries of
+a design without laws.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +21,8 @@ from trainers.studies.running.train_study_run import RunResult, read_result
 
 @dataclass(frozen=True)
 class StudyVerdict:
-    """Comparisons with `baseline`: `overall` in the weighted mean of the metrics, `by_metric` in each
-    metric.
+    """Comparisons with `baseline`. `overall` compares the weighted mean of the metrics, and `by_metric`
+    compares each metric.
     """
 
     baseline: str
@@ -39,9 +41,10 @@ class StudyVerdict:
 def candidate_runs(
     opened: OpenStudy, root: LocalPath, proposal: Mapping[str, float] | None = None
 ) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. `proposal` also takes the
-    place of the mixture of DoReMi; by default both are those in the study's directory. Raises UserError if one of them
-    is missing, or if the study has no confirmation.
+    """Return the runs of the confirmation, ordered by seed, so that the candidates can be compared as soon as
+    each seed is done. If `proposal` is given, it replaces the mixtures of both the proposal and DoReMi; by
+    default, both are read from the study's directory. Raises UserError if either is needed and missing, or if
+    the study has no confirmation.
     """
     confirmation = opened.study.confirmation
     if confirmation is None:
@@ -96,7 +99,9 @@ def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, Run
 
 
 def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray) -> float | None:
-    """Return the weighted mean of the metrics of a run, or None if it lacks one with a weight above 0."""
+    """Return the weighted mean of the metrics of a run. None if the run has not finished or lacks a metric
+    whose weight is not 0.
+    """
     weighted = [(name, weight) for name, weight in zip(metrics, weights.tolist(), strict=True) if weight]
     if result is None or result.state != "finished" or any(name not in result.metrics for name, _ in weighted):
         return None

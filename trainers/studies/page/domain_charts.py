@@ -1,4 +1,4 @@
-"""Curves of the predicted metrics by the share of a domain."""
+"""Charts of the predicted metrics as functions of the share of a domain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _MOST = 24  # charts; of more domains, those whose share changes the mean most
 
 @dataclass(frozen=True)
 class DomainChart:
-    """The chart of a domain, and its `note`: the best share along the curve."""
+    """The chart of a domain. `note` gives the share with the lowest mean along the curve."""
 
     name: str
     note: str
@@ -25,8 +25,9 @@ class DomainChart:
 
 
 def domain_charts(curves: Mapping[str, Any], shares: Sequence[tuple[str, Mapping[str, float]]]) -> list[DomainChart]:
-    """Return a chart of each of `curves` (`domain_curves`), in the order of their effect on the mean. `shares` are named
-    mixtures by domain, whose shares are marked.
+    """Return charts of at most 24 of `curves` (`domain_curves`), beginning with those that have the largest
+    effect on the mean. `shares` has pairs (name of a mixture, its shares by domain); these shares are marked
+    in the charts.
     """
     reach = {name: max(curve["mean"]) - min(curve["mean"]) for name, curve in curves.items()}
     chosen = sorted(curves, key=lambda name: -reach[name])[:_MOST]

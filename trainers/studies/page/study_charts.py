@@ -1,4 +1,6 @@
-"""Charts that only the page of a study needs: shares of domains, and differences with intervals."""
+"""Charts that only the page of a study needs: the shares of domains, and differences from the baseline with
+their intervals.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

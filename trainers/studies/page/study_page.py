@@ -36,7 +36,7 @@ _LISTED, _POINTS = 300, 1000  # the most runs in the table of runs; the most poi
 @dataclass(frozen=True)
 class Findings:
     """The results of a study so far. Parts that do not exist yet are None, and the lines in `missing` say
-    why. `fit` is the record that `fit_step` wrote, `judged` are the runs that `verdict` compares.
+    why. `fit` is the record that `fit_step` wrote. `judged` are the runs that `verdict` compares.
     """
 
     opened: OpenStudy
@@ -51,7 +51,7 @@ class Findings:
 
 def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
     """Write `report.html` from the files of a study and return its path. No law is fitted. Raises UserError
-    if no run has finished.
+    if no run of a mixture design has finished.
     """
     page = root / PAGE
     page.write_atomic(render_study(collect(opened, root)).encode())
@@ -59,7 +59,9 @@ def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
 
 
 def collect(opened: OpenStudy, root: LocalPath) -> Findings:
-    """Read what a study has found so far."""
+    """Read the results that a study has so far from its directory. Raises UserError if no run of a mixture
+    design has finished.
+    """
     runs = (*opened.proxies, *opened.doremi)
     results = results_of(root, runs)
     missing = missing_lines(runs, results) + unmeasured_lines(opened, results)
@@ -127,8 +129,8 @@ def render_study(found: Findings) -> str:
 
 
 def _answer(found: Findings, mixtures: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return the parts of the page that state the verdict: the answer in a word, its sentences, the mixtures of the entries as
-    text, and the sizes of the runs that were compared.
+    """Return the parts of the page that state the verdict: the answer in a word, the sentences that explain
+    it, the mixtures of the entries as text, and the sizes of the runs that were compared.
     """
     study, verdict = found.opened.study, found.verdict
     if verdict is None:
@@ -197,7 +199,7 @@ def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
 
 
 def _swarm(found: Findings) -> list[SwarmRun]:
-    """Return the finished runs of the design that have all metrics, each with the weighted mean of these."""
+    """Return the runs of the design that have all metrics, each with the weighted mean of its metrics."""
     opened, runs = found.opened, []
     weights = opened.settings.metric_weights(opened.metrics).tolist()
     for run in opened.points:
@@ -209,7 +211,9 @@ def _swarm(found: Findings) -> list[SwarmRun]:
 
 
 def _marked(found: Findings) -> list[tuple[str, dict[str, float]]]:
-    """Return the mixtures whose shares are marked in the curves: the prior and the proposal."""
+    """Return the mixtures whose shares are marked in the curves: the prior and, if there is one, the
+    proposal.
+    """
     opened, proposal = found.opened, found.proposal
     mixtures = [("prior", opened.prior)] + ([("proposed", proposal.ratios)] if proposal is not None else [])
     return [(label, dict(zip(opened.domains, shares.tolist(), strict=True))) for label, shares in mixtures]
@@ -217,7 +221,7 @@ def _marked(found: Findings) -> list[tuple[str, dict[str, float]]]:
 
 def _interactions(fit: dict[str, Any]) -> list[tuple[str, list[tuple[float, str]]]]:
     """Return, for each metric, the effect of one percentage point of each domain and the style of its cell:
-    green if it helps, orange if it harms, with an opacity in proportion to its size.
+    green if it helps, orange if it harms, with an opacity proportional to the size of the effect.
     """
     effects = {name: list(each["effect_of_one_point"].values()) for name, each in fit["metrics"].items()}
     largest = max((abs(effect) for its in effects.values() for effect in its), default=0.0) or 1.0
@@ -239,8 +243,8 @@ def _noise(fit: dict[str, Any]) -> list[MetricNoise]:
 
 
 def _tokens(found: Findings) -> list[dict[str, Any]]:
-    """Return, for each domain, the tokens requested and read over all finished runs, and the largest gap in
-    one run.
+    """Return a row for each domain: the tokens requested and read over all finished runs, the largest gap
+    between the two in one run, and the range of its epochs.
     """
     rows = []
     for name in found.opened.leaves:

@@ -14,8 +14,8 @@ _MOVED = 0.01  # smaller changes of a share are not mentioned
 
 
 def answer_word(verdict: StudyVerdict, entry: str | None) -> str:
-    """Return the answer to a question that the verdict on `entry` answers with yes or no; empty if it is None or was not
-    judged.
+    """Return the answer to the study's question, such as "Yes.", from the verdict on `entry`. Empty if
+    `entry` is None or was not judged.
     """
     return next((_ANSWERS[each.verdict] for each in verdict.overall if each.entry == entry), "")
 
@@ -27,9 +27,9 @@ def verdict_words(
     mixtures: Mapping[str, Mapping[str, float]],
     first: str | None = None,
 ) -> list[str]:
-    """Return a text for each entry except the baseline, `first` before the others: its overall verdict, then the domains on
-    which it is better or worse. `unit` is that of the metrics. `mixtures` are those of the entries, by domain; entries without
-    one are not described.
+    """Return a text for each entry except the baseline: its overall verdict, then the domains on which it is
+    better or worse. The entry `first` comes first. `unit` is the unit of the metrics. `mixtures` maps entries
+    to their mixtures by domain; entries without a mixture are not described.
     """
     others = [each for each in verdict.overall if each.entry != verdict.baseline]
     others.sort(key=lambda each: each.entry != first)
@@ -75,7 +75,9 @@ def _sentence(each: PairedComparison, entry: str, baseline: str, level: float, u
 
 
 def proposal_words(proposal: Proposal, unit: str) -> list[str]:
-    """Return sentences on what the proposal changes, and on whether the runs can tell it from the prior."""
+    """Return sentences on what the proposal changes, and on whether the runs can distinguish it from the
+    prior.
+    """
     prior = next(each for each in proposal.compared if each.name == "prior")
     moved = [
         f"{'more' if share > before else 'less'} {name} ({before:.1%} to {share:.1%})"

@@ -1,4 +1,6 @@
-"""Parallel coordinates: the mixtures of a study as lines through the shares of their domains to their metric."""
+"""A chart in parallel coordinates: each mixture of a study is a line through the shares of its domains and
+its metric.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ _BEST = 0.25  # share of the runs that are highlighted
 
 @dataclass(frozen=True)
 class SwarmRun:
-    """A mixture by domain, and its `value`, the weighted mean of the metrics."""
+    """A run of a study: its mixture by domain, and its `value`, the weighted mean of the metrics."""
 
     name: str
     shares: Mapping[str, float]
@@ -23,8 +25,9 @@ class SwarmRun:
 
 
 def swarm_lines(domains: Sequence[str], runs: Sequence[SwarmRun], baseline: str = "prior") -> Markup | None:
-    """Return a chart with an axis for the share of each domain and one for the value, the lowest value at the top. The best
-    quarter of the runs is coloured, and the run `baseline` is dark. None for fewer than two runs.
+    """Return a chart with an axis for the share of each domain and an axis for the value, with the lowest
+    value at the top. The best quarter of the runs is coloured, and the run `baseline` is dark. Returns None
+    for fewer than two runs.
     """
     if len(runs) < 2:
         return None

@@ -33,8 +33,9 @@ _FEW_SEQUENCES = 8  # in a domain's pool; with fewer, epochs are matched only ro
 @dataclass(frozen=True)
 class MeasuredRate:
     """The speed of one worker, measured on `runs` runs: operations per second during steps, and the seconds
-    that a run spends on validation and on everything else. The first run of a process takes `start_seconds` more. `source`
-    says how it was measured. `per_token` is the number of operations per token of the model in those runs.
+    that a run spends on validation and on everything else. The first run of a process takes `start_seconds`
+    more. `source` says how the speed was measured. `per_token` is the mean number of operations per token in
+    the measured runs.
     """
 
     runs: int
@@ -48,9 +49,9 @@ class MeasuredRate:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage of a study: its proxies or its confirmation. `states` counts its results by state. `tokens` and
-    `flops` are totals over the runs that remain to be trained. `per_token`, in operations, and `parameters`
-    are those of the largest run.
+    """A stage of a study: its proxies, the runs of DoReMi, or its confirmation. `states` counts the results
+    of the stage by state. `tokens` and `flops` are totals over the runs that remain to be trained.
+    `per_token`, in operations, and `parameters` are those of the largest run.
     """
 
     name: str
@@ -65,7 +66,9 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The stages of a study on `workers` workers. `rate` is None if nothing has been measured."""
+    """The plan of a study: its stages, trained on `workers` workers. `rate` is None if nothing has been
+    measured. `run_bytes` is the number of bytes that a finished run keeps on disk.
+    """
 
     opened: OpenStudy
     stages: tuple[StagePlan, ...]
@@ -74,8 +77,8 @@ class StudyPlan:
     run_bytes: int
 
     def seconds(self, stage: StagePlan) -> float | None:
-        """Return the estimated seconds that a stage still takes; None if the speed is unknown. Each stage starts its own
-        processes.
+        """Return the estimated seconds that the remaining runs of a stage take; None if the speed is unknown.
+        Each stage starts its own processes.
         """
         if self.rate is None:
             return None
@@ -87,8 +90,8 @@ class StudyPlan:
 
     @property
     def total_seconds(self) -> float | None:
-        """The estimated seconds that the study still takes, with the start of the command, which imports as much as a worker;
-        None if the speed is unknown.
+        """The estimated seconds that the remaining stages take; None if the speed is unknown. They include
+        the start of the command, which imports as much as a worker.
         """
         if self.rate is None:
             return None
@@ -97,8 +100,8 @@ class StudyPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes on disk: those that finished runs keep, plus the checkpoints and exports of the runs
-        that are in progress at the same time.
+        """The most bytes on disk at any time: those that finished runs keep, plus the checkpoints and exports
+        of the runs that are in progress at the same time.
         """
         largest = max(stage.parameters for stage in self.stages)
         kept = sum(stage.runs for stage in self.stages) * self.run_bytes
@@ -106,10 +109,11 @@ class StudyPlan:
 
 
 def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
-    """Return the plan for the runs of a study that have no result in `root` yet.
+    """Return the plan of a study. Runs that have no result in `root` yet, or a failed one, remain to be
+    trained.
 
-    Raises UserError if every run would fail because its job does not fit the corpus or its objective does not
-    provide the metrics.
+    Raises UserError if the job of a run does not fit its corpus, or if its objective does not provide the
+    metrics.
     """
     stages = {"proxies": opened.proxies}
     if opened.doremi:
@@ -126,8 +130,8 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
-    """Return two short runs per worker, with the first mixtures of the design. The first run of a process shows what its start
-    takes.
+    """Return two short runs per worker, with the first mixtures of the design. The first run of a process
+    shows how long the process takes to start.
     """
     runs = []
     ready = [run for run in opened.points if run.is_ready]
@@ -169,8 +173,9 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 
 
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
-    """Resolve one job of each kind and corpus, which raises UserError if it is invalid. Jobs of a kind differ
-    only in mixture, seed and name.
+    """Resolve one job of each kind and built corpus. Jobs of a kind differ only in mixture, seed and name.
+    Raises UserError if a job is invalid, if its objective does not provide the study's measure, or if the
+    measure is `loss` and the jobs have different kinds of objective.
     """
     measure, kinds = opened.study.metrics.measure, dict[str, str]()  # an entry for each kind of objective
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
@@ -193,8 +198,8 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation. Until there is a proposal, or a mixture of DoReMi, the prior takes its place,
-    because its runs cost the same.
+    """Return the runs of the confirmation. While the proposal, or the mixture of a candidate `doremi`, does
+    not exist, the prior replaces both, because its runs cost the same.
     """
     assert opened.study.confirmation is not None
     missing = "doremi" in opened.study.confirmation.candidates and not doremi_mixture(opened, root)
@@ -219,9 +224,9 @@ def _stage(
 def _costs(
     opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]
 ) -> dict[str, tuple[float, int]]:
-    """Return the operations per token and the parameters of each run, by key: those of a finished run of its kind or, until
-    there is one, of a model that is built without memory. For a run whose corpus is not built yet, they are computed with the
-    tokenizer of the study's corpus.
+    """Return (operations per token, parameters) of each run, by key. They are taken from a finished run of
+    the same kind and corpus or, until there is one, from a model that is built without allocating memory. For
+    a run whose corpus is not built yet, they are computed with the tokenizer of the study's corpus.
     """
     known: dict[tuple[str, str], tuple[float, int]] = {}
     costs = {}
@@ -239,8 +244,8 @@ def _costs(
 
 
 def _count(job: Any, corpus: TrainingCorpus) -> tuple[float, int]:
-    """Return the operations per token and the parameters of the model of `job` with the tokenizer of a corpus. It is built on
-    the meta device so that it takes no memory.
+    """Return the operations per token and the parameters of the model of `job`, given the tokenizer of
+    `corpus`. The model is built on the meta device, so it takes no memory.
     """
     import torch
 
@@ -257,8 +262,8 @@ def _count(job: Any, corpus: TrainingCorpus) -> tuple[float, int]:
 
 
 def _run_bytes(root: LocalPath, results: Mapping[str, RunResult]) -> int:
-    """Return the bytes on disk that a finished run keeps: those of the first one, or an estimate until there
-    is one.
+    """Return the bytes on disk that a run keeps after it ends: the size of the first run with a result, or an
+    estimate until there is one.
     """
     for key in results:
         return sum(file.stat().st_size for file in (root / RUNS / key).rglob("*") if file.is_file())
@@ -304,8 +309,9 @@ def _time_line(plan: StudyPlan) -> str:
 
 
 def _domain_lines(opened: OpenStudy) -> list[str]:
-    """Return a header and a row for each domain: its tokens, its prior share, and its epochs at that share.
-    The epochs are those of the target if the proxies are matched to it, otherwise those of a proxy.
+    """Return a header and a row for each domain: its tokens, its prior share, its epochs at that share, and
+    the number of its sequences that a proxy may read. The epochs are those of the target if the proxies are
+    matched to it, otherwise those of a proxy.
     """
     study = opened.study
     share, length = opened.share_read(study.proxies.tokens), opened.base.data.sequence_length

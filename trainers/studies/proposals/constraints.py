@@ -29,7 +29,8 @@ class MixtureConstraints:
 
     def project(self, ratios: np.ndarray) -> np.ndarray:
         """Return the mixture within the constraints that is nearest to `ratios` [domains]. All shares move by
-        the same amount, as far as their limits allow (Euclidean projection, by bisection on that amount).
+        the same amount, as far as their limits allow (Euclidean projection; the amount is found by
+        bisection).
         """
         low, high = float((self.lower - ratios).min()) - 1, float((self.upper - ratios).max()) + 1
         for _ in range(200):

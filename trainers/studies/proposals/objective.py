@@ -17,8 +17,9 @@ _STARTS = 12  # random starting points if a law is not convex
 
 @dataclass(frozen=True)
 class MixtureObjective:
-    """The mean of the predicted metrics, weighted by `weights` [metrics], plus `kl` times the
-    Kullback-Leibler divergence in nats of the mixture from `prior` [domains].
+    """The function that a proposal minimises: the mean of the predicted metrics, weighted by `weights`
+    [metrics], plus `kl` times the Kullback-Leibler divergence, in nats, of the mixture from `prior`
+    [domains].
     """
 
     laws: LawSet
@@ -37,7 +38,7 @@ class MixtureObjective:
         return self.kl * (ratios * self._logarithms(ratios)).sum(axis=1)
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `value` by each share, [mixtures, domains]."""
+        """Return the derivatives of `value` with respect to each share, [mixtures, domains]."""
         slopes = self.laws.gradient(ratios, self.weights)
         return slopes + self.kl * (1 + self._logarithms(ratios)) if self.kl else slopes
 
@@ -53,9 +54,9 @@ def minimise(
 ) -> np.ndarray:
     """Return the mixture [domains] with the lowest objective within the constraints.
 
-    The search is sequential quadratic programming (SLSQP; Kraft, 1988). It begins at each of `starts`, or
-    else at the prior, at uniform shares and, unless every law is convex, at random mixtures. If a law has no
-    derivatives, the mixture is searched for among random ones.
+    The search is sequential quadratic programming (SLSQP; Kraft, 1988) from each of `starts`. By default, it
+    starts from the prior, from uniform shares and, unless every law is convex, from random mixtures. If a law
+    has no derivatives, random mixtures are searched instead.
     """
     from scipy.optimize import minimize
 
@@ -85,13 +86,13 @@ def minimise(
 def _search_samples(
     objective: MixtureObjective, constraints: MixtureConstraints, starts: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return the mean of the best mixtures [domains] of a random pool. The first pool covers all allowed
-    mixtures; each later one is drawn closer to the best mixtures so far.
+    """Return the mean of the best mixtures of a random pool, [domains]. The first pool covers all allowed
+    mixtures; each later pool lies closer to the best mixture so far.
 
     The mean is taken, as in RegMix, because the single best of many predictions is mostly the one with the
-    luckiest error. Uniform draws rarely reach mixtures that consist of few domains, so each draw is moved by
-    a random fraction towards the mixture with the most of some domain. It stays within the constraints,
-    because they are convex.
+    luckiest error. Uniform draws rarely reach mixtures that consist of few domains. Each draw is therefore
+    moved by a random fraction towards the allowed mixture with the largest share of a randomly chosen domain.
+    The draw stays within the constraints, because they are convex.
     """
     generator, domains = np.random.default_rng(seed), len(constraints.domains)
     corners = np.stack([constraints.project(1e3 * one) for one in np.eye(domains)])[

@@ -11,14 +11,14 @@ from pipelines.contracts.mixtures import proportional
 
 @dataclass(frozen=True)
 class ProposalSettings:
-    """Minimise the mean of the metrics, weighted by `weights` (default: equal), plus `kl` times the
-    divergence from the prior in nats.
+    """The objective and the limits of a proposal. The proposal minimises the mean of the metrics, weighted by
+    `weights` (default: equal), plus `kl` times the divergence from the prior in nats.
 
-    `prior` has a share for each domain, in proportion to `tokens`, the tokens of each domain, by default;
-    only the proportions matter. `floors` are minimum shares; `fixed` shares do not change. If `tokens` and
-    `target_tokens`, the budget of the run that the mixture is for, are known, no domain is read more than
-    `max_epochs` times. Four epochs are almost as good as fresh data (Muennighoff et al., 2023). `draws` is
-    the number of bootstrap draws.
+    `prior` has a share for each domain; only the proportions matter. By default, it is proportional to
+    `tokens`, the tokens of each domain. `floors` are minimum shares; `fixed` shares do not change.
+    `target_tokens` is the budget of the run that the mixture is for. If `tokens` and `target_tokens` are
+    known, no domain is read more than `max_epochs` times. Four epochs are almost as good as fresh data
+    (Muennighoff et al., 2023). `draws` is the number of bootstrap draws.
     """
 
     weights: dict[str, float] | None = None

@@ -1,5 +1,5 @@
-"""Propose the mixture with the best predicted metrics. Its tie set, the sensitivity of each weight, the
-predicted gain over the prior, and baselines are computed with it.
+"""Propose the mixture with the best predicted metrics. The proposal includes its tie set, the sensitivity to
+each weight, and comparisons with the prior and the other baselines.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,10 @@ _RANDOM = 1000  # feasible mixtures that estimate how large the tie set is
 
 @dataclass(frozen=True)
 class ComparedMixture:
-    """A mixture [domains] compared with the proposal: the weighted mean of its predicted metrics, how much
-    that exceeds the proposal's, and the 95 % interval of the difference. `tied` says that the runs cannot
-    distinguish the two mixtures, `feasible` that this one satisfies the constraints.
+    """A mixture [domains] compared with the proposal. `value` is the weighted mean of its predicted metrics.
+    `difference` is how much that mean exceeds the proposal's, with the 95 % interval `low` to `high`. `tied`
+    says that the runs cannot distinguish the two mixtures. `feasible` says that this mixture satisfies the
+    constraints.
     """
 
     name: str
@@ -40,8 +41,8 @@ class ComparedMixture:
 @dataclass(frozen=True)
 class Proposal:
     """The proposed mixture `ratios` [domains]. `ranges` [domains, 2] are the smallest and largest shares
-    within the tie set (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that are
-    in it. `extrapolated` names the domains whose share lies outside the range of the runs.
+    within the tie set (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that lie
+    in the tie set. `extrapolated` names the domains whose proposed share lies outside the range of the runs.
     """
 
     domains: tuple[str, ...]
@@ -62,8 +63,8 @@ def propose(
     seed: int = 0,
     others: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Proposal:
-    """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains]. It is compared with the
-    baselines and the mixtures `others`, each [domains].
+    """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains]. The proposal is
+    compared with the baselines and the mixtures `others`, each [domains].
 
     Raises ConfigError if no mixture satisfies the settings.
     """
@@ -97,8 +98,8 @@ def _outside(ratios: np.ndarray, runs: np.ndarray) -> np.ndarray:
 
 
 def residual_inflation(runs: int, parameters: int) -> float:
-    """Return `TieSet.inflation`. It is limited to 2, which matters if there are hardly more runs than
-    parameters.
+    """Return the `inflation` of a `TieSet`, at most 2. The limit matters only if there are hardly more runs
+    than parameters.
     """
     return min(2.0, (1 - min(parameters, runs - 1) / runs) ** -0.5)
 
@@ -142,8 +143,9 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
 
 
 def parse_proposal(record: Mapping[str, Any]) -> Proposal:
-    """Return the proposal that `proposal_record` turned into `record`; a study that keeps ratios adds its `shares` of the
-    domains that it varies. Raises KeyError if a part is missing.
+    """Return the proposal from which `proposal_record` made `record`. If a study keeps ratios, the record
+    also has `shares` of the domains that the study varies, and they are read instead of `weights`. Raises
+    KeyError if a part is missing.
     """
     shares = record.get("shares", record["weights"])
     domains = tuple(shares)

@@ -2,9 +2,9 @@
 not import the code that builds corpora.
 
 STUDY/corpora/KEY.log    what the process printed
-STUDY/corpora/KEY.json   why it failed, until it succeeds
+STUDY/corpora/KEY.json   why the build failed, until it succeeds
 
-The same command continues a killed build, which keeps its finished units and steps. Builds with the same
+A killed build keeps its finished units and steps, and the same command continues it. Builds with the same
 output directory wait for each other.
 """
 
@@ -30,7 +30,7 @@ _FORMAT = "gristmill-study-corpus/1"
 
 def build_corpora(study: Study, root: LocalPath, workers: int, show: Callable[[str], None]) -> None:
     """Build the corpora that do not exist yet, one after another. A failed build is recorded and does not end
-    the study; the runs that need it fail. `show` is called with a line before and after each build.
+    the study; the runs that need its corpus fail. `show` is called with a line before and after each build.
     """
     missing = [variant for variant in variants_of(study) if not variant.is_built]
     with terminable():

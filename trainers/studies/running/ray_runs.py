@@ -1,7 +1,8 @@
 """Train the runs of a study as tasks of a Ray cluster.
 
-Every run is one task, so a node trains as many at a time as have room, and a process of Ray trains many of them without
-restarting. The directory of the study and its corpora must be on storage that all nodes share.
+Every run is one task. A node trains as many runs at a time as it has room for, and a Ray process trains one
+run after another without restarting. The directory of the study and its corpora must be on storage that all
+nodes share.
 """
 
 import math
@@ -53,13 +54,16 @@ class RayResources:
 def train_on_ray(
     root: LocalPath, runs: Sequence[StudyRun], resources: RayResources, show: Show, train: Train = train_study_run
 ) -> None:
-    """Train `runs` below `root`, each of which has no result yet or a failed one. `show` is called with a line per run. A run
-    whose task is lost continues from its last checkpoint in another one; one that loses MOST_LOST tasks in a row has failed.
-    Once all runs have begun, the task of one that has taken SLOW times as long as expected is killed, once per run, and the
-    run continues in another task.
+    """Train `runs` below `root`, each of which has no result yet or a failed one. `show` is called with a
+    line per run.
 
-    Raises UserError if the disk fails, and KeyboardInterrupt after SIGINT or SIGTERM; the tasks then end, and the same
-    command continues from their checkpoints.
+    If the task of a run is lost, the run continues from its last checkpoint in another task. A run that loses
+    MOST_LOST tasks in a row is recorded as failed. Once all runs have begun, the task of a run that takes
+    more than SLOW times as long as expected is killed, and the run continues in another task. This happens at
+    most once per run.
+
+    Raises UserError if the disk fails, and KeyboardInterrupt after SIGINT or SIGTERM; the tasks then end, and
+    the same command continues from their checkpoints.
     """
     root, waiting, lost, total, done = root.resolve(), deque(runs), Counter[str](), len(runs), 0
     threads, going = max(1, int(resources.cpus)), dict[Any, StudyRun]()
@@ -94,10 +98,10 @@ def train_on_ray(
 
 
 class _Pace:
-    """Tells runs that take too long, by the seconds per FLOP of those that have ended.
+    """Detects runs that take too long, from the seconds per FLOP of the runs that have ended.
 
-    Seconds are counted here from when a run is first seen to have begun, because the clocks of nodes differ. A run that has been
-    given up once is not slow any more.
+    Seconds are counted on this machine from when a run is first seen to have begun, because the clocks of
+    nodes differ. A run is reported as slow only once.
     """
 
     def __init__(self, root: LocalPath) -> None:
@@ -108,19 +112,20 @@ class _Pace:
         self._given_up: set[str] = set()
 
     def submitted(self, run: StudyRun) -> None:
-        """Note that a run has been handed to Ray; what its earlier attempts have logged does not count."""
+        """Note that a run has been handed to Ray. Its log entries from earlier attempts will be ignored."""
         self._starts[run.key] = len(self._start_events(run))
         self._begun.pop(run.key, None)
 
     def ended(self, run: StudyRun) -> None:
-        """Note how fast a run was that has ended."""
+        """Note the speed of a run that has ended."""
         result = read_result(self._root / run.key)
         if result is not None and result.flops:
             self._seconds_per_flop.append((result.step_seconds + result.validation_seconds) / result.flops)
 
     def slow(self, runs: Sequence[StudyRun]) -> list[StudyRun]:
-        """Return those of `runs` that have taken SLOW times as long as all of their steps should, and _OTHER_SECONDS. There are
-        none while a run has not begun: free room would be used for that one.
+        """Return the runs among `runs` that have taken more than SLOW times the expected seconds of all of
+        their steps, plus _OTHER_SECONDS. Returns none while any run has not begun, because a freed place
+        would go to that run, and none before FEWEST_ENDED runs have ended.
         """
         now, found = time.monotonic(), []
         events = {run.key: self._start_events(run)[self._starts[run.key] :] for run in runs}
@@ -138,14 +143,14 @@ class _Pace:
         return found
 
     def _start_events(self, run: StudyRun) -> list[dict[str, Any]]:
-        """The starts in the log of a run; none if it cannot be read now."""
+        """Return the start events in the log of a run; none if the log cannot be read now."""
         with suppress(OSError):
             return read_events(self._root / run.key / "log.jsonl", "start")
         return []
 
 
 def _give_up(tasks: RayTasks, going: dict[Any, StudyRun], slow: Sequence[StudyRun], show: Show) -> Sequence[StudyRun]:
-    """Kill the tasks of slow runs and forget them; returns these runs."""
+    """Kill the tasks of slow runs and remove them from `going`. Returns these runs."""
     for reference, run in [(reference, run) for reference, run in going.items() if run in slow]:
         tasks.kill(reference)
         del going[reference]
@@ -154,7 +159,7 @@ def _give_up(tasks: RayTasks, going: dict[Any, StudyRun], slow: Sequence[StudyRu
 
 
 def _train(run: StudyRun, directory: str, threads: int, train: Train) -> tuple[Outcome, str]:
-    """Train a run, as a task."""
+    """Train a run as a Ray task. If another process is training it, wait a moment before returning."""
     outcome = train(run, LocalPath(directory), threads)
     if outcome[0] == "busy":
         time.sleep(BUSY_SECONDS)
@@ -162,6 +167,8 @@ def _train(run: StudyRun, directory: str, threads: int, train: Train) -> tuple[O
 
 
 def _with_absolute_inputs(run: StudyRun) -> StudyRun:
-    """Return a run whose corpora can be opened in any working directory."""
+    """Return a copy of a run with absolute paths to its corpora, so that they can be opened from any working
+    directory.
+    """
     inputs = tuple(name if is_url(name) else str(Path(name).resolve()) for name in run.job.data.corpora)
     return replace(run, job=run.job.with_inputs(inputs))

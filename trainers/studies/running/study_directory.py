@@ -1,6 +1,6 @@
 """The directory of a study.
 
-study.yaml         the study as it was last run, every field
+study.yaml         the study as it was last run, with every field
 registered.json    the rule of the verdict, written before the first run
 runs/KEY/          a run: its log, ledger, settings and result (result.json)
 calibration/KEY/   short runs that only measure speed
@@ -43,7 +43,7 @@ def root_of(study: Study) -> LocalPath:
 
 
 def results_of(root: LocalPath, runs: Iterable[StudyRun]) -> dict[str, RunResult]:
-    """Return the results of those `runs` that have one, by key."""
+    """Return the results of the runs that have one, by key."""
     found = {run.key: read_result(root / RUNS / run.key) for run in runs}
     return {key: result for key, result in found.items() if result is not None}
 
@@ -78,8 +78,8 @@ def check_registered(study: Study, root: LocalPath) -> None:
 
 
 def _rule(study: Study) -> dict[str, Any]:
-    """Return everything except the runs that a verdict depends on: candidates, seeds, metrics and their
-    weights, level and margin, and which of the candidates answers the question.
+    """Return all that a verdict depends on, apart from the runs: candidates, seeds, metrics and their
+    weights, level and margin, and the candidate or entry that answers the question.
     """
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}

@@ -131,14 +131,16 @@ class StudyWorkers:
 
 
 def has_ended(outcome: Outcome, reason: str) -> bool:
-    """Return whether a run has ended; otherwise it goes on later. Raises UserError if the disk failed."""
+    """Return whether a run has ended. A run that is busy or was stopped has not ended and continues later.
+    Raises UserError if the disk failed.
+    """
     if outcome == "storage":
         raise UserError(f"{reason}; fix that and run the same command, which continues")
     return outcome not in ("busy", "stopped")
 
 
 def record_failure(root: LocalPath, run: StudyRun, reason: str) -> tuple[Outcome, str]:
-    """Write the result of a run that has failed for `reason`; returns its outcome."""
+    """Write a failed result with `reason` for a run. Returns its outcome and the reason."""
     write_json(root / run.key / RESULT, {"format": FORMAT, **asdict(RunResult("failed", reason))})
     return "failed", reason
 

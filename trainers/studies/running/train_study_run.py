@@ -45,14 +45,15 @@ Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run. `metrics` holds a value by domain; a `diverged` or `failed` run has none. A
-    failed run is trained again by the next `study run`, because its failure says nothing about its mixture.
+    """The result of a run. `metrics` holds a value by domain; a `diverged` or `failed` run has none. A failed
+    run is trained again by the next `study run`, because its failure says nothing about its mixture.
 
-    `sources` holds the ledger's entry for each domain. `flops` are those of training steps. `seconds` are
-    those of the whole run, `step_seconds` of its steps and `validation_seconds` of its measurements. `domain_weights` are
-    the mean weights of a run with online weights. `cost` is the `Footprint` of all that was computed, steps that were repeated
-    after a kill included; None for a run of an earlier version. `is_first` says that its process trained no run before it,
-    so that `seconds` include the import of libraries.
+    `sources` holds the ledger's entry for each domain. `flops` counts the operations of training steps.
+    `seconds` is the duration of the whole run, `step_seconds` that of its steps, and `validation_seconds`
+    that of its validations. `domain_weights` are the mean weights of a run with online weights. `cost` is the
+    `Footprint` of everything computed, including steps repeated after a kill; None for a run of an earlier
+    version. `is_first` says that the run was the first of its process, so that `seconds` includes the import
+    of libraries.
     """
 
     state: State
@@ -95,8 +96,8 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
     outcome and the reason for it.
 
     The outcome is the state of the result or one of three others. `busy`: another process is training the
-    run. `stopped`: SIGTERM ended it after a checkpoint. `storage`: the disk failed, which affects all runs,
-    so no result is written.
+    run. `stopped`: SIGTERM ended the run after a checkpoint. `storage`: the disk failed, which affects all
+    runs, so no result is written.
     """
     began = time.perf_counter()
     with ExitStack() as held:
@@ -128,7 +129,9 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
 
 
 def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretraining:
-    """Return the resolved job of a run, with validation at the steps that its metrics need."""
+    """Return the resolved job of a run, with validation at the steps that its metrics need, logging at
+    validation intervals, four checkpoints of which only the last is kept, and `threads` threads.
+    """
     config = resolve(run.job, corpus)
     steps = config.budget.steps or 0
     every = max(1, steps // _MEASUREMENTS)
@@ -206,8 +209,9 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float, threads: int) 
 
 
 def _cost(events: Sequence[dict[str, Any]], threads: int) -> dict[str, Any] | None:
-    """Return the cost of a run on `threads` threads as JSON data. RAPL measures the whole machine, also for the runs beside
-    this one, so a run bears the share of its threads among the cores.
+    """Return the cost of a run on `threads` threads as JSON data. RAPL measures the energy of the whole
+    machine, including that of simultaneous runs, so only a share of it is assigned to this run: its threads
+    divided by the cores.
     """
     cost, cores = run_cost(events), usable_cores()
     if cost is not None and cost.joules is not None and "RAPL" in cost.energy_from and threads < cores:
@@ -246,9 +250,7 @@ def _step_seconds(events: Sequence[dict[str, Any]]) -> float:
 
 
 def _validation_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the seconds spent on validation: the time from the event of a step to the validation event after
-    it, summed over all validations.
-    """
+    """Return the seconds spent on validation: for each validation event, the time since the preceding event."""
     pairs = itertools.pairwise(events)
     return sum(event["time"] - before["time"] for before, event in pairs if event["event"] == "validation")
 

@@ -32,12 +32,12 @@ def check_weights(section: str, weights: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Swarm:
-    """`runs` mixtures drawn from Dirichlet distributions around the prior. Their centre is the prior's shares
-    raised to the power of `temperature` and normalised. With a temperature below 1, small domains get more
-    than their prior share (.5 as in RegMix; Liu et al., 2024). The concentration parameters are the centre's
-    shares times the number of domains times a strength; successive draws cycle through `strengths`. With a
-    uniform centre, a strength of 1 draws uniformly from all mixtures. Smaller strengths favour the corners;
-    larger ones stay near the centre.
+    """A swarm of `runs` mixtures, drawn from Dirichlet distributions around the prior. Their centre is the
+    prior's shares raised to the power of `temperature` and normalised. With a temperature below 1, small
+    domains get more than their prior share (.5 as in RegMix; Liu et al., 2024). The concentration parameters
+    are the centre's shares times the number of domains times a strength; successive draws cycle through
+    `strengths`. With a uniform centre, a strength of 1 draws uniformly from all mixtures. Smaller strengths
+    favour the corners; larger ones stay near the centre.
 
     Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. So
     are mixtures at most `distance` away from an earlier one, where the distance is half the sum of the
@@ -65,9 +65,9 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Sobol:
-    """`runs` mixtures that cover the allowed ones evenly, regardless of the prior. They are points of a
-    scrambled Sobol sequence (Sobol, 1967; Owen, 1995), mapped to shares as normalised exponential variables.
-    The limits of the proposal and `distance` apply as in a swarm.
+    """A design of `runs` mixtures that cover all allowed mixtures evenly, regardless of the prior. They are
+    points of a scrambled Sobol sequence (Sobol, 1967; Owen, 1995), mapped to shares as normalised exponential
+    variables. The limits of the proposal and `distance` apply as in a swarm.
     """
 
     kind: Literal["sobol"] = "sobol"
@@ -132,9 +132,9 @@ class Listed:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of the values in `axes` and `corpus`, each trained with `seeds` seeds. `axes` has a
-    list of values for each field of the job that varies, `corpus` one for each field of `corpus_file`. All
-    combinations are compared with the first.
+    """Every combination of the values in `axes` and `corpus`, each trained with `seeds` seeds. `axes` maps
+    each field of the job that varies to a list of values, and `corpus` does the same for fields of
+    `corpus_file`. All combinations are compared with the first.
     """
 
     axes: dict[str, list[Any]] = field(default_factory=dict)

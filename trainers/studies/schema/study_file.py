@@ -32,8 +32,8 @@ _WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain, each of whic
 
 @dataclass(frozen=True)
 class Target:
-    """The large run that the study prepares: its training `tokens`, and its `parameters`, which are used only
-    to compare costs in the plan.
+    """The large run that the study prepares for. `tokens` is its number of training tokens. `parameters` is
+    its model size, which the plan uses only to compare costs.
     """
 
     tokens: int
@@ -52,9 +52,9 @@ class Proxies:
     """The small training runs, of `tokens` tokens each.
 
     With `matched`, a proxy reads only a fixed random sample of each domain's sequences, the share `tokens` /
-    `target.tokens`, so that a weight means as many epochs as it will at the target. The prior is trained with
-    `anchors` seeds, beginning with `seed`, and the spread of these runs is the noise of a metric. All
-    mixtures are trained with the first seed, so their runs differ only in the mixture.
+    `target.tokens` of them, so that a given weight means the same number of epochs as at the target. The
+    prior is trained with `anchors` seeds, beginning with `seed`, and the spread of these runs is the noise of
+    a metric. All mixtures are trained with the first seed, so their runs differ only in the mixture.
     """
 
     tokens: int
@@ -71,15 +71,15 @@ class Proxies:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a run: bits per byte of the held-out text of each of `domains` (default: all that have
-    held-out text). Lower is better.
+    """The metrics of a run: bits per byte of the held-out text of each of `domains` (default: all domains
+    with held-out text). Lower is better.
 
-    `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. The first is measured on `tokens` tokens of
-    each domain, in rows built as in training; use it to compare runs of one recipe. The second is measured on
-    whole documents and does not depend on objective, packing or sequence length, but takes longer. `loss` is in nats per
-    target, also in rows built as in training; all runs must have the same kind of objective, because losses of different
-    targets cannot be compared. All are averaged over the `last` validations of a run, which are a twentieth of the run
-    apart.
+    `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. The first is measured on `tokens` tokens
+    of each domain, in rows built as in training; use it to compare runs of one recipe. The second is measured
+    on whole documents and does not depend on objective, packing or sequence length, but takes longer. `loss`
+    is in nats per target, also in rows built as in training; all runs must have the same kind of objective,
+    because losses of different targets cannot be compared. Every measure is averaged over the last few
+    validations of a run; `last` is how many. Validations are a twentieth of the run apart.
     """
 
     measure: Literal["bits_per_byte", "document_bits_per_byte", "loss"] = "bits_per_byte"
@@ -104,12 +104,11 @@ class Confirmation:
     """Larger runs of a few `candidates`, each trained with the same `seeds` seeds, and the rule by which they
     are judged.
 
-    Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax`, `doremi` (which needs the section `doremi`) and
-    the names of mixtures in `own`.
-    They train on `tokens` tokens, with `settings` on top of the study's. Each is compared with `baseline`,
-    seed by seed, in the weighted mean of the metrics: it is better (worse) if the two-sided t interval of the
-    mean difference at `level` lies below (above) 0 and the absolute difference is at least `margin`;
-    otherwise it ties.
+    Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax`, `doremi` (which needs the section
+    `doremi`) and the names of mixtures in `own`. They train on `tokens` tokens, with `settings` on top of the
+    study's. Each is compared with `baseline`, seed by seed, in the weighted mean of the metrics: it is better
+    (worse) if the two-sided t interval of the mean difference at `level` lies below (above) 0 and the
+    absolute difference is at least `margin`; otherwise it ties.
     """
 
     tokens: int
@@ -145,9 +144,10 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class DoReMi:
-    """The mixture of DoReMi (Xie et al., 2023) as a baseline: a reference proxy of the prior, then a proxy that reads all
-    domains equally and is trained with group DRO against the reference (`online_weights` in training_file.md). The mean of
-    its weights is the mixture. It costs about as much as 2.7 proxies and uses neither metrics nor limits.
+    """The mixture of DoReMi (Xie et al., 2023) as a baseline. The study trains a reference proxy on the
+    prior, then a second proxy that reads all domains equally and is trained with group DRO against the
+    reference (`online_weights` in training_file.md). The mixture is the mean of the second proxy's weights.
+    DoReMi costs about as much as 2.7 proxies and uses neither metrics nor limits.
     """
 
     step_size: float = 1.0
@@ -175,13 +175,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Reuse:
-    """Keep the ratios that the domains `domains` have to one another in the file `proposal`, the `proposal.yaml` of an
-    earlier study; by default, those of all domains that the file and the corpus share. They become one domain, `reused`, so
-    a study of a corpus with a few new domains varies only these and `reused`, and needs fewer runs.
+    """Domains whose ratios to one another are kept from an earlier study. `proposal` is the `proposal.yaml`
+    of that study. `domains` names the domains to keep; by default, all domains that the file and the corpus
+    share. They become one domain, `reused`, so a study of a corpus with a few new domains varies only the new
+    domains and `reused`, and needs fewer runs.
 
-    `reused` has their tokens and their prior, and is read as often as each of them may be. `floors`, `fixed` and
-    `max_epochs` may name it. All mixtures of the study keep the ratios, also its prior and its baselines, except those in
-    `own`.
+    `reused` has the sum of their tokens and of their prior shares, and its cap in epochs ensures that none of
+    them exceeds its own. `floors`, `fixed` and `max_epochs` may name `reused`. All mixtures of the study keep
+    the ratios, including the prior and the baselines, except the mixtures in `own`.
     """
 
     proposal: str
@@ -198,17 +199,17 @@ class Study:
 
     Its data are either existing `corpora` or a `corpus_file`, from which the study builds the corpora that
     its entries read. `recipe` is the recipe of all runs, a name or the path of a YAML file; `settings`
-    changes fields of it by dotted name. The directory `output` holds all files of the study.
+    changes fields of the recipe by dotted name. The directory `output` holds all files of the study.
 
     A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
     of its runs, and `proposal` describes the search for the mixture with the best predictions. The `tokens`
     and `target_tokens` of the proposal default to those of the corpora and of the target.
 
-    With `anneal`, a run has two phases: it reads the prior first, and the mixture that is studied only for
-    this share of its tokens, at the end. A cap in epochs covers both phases.
+    With `anneal`, a run has two phases: it reads the prior first, and the mixture under study only at the
+    end, for this share of its tokens. A cap in epochs covers both phases.
 
-    `answered_by` names the candidate or the entry of a list whose verdict answers the question: yes if it is better than the
-    baseline, no if it is worse. The page begins with that answer.
+    `answered_by` names the candidate, or the entry of a list, whose verdict answers the question: yes if it
+    is better than the baseline, no if it is worse. The page begins with that answer.
     """
 
     name: str
@@ -303,7 +304,7 @@ def check_setting(section: str, name: str, allowed: tuple[str, ...] = ()) -> Non
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return settings by dotted name: `{model: {width: 64}}` becomes `{model.width: 64}`. A mapping with a
-    `kind` remains one value, and so do weights and caps by domain.
+    `kind` remains one value, and so do `data.weights` and `data.max_epochs`, which are mappings by domain.
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():

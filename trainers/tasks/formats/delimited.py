@@ -21,7 +21,7 @@ def read_tsv(data: str, layout: Layout, path: str) -> RowSet:
 
 def read_csv(data: str, layout: Layout, path: str) -> RowSet:
     """Read CSV as in RFC 4180: values may be quoted, and a quoted value may contain line breaks. Error
-    messages name the last line of a row.
+    messages name the last line of the row.
     """
     reader = csv.reader(io.StringIO(data, newline=""), strict=True)
     csv.field_size_limit(1 << 30)
@@ -39,7 +39,8 @@ def read_csv(data: str, layout: Layout, path: str) -> RowSet:
 
 def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> RowSet:
     """Return `rows`, pairs of a line number and its cells, as a table. Every row must have as many cells as
-    the header or, without a header, as the first row.
+    the header or, without a header, as the first row; other rows are skipped or raise UserError, as the
+    layout says.
     """
     rows = iter(rows)
     line, first = next(rows, (0, []))
@@ -72,7 +73,7 @@ def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> 
 
 
 def read_parquet(data: bytes, layout: Layout, path: str) -> RowSet:
-    """Read the columns of a Parquet file as Python values."""
+    """Read the columns of a Parquet file that the task uses, as Python values."""
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         used = [name for name in file.schema_arrow.names if name in used_columns(layout)]

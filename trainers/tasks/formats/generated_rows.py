@@ -1,9 +1,9 @@
-"""Rows generated from templates together with their gold, for tasks whose files are names of generators.
+"""Rows that are generated from templates together with their gold. Tasks name a generator instead of files.
 
-A generator has no parameters and returns the same rows every time. The generators probe the agreement of
-subject and verb across other nouns (Linzen et al., 2016; Marvin and Linzen, 2018), the comparison of ages,
-adverbs of frequency, and negation between antonyms (the last three after Talmor et al., 2020, "oLMpics").
-Words, sentences and gold are our own.
+A generator has no parameters and returns the same rows every time. The generators probe subject-verb
+agreement across other nouns (Linzen et al., 2016; Marvin and Linzen, 2018), the comparison of ages, adverbs
+of frequency, and negation between antonyms (the last three after Talmor et al., 2020, "oLMpics"). Words,
+sentences and gold are our own.
 """
 
 from collections.abc import Callable
@@ -36,9 +36,9 @@ _HEARD = ("admires", "likes", "hates", "loves"), ("admire", "like", "hate", "lov
 
 
 def agreement() -> list[Row]:
-    """Return minimal pairs of a sentence in which the verb agrees with its subject and one in which it does
-    not. The field says whether another noun has the same number as the subject; a subtask is a construction
-    with that field.
+    """Return minimal pairs of sentences. The verb agrees with its subject in the good sentence, but not in
+    the bad one. The field says whether the sentence has another noun and, if so, whether this noun has the
+    same grammatical number as the subject. The subtask is the construction together with the field.
     """
     parts = {"simple": _simple, "across_a_prepositional_phrase": _prepositional, "across_a_relative_clause": _relative}
     return [
@@ -94,8 +94,8 @@ def _draw(rows: list[Any]) -> list[Any]:
 
 
 def age_comparison() -> list[Row]:
-    """Return rows that ask whether a person of one age is younger or older than one of another age. Ages are
-    from 10 to 90, and half of the answers are `older`.
+    """Return rows that ask whether a person of a given age is younger or older than a person of another age.
+    Ages are from 10 to 90, and half of the answers are `older`.
     """
     pairs = [(a, b) for a, b in product(range(10, 91), repeat=2) if a != b]
     rows = []
@@ -169,8 +169,8 @@ _SYNONYMS = (
 
 
 def negation() -> list[Row]:
-    """Return rows that ask for `not` or `really` before an adjective that is followed by its antonym or a
-    synonym.
+    """Return rows with a gap before the first of two adjectives, to be filled with `not` if the second is its
+    antonym, or with `really` if the second is a synonym.
     """
     return [
         {"text": f"{first}, it was really", "passage": second, "candidates": ["not", "really"], "label": label}
@@ -186,7 +186,7 @@ GENERATORS: dict[str, Callable[[], list[Row]]] = {
 
 
 def generated_rows(name: str) -> RowSet:
-    """Return the rows of the generator `name`. Raises UserError if there is none."""
+    """Return the rows of the generator `name`. Raises UserError if no generator has this name."""
     if name not in GENERATORS:
         raise UserError(
             f"files: no generator {name!r}; allowed {', '.join(GENERATORS)}{near_match(name, [*GENERATORS])}"

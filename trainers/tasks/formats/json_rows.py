@@ -1,5 +1,5 @@
-"""Read JSON: one object per line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and
-dialogues.
+"""Read JSON: one object per line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD,
+WebQuestions and dialogues.
 """
 
 import json
@@ -26,8 +26,8 @@ def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_squad(data: str, layout: Layout, path: str) -> RowSet:
-    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): a list of articles with paragraphs, which
-    have questions.
+    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): a list of articles, which consist of
+    paragraphs with questions.
 
     Columns `id`, `title`, `question`, `context`, `answers`. A question marked impossible has no answers.
     """
@@ -95,13 +95,13 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _first(entities: list[str], accepted: list[str]) -> int:
-    """Return the number of the first accepted entity, or -1 if none is accepted."""
+    """Return the index of the first accepted entity, or -1 if none is accepted."""
     return next((number for number, entity in enumerate(entities) if entity in accepted), -1)
 
 
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
-    """Read dialogues, one per line, with `turns` of {text}, or in Topical-Chat's form: {id: {content:
-    [{message}]}}.
+    """Read dialogues: one per line, with `turns` that each have a `text`, or a single object in
+    Topical-Chat's form, {id: {content: [{message}]}}.
 
     Every turn after the first becomes a row. Columns `id` (dialogue/turn), `history` (the previous turns, one
     per line), `reply`. Empty turns are left out.
@@ -126,8 +126,9 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
-    """Read WebQuestions as its authors distribute it: `question` and `answers`, which are parsed from Lisp
-    lists of descriptions.
+    """Read WebQuestions as its authors distribute it.
+
+    Columns `question`, `answers`. The answers are parsed from Lisp lists of descriptions.
     """
     rows: list[tuple[int, Record]] = []
     for number, record in enumerate(_records(_whole(data, path), path), start=1):
@@ -187,7 +188,9 @@ def _records(document: Any, path: str) -> list[Record]:
 
 
 def _columns(rows: Iterable[tuple[int, Record]], layout: Layout, path: str, unit: str) -> RowSet:
-    """Return records as columns: the fields of the first record, and those that the task uses."""
+    """Return records as columns. Only the columns that the task uses are filled; other fields of the first
+    record become empty columns.
+    """
     columns: dict[str | int, list[Any]] = {}
     used = used_columns(layout)
     filled: list[tuple[str, list[Any]]] = []

@@ -30,9 +30,10 @@ def used_columns(layout: Layout) -> set[str | int]:
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one file. `columns` holds a list of values for each name or number that the task uses, and
-    an empty list for the others. `places` holds the position of each row in the file, counted from 1 in lines
-    or rows as `unit` says. `skipped` is the number of incomplete rows that were left out.
+    """The rows of one file. `columns` maps each column name or number to a list of values; columns that the
+    task does not use have an empty list. `places` holds the position of each row in the file, counted from 1
+    in the unit that `unit` names (such as lines or rows). `skipped` is the number of incomplete rows that
+    were left out.
     """
 
     path: str
@@ -45,14 +46,14 @@ class RowSet:
         return len(self.places)
 
     def at(self, row: int) -> str:
-        """Return where a row is: `train.tsv: line 17`."""
+        """Return the position of a row for messages, such as `train.tsv: line 17`."""
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
-        """Return the values of a column, given by a name, a number, `a.b` or a template over columns; for
-        several columns, a list of values per row.
+        """Return the values of a column. `spec` is a name, a number, a path `a.b` or a template over columns.
+        A tuple stands for several columns, and then each row has a list of values.
 
-        Raises UserError if the file has no such column.
+        Raises UserError if the file lacks the column, or a row lacks the field.
         """
         if isinstance(spec, tuple):
             return [[*values] for values in zip(*(self.column(name, role) for name in spec), strict=True)]
@@ -92,7 +93,9 @@ class RowSet:
 
 
 def _descend(value: Any, path: list[str]) -> Any:
-    """Return the value at `path` inside an object; for a list of objects, the list of their values."""
+    """Return the value at `path` inside an object. For a list of objects, return the list of their values;
+    MISSING if a field is absent.
+    """
     for number, name in enumerate(path):
         if isinstance(value, list):
             inner = [_descend(entry, path[number:]) for entry in value]

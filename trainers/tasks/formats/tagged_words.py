@@ -7,7 +7,7 @@ from trainers.tasks.schema.task import Layout
 _UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _DOCUMENT_MARK = "-DOCSTART-"
 DEEPEST = 8
-"""Words that are deeper in their tree have this depth."""
+"""The maximum depth, which is given to all words that are deeper in their tree."""
 
 
 def read_conll(data: str, layout: Layout, path: str) -> RowSet:
@@ -42,9 +42,10 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
-    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`. Two more follow
-    from them: `feats.NAME`, the value of a feature of each word, `none` for words without it; and `depth`, the number of arcs
-    between a word and the root of its tree, at most DEEPEST.
+    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`.
+    Two further columns are derived: `feats.NAME` is the value of a feature for each word, or `none` for words
+    without the feature; `depth` is the number of arcs between a word and the root of its tree, at most
+    DEEPEST.
 
     Rows of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Only the columns that the task uses
     are filled.
@@ -90,14 +91,16 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _feature(text: str, column: str) -> str:
-    """Return the value of the feature `feats.NAME`, given the features of a word, such as `Number=Sing|Person=3`."""
+    """Return the value of one feature of a word, or `none` if the word lacks it. `text` lists the word's
+    features, such as `Number=Sing|Person=3`, and `column` is `feats.NAME`.
+    """
     features = dict(part.partition("=")[::2] for part in text.split("|"))
     return features.get(column.removeprefix("feats."), "none")
 
 
 def _depths(heads: list[str], where: str) -> list[str]:
-    """Return the depth of each word of a sentence, given its heads: numbers of words from 1, or 0 for the root. `where` begins
-    the message of an error.
+    """Return the depth of each word of a sentence. `heads` holds the number of each word's head, counted from
+    1, or 0 for the root. Error messages begin with `where`.
     """
     for head in heads:
         if not head.isdecimal() or int(head) > len(heads):

@@ -12,7 +12,7 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
 
 
 def split_lines(data: str) -> list[str]:
-    """Split a text into lines at line feeds only, as is usual for files of machine translation."""
+    """Split a text into lines at line feeds only, as is usual for machine-translation files."""
     lines = data.split("\n")
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
@@ -67,8 +67,8 @@ def read_trees(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_documents(texts: list[tuple[Location, str]]) -> RowSet:
-    """Read one example per file: `text`, `folder` (the name of its directory) and `name` (the file's, without
-    suffix).
+    """Read one example per file: its `text`, `folder` (the name of its directory) and `name` (the file name
+    up to its first dot).
     """
     columns: dict[str | int, list[str]] = {
         "text": [text for _, text in texts],

@@ -1,4 +1,4 @@
-"""What happens to a written answer before it is compared: filters, and the options of exact match."""
+"""How a generated answer is processed before it is compared: filters, and the options of exact match."""
 
 import string
 from collections.abc import Callable, Mapping
@@ -20,7 +20,9 @@ _PLAIN = ("take_first", "remove_whitespace", "lowercase", "uppercase")
 
 @dataclass(frozen=True)
 class FilterStep:
-    """A function of a filter. `regex` takes match number `group` of `pattern`, or `fallback` if nothing matches."""
+    """One step of a filter: the name of its function and, for `regex`, its arguments. `regex` returns match
+    number `group` of `pattern`, or `fallback` if there is no such match.
+    """
 
     function: str
     pattern: str = r"#### (\-?[0-9\.\,]+)"
@@ -44,7 +46,7 @@ class FilterStep:
 
 @dataclass(frozen=True)
 class AnswerFilter:
-    """A named sequence of functions that an answer passes before it is compared."""
+    """A named sequence of steps that are applied to an answer before it is compared."""
 
     name: str
     steps: tuple[FilterStep, ...] = ()
@@ -58,7 +60,7 @@ class AnswerFilter:
 
 @dataclass(frozen=True)
 class TextComparison:
-    """The options of exact match: what is removed from both texts before they are compared."""
+    """The options of exact match: what is ignored when two texts are compared."""
 
     regexes_to_ignore: tuple[str, ...] = ()
     ignore_case: bool = False
@@ -66,7 +68,9 @@ class TextComparison:
     ignore_numbers: bool = False
 
     def plain(self, text: str) -> str:
-        """Return what of a text is compared."""
+        """Return the text that exact match compares: without the parts to ignore and, with `ignore_case`, in
+        lower case.
+        """
         for pattern in self.regexes_to_ignore:
             text = _bounded(pattern, partial(regex.sub, pattern, "", text, timeout=_SECONDS))
         text = text.lower() if self.ignore_case else text
@@ -88,7 +92,9 @@ def _bounded(pattern: str, match: Callable[[], _Found]) -> _Found:
 
 
 def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
-    """Return the options of exact match. Raises ConfigError, which begins with `place`, for unknown ones."""
+    """Return the options of exact match. Raises ConfigError for unknown options and invalid patterns; its
+    message begins with `place`.
+    """
     known = {name: value for name, value in options.items() if name in TextComparison.__dataclass_fields__}
     if others := sorted(set(options) - set(known)):
         raise ConfigError(
@@ -101,7 +107,9 @@ def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
 
 
 def read_filters(path: Path, given: Any) -> tuple[AnswerFilter, ...]:
-    """Return the filters of a task file, by default one that changes nothing. Raises ConfigError for unknown functions."""
+    """Return the filters of a task file. Without any, returns a single filter that changes nothing. Raises
+    ConfigError for invalid entries and unknown functions.
+    """
     if not given:
         return (AnswerFilter("none"),)
     filters = []

@@ -1,4 +1,6 @@
-"""Jinja templates over the rows of a data set, rendered in jinja2's sandbox: a template cannot reach Python's internals."""
+"""Render Jinja templates with the rows of a data set. Templates run in jinja2's sandbox, so they cannot reach
+Python's internals.
+"""
 
 import ast
 import re
@@ -26,7 +28,9 @@ def _replace(text: str, pattern: str, replacement: str, count: int = 0) -> str:
 
 
 def render_text(place: str, template: str, row: Mapping[str, Any]) -> str:
-    """Return a template filled with the columns of a row. Raises UserError, which begins with `place`."""
+    """Return a template filled with the columns of a row. Raises UserError, with a message that begins with
+    `place`, if the template is invalid or cannot be filled.
+    """
     try:
         return str(_environment().from_string(template).render(**row))
     except (
@@ -43,13 +47,17 @@ def render_text(place: str, template: str, row: Mapping[str, Any]) -> str:
 
 
 class RowTemplates:
-    """The templates of a task on the rows of its data: they give text, targets and choices as the library's own do."""
+    """The templates of a task, applied to rows of its data. Texts, targets and choices come out as in
+    lm-evaluation-harness itself.
+    """
 
     def __init__(self, task: HarnessTask) -> None:
         self._task = task
 
     def text(self, place: str, row: Mapping[str, Any]) -> str | int:
-        """Return the text of a row; or the number of the right choice, if the choices are contexts (as in WinoGrande)."""
+        """Return the text of a row or, if the choices are contexts (as in WinoGrande), the number of the
+        right choice.
+        """
         value = self._value(f"{place}: doc_to_text", self._task.texts, row)
         digits = isinstance(value, str) and value.isdigit() and self._task.choices is not None
         if digits and self._task.texts not in row:
@@ -79,7 +87,9 @@ class RowTemplates:
         return [str(each) for each in value]
 
     def _value(self, place: str, template: Any, row: Mapping[str, Any]) -> Any:
-        """Return the column that a template names, or the template filled in; other values as they are."""
+        """Return the value of a template: the column that it names, the text that it renders to or, if it is
+        not a string, the template itself. Raises UserError if the value is None.
+        """
         if not isinstance(template, str):
             return template
         value = row[template] if template in row else render_text(place, template, row)
@@ -89,7 +99,9 @@ class RowTemplates:
 
 
 def _literal(text: str) -> Any:
-    """Return a list that is written in Python's way, or the text itself."""
+    """Return the value of a text that is a Python literal, such as a list; otherwise return the text
+    unchanged.
+    """
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

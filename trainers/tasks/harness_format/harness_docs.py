@@ -1,4 +1,4 @@
-"""Read the files of a harness task, and render its rows: contexts, continuations, gold."""
+"""Read the files of a harness task and render its rows: contexts, continuations and gold."""
 
 import io
 import json
@@ -22,9 +22,10 @@ from trainers.tasks.task_files import decode, read_content
 
 @dataclass(frozen=True)
 class RenderedRow:
-    """A row as the model is asked about it. `contexts` and `continuations` are those of each choice; `gold` is the number of
-    the right one. Without choices there is one of each, and `references` are the accepted texts. `place` is the row's file
-    and number, for messages.
+    """A row in the form in which the model is queried. `contexts` and `continuations` have one entry per
+    choice, and `gold` is the number of the right choice. A row without choices has one context and one
+    continuation, and `references` holds its accepted texts. `place` gives the row's file and number for
+    messages.
     """
 
     place: str
@@ -37,10 +38,10 @@ class RenderedRow:
 def render_rows(
     task: HarnessTask, data: Location | None, seed: int, limit: int | None
 ) -> tuple[list[RenderedRow], tuple[FileRecord, ...]]:
-    """Return the first `limit` rows of the split that is scored, and the files that were read. Shots are drawn for each row
-    with `seed`, unless they are the first ones; a row is never its own shot.
+    """Return the first `limit` rows of the scored split, rendered, and the records of its files. Unless the
+    task takes the first rows as shots, shots are drawn for each row with `seed`. A row is never its own shot.
 
-    Raises UserError for a missing file, and for a row that is not as the templates need it.
+    Raises UserError for a missing file, and for a row that does not fit the templates.
     """
     rows, files = _read(task, task.split, data)
     templates = RowTemplates(task)
@@ -64,7 +65,9 @@ def render_rows(
 
 
 def _prefix(task: HarnessTask, place: str, row: Mapping[str, Any]) -> str | None:
-    """Return what answers begin with, or None."""
+    """Return the text that every answer to this row begins with (`gen_prefix`), or None if the task has no
+    prefix.
+    """
     if task.prefix is None:
         return None
     return str(row[task.prefix]) if task.prefix in row else render_text(f"{place}: gen_prefix", task.prefix, row)
@@ -100,7 +103,7 @@ def _rendered(
 def _solved(
     task: HarnessTask, templates: RowTemplates, prefix: str | None, place: str, row: Mapping[str, Any]
 ) -> str:  # fmt: skip
-    """Return a solved example and what separates it from the next one."""
+    """Return a solved example, followed by the delimiter between examples."""
     text, target = templates.text(place, row), templates.target(place, row)
     if isinstance(text, int):
         text = templates.choices(place, row)[_number(place, text, templates.choices(place, row))]
@@ -113,7 +116,9 @@ def _solved(
 
 
 def _number(place: str, gold: Any, choices: list[str]) -> int:
-    """Return the number of the right choice, which is given as a number or as a text."""
+    """Return the number of the right choice. `gold` is either this number or the text of the choice. Raises
+    UserError for any other value.
+    """
     if isinstance(gold, str) and gold in choices:
         return choices.index(gold)
     if isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(choices):
@@ -131,7 +136,9 @@ def _one_text(place: str, value: Any) -> str:
 
 
 def _shots(task: HarnessTask, pool: list[Any], own: bool, seed: int, number: int) -> list[int]:
-    """Return the places of a row's shots in `pool`; with `own`, the row is at `number` of it."""
+    """Return the indices, in `pool`, of the shots for row `number`. With `own`, the row itself is in `pool`
+    at index `number` and is excluded. Raises UserError if `pool` is too small.
+    """
     if not task.shots:
         return []
     if len(pool) < task.shots + own:
@@ -149,8 +156,8 @@ def _samples(task: HarnessTask) -> list[tuple[str, dict[str, Any]]]:
 def _read(
     task: HarnessTask, split: str, data: Location | None
 ) -> tuple[list[tuple[str, dict[str, Any]]], tuple[FileRecord, ...]]:
-    """Return every row of a split with its place, and the files' records. A column that a row lacks is None, as in
-    `datasets`.
+    """Return every row of a split with its place (file and row number), and the records of the files. A
+    column that a row lacks is None, as in `datasets`.
     """
     found, records = [], []
     for name in task.files[split]:
@@ -165,7 +172,9 @@ def _read(
 
 
 def _find(task: Path, name: str, data: Location | None) -> list[Location]:
-    """Return the files that a name means, which may have `*`: beside the task file, or in `data=DIR`."""
+    """Return the files that `name` refers to; it may be a pattern with `*`. A relative name is looked up next
+    to the task file, then in `data`. Raises UserError if nothing is found.
+    """
     if name.startswith(("/", "~")) or "://" in name:
         folder, _, last = name.rpartition("/")
         roots = [(parse_location(folder or "/", field="data_files"), last)]

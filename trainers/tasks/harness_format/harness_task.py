@@ -1,8 +1,9 @@
-"""The task file of lm-evaluation-harness (0.4.13), as far as it needs no Python code of its own.
+"""Task files of lm-evaluation-harness (0.4.13) that need no Python code.
 
-    task.yaml (+ include) -> HarnessTask -> render_docs -> contexts and continuations
+    task.yaml (+ include) -> HarnessTask -> render_rows -> contexts and continuations
 
-The library's own defaults apply. Whatever changes a score and is not known here is an error, never ignored.
+The library's defaults apply. A field that could change a score and is unknown here is an error; it is never
+ignored.
 """
 
 from collections.abc import Mapping
@@ -54,12 +55,14 @@ _TOKENS = 256  # written without max_gen_toks, as in the library
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """A task. `files` are those of each split, relative to the folder of `path` or to `data=DIR`; `split` is the one that is
-    scored, and `shots_split` the one that solved examples come from, or they are `samples`. With `first_shots` they are the
-    first ones. `metrics` are names of the library; `filters`, `comparison` and `generation` are of what the model writes.
-    `version` is that of `metadata`, 1 if there is none.
+    """A task of lm-evaluation-harness. `files` maps each split to its file names, relative to the folder of
+    `path` or to `data=DIR`. `split` is the split that is scored. Solved examples are `samples` if there are
+    any, otherwise rows of `shots_split`; with `first_shots`, the first ones are taken. `metrics` holds the
+    library's names of the metrics. `filters`, `comparison` and `generation` apply to answers that the model
+    writes. `version` is the version in the file's `metadata`, by default 1.
 
-    Templates are Jinja, or the name of a column. `texts`, `targets` and `choices` are `doc_to_text` and so on.
+    `texts`, `targets` and `choices` are the fields `doc_to_text`, `doc_to_target` and `doc_to_choice`; a
+    string there is a Jinja template or the name of a column.
     """
 
     path: Path
@@ -87,7 +90,7 @@ class HarnessTask:
 
 
 def is_harness_task(path: Path) -> bool:
-    """Whether a YAML file is a task of lm-evaluation-harness, not one of ours."""
+    """Return whether a YAML file is a task of lm-evaluation-harness rather than one of ours."""
     try:
         data = load_yaml(path)
     except ConfigError as error:
@@ -96,8 +99,8 @@ def is_harness_task(path: Path) -> bool:
 
 
 def load_harness_task(path: Path, shots: int | None = None) -> HarnessTask:
-    """Load a task; `shots` replaces its number of solved examples. Raises ConfigError, which names the field, for what needs
-    Python code, for what is not known here, and for values that are not allowed.
+    """Load a task; `shots`, if given, replaces its number of solved examples. Raises ConfigError, which names
+    the field, for Python code, fields that are unknown here, and values that are not allowed.
     """
     data = _with_included(path)
     for name in data:
@@ -135,7 +138,7 @@ def without_shots(task: HarnessTask) -> HarnessTask:
 
 
 def _with_included(path: Path, depth: int = 0) -> dict[str, Any]:
-    """Return the fields of a file, over those of the file that it includes."""
+    """Return the fields of a file, which take precedence over the fields of the file that it includes."""
     if depth > _MOST_INCLUDES:
         raise ConfigError(f"{path}: include: more than {_MOST_INCLUDES} files include one another; remove a cycle")
     try:
@@ -215,7 +218,9 @@ def _files(path: Path, data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _splits(path: Path, data: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the split that is scored, and that of solved examples, by the library's precedence."""
+    """Return the split that is scored and the split that solved examples come from, by the library's order of
+    precedence.
+    """
     scored = data.get("test_split") or data.get("validation_split")
     if scored is None:
         raise ConfigError(f"{path}: test_split: missing, and so is validation_split; name a split of data_files")
@@ -235,7 +240,9 @@ def _check_splits(task: HarnessTask) -> None:
 
 
 def _shots(path: Path, data: Mapping[str, Any]) -> tuple[bool, tuple[dict[str, Any], ...]]:
-    """Return whether shots are the first ones, and the rows that are given as shots."""
+    """Return whether shots are the first rows of their split, and the rows that the file itself gives as
+    shots.
+    """
     how = data.get("fewshot_config") or {}
     if others := sorted(set(how) - {"sampler", "samples"}):
         raise ConfigError(f"{path}: fewshot_config.{others[0]}: is not read here; sampler and samples are")
@@ -247,7 +254,7 @@ def _shots(path: Path, data: Mapping[str, Any]) -> tuple[bool, tuple[dict[str, A
 
 
 def _metrics(path: Path, kind: str, given: Any) -> tuple[tuple[str, ...], TextComparison]:
-    """Return the names of metrics, and how written answers are compared."""
+    """Return the names of the metrics, and the options with which written answers are compared."""
     names, comparison = [], TextComparison()
     for number, entry in enumerate(given or [{"metric": name} for name in _DEFAULT[kind]]):
         place = f"{path}: metric_list[{number}]"
@@ -266,14 +273,17 @@ def _metrics(path: Path, kind: str, given: Any) -> tuple[tuple[str, ...], TextCo
 
 
 def _generation(path: Path, data: Mapping[str, Any]) -> Generation:
-    """Return how answers are written. Without `until`, they end where solved examples do."""
+    """Return the settings for generating answers. Without `until`, an answer ends at the delimiter between
+    solved examples.
+    """
     until = (_text(path, data, "fewshot_delimiter", "\n\n"),)
     return read_generation(f"{path}: generation_kwargs", data.get("generation_kwargs") or {}, until)
 
 
 def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]) -> Generation:
-    """Return how answers are written, from the library's `generation_kwargs`; `until` is its default. Raises ConfigError, which
-    begins with `place`, for unknown names and values that are not allowed.
+    """Return the settings for generating answers from the library's `generation_kwargs`. `until` is used if
+    the settings do not include it. Raises ConfigError, with a message that begins with `place`, for unknown
+    names and values that are not allowed.
     """
     how = dict(given)
     stops = how.pop("until", None)

@@ -26,4 +26,4 @@ METRIC_KINDS: dict[str, tuple[str, ...]] = {
     "bits_per_byte": ("text",),
 }
 WRITTEN_METRICS = ("exact_match", "token_f1", "number_match", "rouge1", "rouge2", "rougeL", "rougeLsum")
-"""The metrics of answers that `evaluate` lets a model write: means over items."""
+"""The metrics for answers that a model writes in `evaluate`. All of them are means over items."""

@@ -1,10 +1,10 @@
-"""The task file, which defines what a task's examples are, where its files are, and how it is scored.
+"""The task file, which defines a task's examples, where its files are, and how it is scored.
 
     my_task.yaml -> Task -> read_examples -> Examples -> inputs of a model
                       |                          |
                       +--- metrics <--- Predictions
 
-A Task is also the first layout of its own files; `elsewhere` lists others.
+A Task is also the first layout of its own files; `elsewhere` lists alternative layouts.
 """
 
 import re
@@ -17,7 +17,7 @@ from trainers.tasks.schema.metric_names import METRIC_KINDS, WRITTEN_METRICS
 from trainers.tasks.schema.task_prompt import Prompt, fields_of
 
 TaskKind = Literal["classify", "regress", "tag", "span", "choose", "generate"]
-"""The kinds that a model can be trained on."""
+"""The kinds of tasks that a model can be trained on."""
 AnyKind = Literal["classify", "regress", "tag", "span", "choose", "generate", "minimal_pairs", "facts", "text"]
 Format = Literal[
     "jsonl", "tsv", "csv", "parquet", "conll", "conllu", "squad", "lines", "json", "documents", "trees", "multirc",
@@ -59,16 +59,17 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way in which a data set's files are laid out: by its authors, or by others who converted them.
+    """One way in which a data set's files are laid out, either by its authors or by others who converted
+    them.
 
-    `files` names a file per split, or several names, which are tried in order. Names are relative to each of
-    `folders` below `data=DIR`, `$GRISTMILL_TASKS` and, in your own task file, the directory of that file; a
-    path that begins with `/` or a URL is used unchanged. Each name is also tried with `.gz`. `*` matches
-    several files, which are read in the order of their names.
+    `files` gives one file name per split, or several names, which are tried in order. Names are relative to
+    each of `folders`, first below `data=DIR` (default: `$GRISTMILL_TASKS`), then, in your own task file,
+    below the directory of that file. A path that begins with `/`, or a URL, is used unchanged. Each name is
+    also tried with `.gz` appended. `*` matches several files, which are read in order of their names.
 
-    `columns` says which column has which role. A number is a column of a file without `header`; `a.b` is a
-    field inside a field; `{a}: {b}` composes a text from several columns; a list gives one value per column.
-    The roles of each kind are:
+    `columns` maps roles to columns. A number is a column of a file without a `header`; `a.b` is a field
+    inside a field; `{a}: {b}` composes a text from several columns; a list gives one value per column. The
+    roles of each kind are:
 
     - classify: `text`, `text_b`, `label`, `group` (examples of a group count as one in `question_accuracy`)
     - regress: `text`, `text_b`, `label` (a number)
@@ -78,32 +79,37 @@ class Layout:
     - choose: `text`, `candidates`, `label` (number of the right candidate, from 0), `passage`, `accepted`
       (texts)
     - generate: `text`, `text_b`, `target` (a text or a list of accepted texts)
-    - minimal_pairs: `good`, `bad`, and `subtask` and `field`, by which scores are reported too; only for `evaluate`
-    - facts: `subject`, `target`; each file is a relation, and `relations.jsonl` beside them has its statements
-      (`relation`, `label`, `template`, `paraphrases`, with `[X]` for the subject and `[Y]` for the object); only for
-      `evaluate`
+    - minimal_pairs: `good`, `bad`, and `subtask` and `field`, by which scores are broken down; only for `evaluate`
+    - facts: `subject`, `target`; each file is a relation, and `relations.jsonl` in the same folder has the statements
+      of all relations (`relation`, `label`, `template`, `paraphrases`, with `[X]` for the subject and `[Y]` for the
+      object); only for `evaluate`
     - text: `text`; only for `evaluate`
 
-    All kinds but facts have `id`; without it, an example's id is its number in the split.
+    All kinds except facts also have the role `id`; without it, an example's id is its number in the split.
 
-    The default format is the file's suffix:
+    `format` may be left out if the suffix of the files names it (jsonl, tsv, csv, parquet, conll or conllu).
+    Formats that need an explanation are:
 
     - `tsv` has no quoting, and `csv` is quoted as in RFC 4180.
-    - `json` is one list of objects. `squad` is the JSON of SQuAD 1.1 and 2.0, which needs no `columns`; `multirc`, `record` and
-      `webquestions` are the JSON of those sets. `dialogues` has one example per reply (`history`, `reply`).
-    - `conll` has one word per line and a blank line between sentences; `conllu` is that of Universal
-      Dependencies, with the columns `feats.NAME` (a feature of each word, or `none`) and `depth` (arcs to the root, at most 8).
-    - `lines` has one example per line: parallel files, whose name contains `{column}`, or lines that are
-      split by `pattern`, a regular expression with named groups.
+    - `json` is one list of objects. `squad` is the JSON of SQuAD 1.1 and 2.0, which needs no `columns`; `multirc`,
+      `record` and `webquestions` are the JSON of those data sets. `dialogues` has one example per reply (`history`,
+      `reply`).
+    - `conll` has one word per line and a blank line between sentences; `conllu` is the CoNLL-U format of Universal
+      Dependencies, with the extra columns `feats.NAME` (a feature of each word, or `none`) and `depth` (arcs to the
+      root, at most 8).
+    - `lines` has one example per line: either parallel files, whose names contain `{column}`, or lines that are
+      split by `pattern`, a regular expression with named groups. Without a pattern, the whole line is the column `line`.
     - `documents` has one example per file (columns `text`, `folder`, `name`).
     - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
-    - `generated` rows need no file: the name is that of a generator (`trainers/tasks/formats/generated_rows.py`).
+    - `generated` rows need no file: the file name is the name of a generator
+      (`trainers/tasks/formats/generated_rows.py`).
 
-    `rename` maps labels of these files to those of the task, and the names of subtasks and fields. `scheme`
-    is the scheme of entity tags in the files, which are converted to BIO; the default is `bio` if `entity_f1`
-    is measured. `unlabelled` lists the splits whose gold is hidden: they can be predicted but not scored.
-    `where` keeps rows with one of the given values in a column. A table row with too few columns is an error;
-    with `incomplete_rows: skip`, such rows are skipped and counted.
+    `rename` maps the labels in these files to the labels of the task; in minimal pairs, it maps names of
+    subtasks and fields. `scheme` is the scheme of the entity tags in the files, which are converted to BIO;
+    the default is `bio` if `entity_f1` is measured. `unlabelled` lists the splits whose gold is hidden: they
+    can be predicted but not scored. `where` keeps only the rows that have one of the given values in a
+    column. A table row with the wrong number of columns is an error; with `incomplete_rows: skip`, such rows,
+    and rows with an empty text or label, are skipped and counted.
     """
 
     files: dict[str, str | tuple[str, ...]]
@@ -165,7 +171,7 @@ class Layout:
 
     @property
     def roles(self) -> dict[str, Role]:
-        """The column of each role; those of `squad` files, whose fields are fixed, need not be given."""
+        """The column of each role. `squad` files have fixed fields, so `columns` may be left out for them."""
         if self.columns is None and all(
             self.format_of(name) == "squad" for split in self.files for name in self.names(split)
         ):
@@ -178,8 +184,8 @@ class Layout:
         return (names,) if isinstance(names, str) else names
 
     def format_of(self, name: str) -> Format | None:
-        """Return the format of a file: `format` if set, else the one that its suffix names, ignoring `.gz`;
-        None if neither does.
+        """Return the format of a file: `format` if it is set, otherwise the format named by the file's
+        suffix, ignoring `.gz`. Returns None if the suffix names no format.
         """
         if self.format is not None:
             return self.format
@@ -195,11 +201,11 @@ class Templates:
     """The templates that turn an example into an input text and a target text (T5's are in Raffel et al.,
     2020, appendix D).
 
-    Both contain names in braces. Those of `input` are the roles of the task's texts (`{text}`, `{text_b}`,
-    `{question}`, `{passage}`), `{candidates}` (all of them, each with its letter) and `{words}`. `target`
-    contains one of `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` and `{target}`. `words` maps
-    labels to the texts that replace them. Scores are rounded to multiples of `step`, which is 0.2 in T5's
-    STS-B. `no_answer` is the target of a question without an answer.
+    Both templates contain names in braces. `input` may contain the roles of the task's texts (`{text}`,
+    `{text_b}`, `{question}`, `{passage}`), `{candidates}` (all candidates, each with its letter) and
+    `{words}`. `target` contains one of `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` and
+    `{target}`. `words` maps labels to the texts that replace them. Scores are rounded to multiples of `step`;
+    the default, 0.2, is T5's step for STS-B. `no_answer` is the target for a question without an answer.
     """
 
     input: str
@@ -209,7 +215,7 @@ class Templates:
     no_answer: str = "unanswerable"
 
     def check(self) -> None:
-        """Validate ranges and that words are distinct."""
+        """Validate that `step` is positive and that no two labels have the same word."""
         _require(self.step > 0, f"step: got {self.step}, allowed above 0")
         words = list((self.words or {}).values())
         _require(len(set(words)) == len(words), "words: two labels have the same word; give each its own")
@@ -219,17 +225,17 @@ class Templates:
 class Task(Layout):
     """A task: its kind, files, labels and metrics.
 
-    `labels` are spelled as in the files and numbered in their order. `positive` is the label that `f1`
-    scores, by default the second of two. All `metrics` are computed; the first selects the checkpoint.
-    `range` bounds the numbers of a regression. With `no_answer` a question may have no answer in its passage.
-    An example that occurs in two splits is an error; with `leak: report`, such examples are accepted and
-    counted.
+    `labels` are spelled as in the files and numbered from 0 in the order given. `positive` is the label that
+    `f1` scores, by default the second of two. All `metrics` are computed; the first selects the checkpoint.
+    `range` gives the lowest and the highest number of a regression. With `no_answer`, a question may have no
+    answer in its passage. An example that occurs in two splits is an error; with `leak: report`, such
+    examples are accepted and counted.
 
     `name` defaults to the file's name. `suite` is the suite that the task belongs to. `about` says what the
-    task is, and `source` where its definition comes from. `folder` is the directory of your own task file,
-    where its data files are looked for. `prompt` is the prompt with which `evaluate` asks a model without
-    training it. Raise `version` with every change that changes scores: results of different versions are not
-    compared.
+    task is, and `source` says where its definition comes from. `folder` is the directory of your own task
+    file, in which its data files are searched for. `prompt` is the prompt that `evaluate` gives to a model
+    that was not trained on the task. Raise `version` with every change that affects scores: results of
+    different versions are not compared.
     """
 
     kind: AnyKind
@@ -251,8 +257,8 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """Yield (position in the task file, layout) for every layout. A layout without columns gets the
-        task's.
+        """Yield (position in the task file, layout) for every layout. A layout without columns inherits those
+        of the task.
         """
         yield "", self
         for number, layout in enumerate(self.elsewhere):
@@ -261,7 +267,7 @@ class Task(Layout):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that at least one layout has."""
+        """The splits for which at least one layout names files."""
         return tuple(dict.fromkeys(split for _, layout in self.layouts for split in layout.files))
 
     @property
@@ -271,7 +277,7 @@ class Task(Layout):
 
     @property
     def positive_label(self) -> int:
-        """The number of the label that `f1` scores."""
+        """The index of the label that `f1` scores."""
         return self.label_names.index(self.positive) if self.positive is not None else 1
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ PROMPT_FIELDS: dict[str, tuple[tuple[str, ...], str]] = {
     "span": (("question", "passage", "answer"), "answer"),
 }
 WRITTEN_KINDS = ("generate", "span")
-"""The kinds whose answers a model can write (`Prompt.generation`)."""
+"""The kinds of tasks in which a model can write its answers (`Prompt.generation`)."""
 
 
 def fields_of(template: str) -> list[str]:
@@ -25,19 +25,22 @@ def fields_of(template: str) -> list[str]:
 
 
 def fill_fields(template: str, values: Mapping[str, str]) -> str:
-    """Return a template with its names in braces replaced; a name without a value becomes empty."""
+    """Return a template with each name in braces replaced by its value; a name without a value is replaced by
+    an empty text.
+    """
     pieces = _FIELD.split(template)
     return "".join(values.get(piece, "") if place % 2 else piece for place, piece in enumerate(pieces))
 
 
 @dataclass(frozen=True)
 class Generation:
-    """How a model writes its answer after the context. It stops at the first of the texts `until`, which is removed, at
-    its end token, or after `tokens` tokens; answers that are cut off there are counted.
+    """How a model writes its answer after the context. The answer ends at the first occurrence of one of the
+    texts in `until` (which is removed), at the end token, or after `tokens` tokens. Answers that are cut off
+    by this limit are counted.
 
-    `temperature` 0 takes the most probable token. Otherwise tokens are sampled, from the `top_k` most probable ones (0: all)
-    and from the fewest that have a share `top_p` of the probability. The seed of an answer depends on the id of its item
-    and on `seed=`.
+    With `temperature` 0, the most probable token is always chosen. Otherwise tokens are sampled from the
+    `top_k` most probable ones (0: all), restricted to the smallest set of them whose probabilities add up to
+    a share of `top_p` or more. The random seed of an answer depends on its item's id and on `seed=`.
     """
 
     until: tuple[str, ...] = ("\n",)
@@ -62,21 +65,25 @@ class Generation:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The prompt of `trainers evaluate`. The model scores `continuation` after `context`, for every candidate
-    of `choose` and every label of `classify`; its answer is the one with the highest score. In `generate`,
-    the first target is scored, and counts as right if greedy decoding would produce it.
+    """The prompt of `trainers evaluate`. The model scores `continuation` after `context`, once for every
+    candidate of a `choose` task or every label of a `classify` task; its answer is the candidate or label
+    with the highest score. In a `generate` task, the first target is scored; it counts as right if greedy
+    decoding would produce it.
 
-    With `generation`, the model writes its answer to `generate` and `span`, which the metrics of the task compare with all
-    accepted texts. The continuation then only shows how answers follow in solved examples.
+    With `generation`, which is for `generate` and `span` tasks, the model writes its answer instead, and the
+    task's metrics compare the answer with all accepted texts. The continuation then only defines how answers
+    are appended to the context in solved examples.
 
-    Both contain names in braces: `{text}`, `{text_b}`, `{question}`, `{passage}`, and `{candidate}`, `{label}`,
-    `{target}` or `{answer}`. If the candidate is in the context, candidates share the continuation (Trinh and Le, 2018:
-    partial evaluation). `words` maps labels to the texts that replace them.
+    Both `context` and `continuation` contain names in braces: `{text}`, `{text_b}`, `{question}`,
+    `{passage}`, and `{candidate}`, `{label}`, `{target}` or `{answer}`. The candidate may be in the context
+    instead of the continuation; then the model scores the same continuation after each candidate (partial
+    evaluation: Trinh and Le, 2018). `words` maps labels to the texts that replace them.
 
-    Scores are log-likelihoods. They can be normalised in two ways: divided by the number of tokens, UTF-8
-    bytes or characters of the continuation, without the white space at its start; or reduced by the
+    Scores are log-likelihoods. They can be normalised in two ways: by dividing by the number of tokens, UTF-8
+    bytes or characters of the continuation, not counting the white space at its start; or by subtracting the
     log-likelihood of the continuation after the text `unconditional` (Brown et al., 2020, section 2.4). All
-    of these are measured, the last one if `unconditional` is set; `normalise` selects the main score.
+    of these scores are measured, the last one only if `unconditional` is set; `normalise` selects the main
+    score.
 
     Shots are solved examples of the split `shots_from`. They precede the context, separated by `separator`.
     """
@@ -91,8 +98,8 @@ class Prompt:
     generation: Generation | None = None
 
     def check(self) -> None:
-        """Validate that the continuation is not empty, and that `unconditional` is set if `normalise` needs
-        it.
+        """Validate that the continuation is not empty, that `unconditional` is set if `normalise` needs it,
+        and that no two labels have the same word.
         """
         if not self.continuation.strip():
             raise ValueError("continuation: got an empty text, expected a text such as ' {candidate}'")
@@ -103,7 +110,7 @@ class Prompt:
             raise ValueError("words: two labels have the same word; give each its own")
 
     def check_kind(self, kind: str, labels: tuple[str, ...]) -> None:
-        """Validate the names in braces against the kind of the task."""
+        """Validate the names in braces, `generation` and `words` against the kind and the labels of the task."""
         if kind not in PROMPT_FIELDS:
             raise ValueError(f"prompt: {kind} has none; it belongs to {', '.join(PROMPT_FIELDS)}")
         allowed, answer = PROMPT_FIELDS[kind]

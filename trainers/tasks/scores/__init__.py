@@ -1,6 +1,7 @@
-"""Metrics. Each computes statistics per example; its value, interval and paired test are computed from these.
+"""Metrics. Each metric computes statistics per example, from which its value, interval and paired test are
+computed.
 
-To add a metric, add a TaskMetric to the file of its family, list it here, and add its name and kinds to
+To add a metric, add a TaskMetric to METRICS in the file of its family, and add its name and kinds to
 `trainers.tasks.schema.metric_names`.
 """
 

@@ -1,10 +1,10 @@
-"""Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them; and whether the
-last number is right.
+"""Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them, and a
+metric that compares the last numbers of two texts.
 
-An example's score is the best over its references. Answers are compared in lower case, without punctuation,
-articles and extra white space. In tasks whose questions may have no answer, the rules of SQuAD 2.0 apply: a
-prediction that is empty after this normalisation means "no answer", and that matches only a question without
-an answer.
+An example's score is the best over its references. For exact match and token F1, answers are compared in
+lower case, without punctuation, articles and extra white space. In tasks whose questions may have no answer,
+the rules of SQuAD 2.0 apply: a prediction that is empty after this normalisation means "no answer", which
+matches only a question without an answer.
 """
 
 import re
@@ -36,8 +36,8 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Return the F1 score of the words that the two texts share. If either has no words, it is 0; with
-    `empty_matches` it is 1 if both have none.
+    """Return the F1 score of the words that the two texts share. If a text has no words, the score is 0,
+    except that with `empty_matches` it is 1 if neither text has words.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -53,7 +53,9 @@ def last_number(text: str) -> float | None:
 
 
 def number_match(text: str, reference: str) -> float:
-    """Return 1 if the last numbers of the two texts are equal, else 0. Raises UserError if the reference has none."""
+    """Return 1 if the last numbers of the two texts are equal, else 0. Raises UserError if the reference has
+    no number.
+    """
     gold = last_number(reference)
     if gold is None:
         raise UserError("metrics: number_match needs a number in each accepted text, and one has none; correct it")
@@ -83,7 +85,7 @@ def token_f1s(outcomes: Outcomes) -> np.ndarray:
 
 
 def number_matches(outcomes: Outcomes) -> np.ndarray:
-    """Compute whether the last number of each example is right."""
+    """Compute, for each example, whether the last number of its predicted text is right: 1 or 0."""
     return answer_values(outcomes, number_match)
 
 
@@ -92,13 +94,13 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
-    """Return the threshold of no-answer scores that maximises the mean value. Above the threshold, the empty
-    answer is predicted.
+    """Return the threshold for no-answer scores that maximises the mean value. The empty answer is predicted
+    if the no-answer score is above the threshold.
 
     All arrays have one entry per example: `values` is the score of the predicted answer, `answerable` whether
     there is a gold answer, `answered` whether the prediction is not empty, and `no_answer` the no-answer
     score. The threshold is tuned on the split that it scores, as in SQuAD 2.0's script. Of equally good
-    thresholds the lowest is returned. A threshold below all scores leaves every question unanswered.
+    thresholds, the lowest is returned. A threshold below all scores leaves every question unanswered.
     """
     order = np.argsort(no_answer, kind="stable")
     scores = no_answer[order]

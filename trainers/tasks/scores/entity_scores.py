@@ -1,7 +1,8 @@
 """F1 of entities. An entity is correct if its type, its first word and its last word are all correct (Tjong
 Kim Sang and De Meulder, 2003).
 
-Entities are counted as by default in seqeval 1.2: an I tag that does not continue an entity begins one.
+Entities are counted as in the default mode of seqeval 1.2: an I tag that does not continue an entity begins a
+new one.
 """
 
 import numpy as np

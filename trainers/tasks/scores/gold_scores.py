@@ -1,4 +1,6 @@
-"""Scores of the gold candidate that move before accuracy does: its share of the probability, and its rank."""
+"""Scores of the gold candidate, which respond to training earlier than accuracy does: the candidate's share
+of the probability, and its rank.
+"""
 
 import numpy as np
 
@@ -20,12 +22,15 @@ _RANK = TaskMetric("reciprocal_rank", _values, summed(mean_of), "Voorhees, 1999,
 def gold_scores(
     likelihoods: np.ndarray, scores: np.ndarray, offsets: np.ndarray, gold: np.ndarray
 ) -> dict[str, tuple[TaskMetric, Outcomes]]:
-    """Return two scores of n items by name, each with its outcomes.
+    """Return the two scores of n items by name, each with the outcomes that it is computed from.
 
-    `gold_probability` is the likelihood of the gold candidate, divided by the sum over all candidates of the item.
-    `reciprocal_rank` is one divided by the rank of the gold candidate by score; 1 is the highest, and candidates with an equal
-    score do not count. `likelihoods`, in nats, and `scores` are those of all candidates, float64, flat; item i has those from
-    `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of the gold candidate.
+    `gold_probability` is the likelihood of the gold candidate, divided by the sum over all candidates of the
+    item. `reciprocal_rank` is one divided by the rank of the gold candidate: 1 plus the number of candidates
+    with a higher score.
+
+    `likelihoods` (in nats) and `scores` are flat float64 arrays over the candidates of all items; item i has
+    the entries from `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of each item's gold
+    candidate.
     """
     first, sizes = offsets[:-1], np.diff(offsets)
     right = first + gold

@@ -1,6 +1,6 @@
-"""Metrics of labels: accuracy, F1, Matthews' correlation, accuracy of whole questions.
+"""Metrics of labels: accuracy, F1, Matthews' correlation, and the accuracy of whole questions.
 
-Their definitions are those of scikit-learn 1.9, and tests compare them with it.
+The definitions follow scikit-learn 1.9, and tests compare the results with it.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ def _labels(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _correct(outcomes: Outcomes) -> np.ndarray:
-    """Return for each example how many labels are correct and how many count; for tags, summed over its
-    words.
+    """Return the number of correct labels and the number of all labels of each example, float64 [n, 2]. For
+    tags, both are counted over the words of the example.
     """
     gold, predicted = _labels(outcomes)
     columns = np.stack([gold == predicted, np.ones(len(gold), bool)], axis=1).astype(np.float64)
@@ -28,8 +28,8 @@ def _correct(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_label(outcomes: Outcomes) -> np.ndarray:
-    """Return three columns for each of the L labels: whether each example has it in both, in its prediction,
-    and in its gold.
+    """Return float64 [n, 3 L]: for each of the L labels, whether an example has it in both gold and
+    prediction; then the same for the prediction alone, and for the gold alone.
     """
     gold, predicted = _labels(outcomes)
     every = np.arange(len(outcomes.labels))
@@ -38,7 +38,7 @@ def _by_label(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_question(outcomes: Outcomes) -> np.ndarray:
-    """Return for each group whether all its examples are correct, and 1."""
+    """Return two columns for each group: whether all its examples are correct, and a count of 1."""
     gold, predicted = _labels(outcomes)
     assert outcomes.groups is not None
     right = np.ones(int(outcomes.groups.max()) + 1)
@@ -69,8 +69,8 @@ def _micro_f1(sums: np.ndarray) -> np.ndarray:
 
 
 def _matthews(sums: np.ndarray) -> np.ndarray:
-    """Return Gorodkin's generalisation to L labels; 0 if gold or predictions have a single label. Predictions
-    that are not a label count as an additional label.
+    """Return Matthews' correlation in Gorodkin's generalisation to L labels; 0 if gold or predictions have a
+    single label. Predictions that are not a label count as an additional label.
     """
     found, predicted, gold = np.split(sums, 3, axis=1)
     count = gold.sum(axis=1)

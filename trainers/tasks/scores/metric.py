@@ -14,13 +14,14 @@ Value = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class TaskMetric:
     """A metric of predictions.
 
-    `statistics` turns outcomes into float64 [units, k]; a unit is an example, or a group of them. `value`
+    `statistics` turns outcomes into float64 [units, k]; a unit is an example, or a group of examples. `value`
     turns statistics and weights, float64 [repetitions, units], into values [repetitions]; a unit of weight 2
     counts twice. The bootstrap and the paired test can therefore recompute the metric a thousand times
     without the texts.
 
-    A value is between 0 and 1, except BLEU and chrF, which are from 0 to 100 as usual, and perplexity, which
-    is at least 1. `signature` states the settings that must accompany a published number.
+    Values are between 0 and 1 for most metrics, between -1 and 1 for correlations (including Matthews'), and
+    between 0 and 100 for BLEU and chrF, as usual. Perplexity is at least 1, and bits per byte are at least 0.
+    `signature` states the settings that must accompany a published number.
     """
 
     name: str
@@ -32,8 +33,8 @@ class TaskMetric:
 
 
 def summed(finish: Callable[[np.ndarray], np.ndarray]) -> Value:
-    """Return the `value` of a metric that is a function of sums. `finish` turns sums [repetitions, k] into
-    values [repetitions].
+    """Return the `value` function of a metric that depends only on sums of statistics. `finish` turns sums
+    [repetitions, k] into values [repetitions].
     """
     return lambda statistics, weights: finish(weights @ statistics)
 
@@ -44,5 +45,5 @@ def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def mean_of(sums: np.ndarray) -> np.ndarray:
-    """Return means [repetitions], given sums [repetitions, 2] of values and of counts."""
+    """Return means [repetitions], given sums [repetitions, 2] of values and counts."""
     return ratio(sums[:, 0], sums[:, 1])

@@ -9,16 +9,16 @@ import numpy as np
 class Outcomes:
     """Gold and predictions of n examples.
 
-    `gold` and `predicted` depend on the kind of task. For classify they are label indices, int64 [n]; for
-    choose, numbers of candidates, int64 [n]; for regress, numbers, float64 [n]. For tag they are label
-    indices, int64, flat over all words; example i has those from `offsets[i]` up to `offsets[i + 1]`.
-    `labels` are the names of the labels, and `positive` is the index of the one that f1 scores. `groups`,
+    The content of `gold` and `predicted` depends on the kind of task: label indices, int64 [n], for classify;
+    candidate numbers, int64 [n], for choose; numbers, float64 [n], for regress. For tag they are label
+    indices, int64, flat over all words; example i has the entries from `offsets[i]` up to `offsets[i + 1]`.
+    `labels` are the names of the labels, and `positive` is the index of the label that f1 scores. `groups`,
     int64 [n], is the number of each example's group; `question_accuracy` counts a group as one.
 
-    `references` are the accepted texts of each example and `texts` the predicted one, for span, generate and
-    choose. With `no_answer`, an example without references has no answer in its passage, and the empty text
-    predicts that. `nats` and `tokens`, float64 [n], are the loss of each gold text and its number of tokens.
-    `text_bytes`, float64 [n], are the UTF-8 bytes of a text that was given.
+    For span, generate and choose, `references` holds the accepted texts of each example, and `texts` its
+    predicted text. With `no_answer`, an example without references has no answer in its passage, and an empty
+    predicted text means "no answer". `nats` and `tokens`, float64 [n], are the loss of each gold text and its
+    number of tokens. `text_bytes`, float64 [n], is the size in UTF-8 bytes of each given text that is scored.
     """
 
     gold: np.ndarray | None = None

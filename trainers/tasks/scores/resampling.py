@@ -22,7 +22,7 @@ class Score:
     `low` and `high` bound the 95 % percentile interval of the bootstrap (Efron, 1979; Efron and Tibshirani,
     1993, section 13.3): the metric is computed on `repetitions` samples of the `n` units, drawn with
     replacement using `seed`. A unit is an example, or a question for `question_accuracy`. The interval does
-    not cover the noise of training; run several seeds to measure that.
+    not cover the noise of training, which only runs with several seeds can measure.
     """
 
     metric: str
@@ -41,10 +41,10 @@ class Difference:
     """The difference in a metric between two runs, `b` minus `a`, on the same examples.
 
     `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter 13;
-    Koehn, 2004). `p` is that of the two-sided paired permutation test (Fisher, 1935; approximate
-    randomisation of Noreen, 1989; for metrics of whole corpora Yeh, 2000): the share of random swaps of the
-    runs' predictions that lead to a difference as large as the observed one. The observed assignment counts
-    as one swap.
+    Koehn, 2004). `p` is the p-value of the two-sided paired permutation test (Fisher, 1935; as approximate
+    randomisation: Noreen, 1989; for metrics of whole corpora: Yeh, 2000): the share of random swaps of the
+    runs' predictions that lead to a difference at least as large as the observed one. The observed assignment
+    counts as one swap.
     """
 
     metric: str
@@ -60,9 +60,9 @@ class Difference:
 
 
 def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Score:
-    """Return a metric's value and its interval. The result is a function of outcomes, repetitions and seed.
+    """Return a metric's value and its interval. The result depends only on outcomes, repetitions and seed.
 
-    With 0 repetitions the interval is NaN, which suffices for choosing checkpoints.
+    With 0 repetitions the interval is NaN; the value alone suffices for choosing checkpoints.
     """
     statistics = metric.statistics(outcomes)
     n = len(statistics)
@@ -106,7 +106,9 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield how often each of n units is drawn in n draws with replacement: float64 [some repetitions, n]."""
+    """Yield, in blocks of repetitions, how often each of n units is drawn in n draws with replacement:
+    float64 [repetitions of the block, n].
+    """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):
         draws = generator.integers(0, n, (size, n)) + np.arange(size)[:, None] * n
@@ -114,7 +116,9 @@ def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def _swaps(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield which of n units are swapped, as 0 or 1: float64 [some repetitions, n]."""
+    """Yield, in blocks of repetitions, which of n units are swapped, as 0 or 1: float64 [repetitions of the
+    block, n].
+    """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):
         yield generator.integers(0, 2, (size, n)).astype(np.float64)

@@ -20,7 +20,7 @@ LIBRARIES = {
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "rouge_score"),
     **dict.fromkeys(("bleu", "chrf"), "sacrebleu"),
 }
-"""The library that a metric needs; other metrics need none."""
+"""The library that each of these metrics needs. Other metrics need none."""
 
 
 def _library(module: str, metric: str) -> Any:
@@ -46,7 +46,7 @@ def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
 
 
 def _sacrebleu(name: str, outcomes: Outcomes) -> tuple[Any, np.ndarray]:
-    """Return sacrebleu's metric, and its statistics of each example, float64 [n, k]."""
+    """Return sacrebleu's metric object and its statistics for each example, float64 [n, k]."""
     metric = {"bleu": "BLEU", "chrf": "CHRF"}[name]
     scorer = getattr(_library("sacrebleu", name), metric)()
     texts, references = _texts(outcomes)

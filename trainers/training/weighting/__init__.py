@@ -1,1 +1,1 @@
-"""Weights of domains in the loss that change from step to step, one method per file."""
+"""Online weighting, one method per file: weights of domains in the loss that change from step to step."""

@@ -22,13 +22,14 @@ _THIRDS = 25  # (2/3)^25 of the distance of grid points: 4e-5 of it
 
 @dataclass(frozen=True)
 class ADOState(WeightsState):
-    """What a run with ADO has learned. Every array ends in [domains].
+    """The state of ADO: what a run has learned so far. The last axis of every array is [domains].
 
-    `weights` are the policy, `average` is its mean since the warm-up and `credit` its moving average. `read` counts targets,
-    `effective` counts them times their factor in the loss. `curve` [points, 2, domains] holds the learning curves: the
-    effective targets in the middle of a stretch of steps, and the nats per target in it, 0 without targets. `open` [3,
-    domains] is the stretch that goes on: nats, targets, and `effective` at its begin. `laws` [2, domains] are coefficient
-    and exponent of the fitted power laws, 0 without a law.
+    `weights` are the policy, `average` is its mean since the warm-up, and `credit` its moving average. `read`
+    counts targets, `effective` counts them times their factor in the loss. `curve` [points, 2, domains] holds
+    the learning curves. Each point stands for a stretch of steps: the effective targets at its middle, and
+    its nats per target, 0 without targets. `open` [3, domains] is the current stretch: nats, targets, and
+    `effective` at its start. `laws` [2, domains] are coefficient and exponent of the fitted power laws, 0
+    without a law.
     """
 
     average: np.ndarray
@@ -47,13 +48,15 @@ class ADOState(WeightsState):
         return cls(zeros, zeros, zeros, zeros, zeros, zeros, curve, np.zeros((3, domains)), laws)
 
     def factors(self, targets: np.ndarray, warmup: int) -> np.ndarray:
-        """Return by what the nats of each domain are multiplied in a step with these `targets`: weight / share read."""
+        """Return the factor of each domain's nats in a step with these `targets`: weight / share read, or 1
+        during the warm-up and for domains without targets.
+        """
         if self.steps < warmup:
             return np.ones(len(targets))
         return np.divide(self.weights, _shares(self.read + targets), out=np.ones(len(targets)), where=targets > 0)
 
     def update(self, nats: np.ndarray, targets: np.ndarray, settings: ADO, warmup: int) -> "ADOState":
-        """Return the state after a step whose `nats` and `targets` are summed by domain, each [domains]."""
+        """Return the state after a step. `nats` and `targets` are the step's sums by domain, each [domains]."""
         effective = self.effective + self.factors(targets, warmup) * targets
         read, step = self.read + targets, self.steps + 1
         now = replace(self, read=read, effective=effective, steps=step)
@@ -65,7 +68,7 @@ class ADOState(WeightsState):
         return now._decide(settings, step - warmup + 1)
 
     def _observe(self, nats: np.ndarray, targets: np.ndarray, before: np.ndarray) -> "ADOState":
-        """Add a step to the learning curves, and fit the laws again if its stretch ends."""
+        """Add a step to the learning curves, and refit the laws if the current stretch ends."""
         began = self.open[2] if self.open[1].any() else before
         sums = np.stack((self.open[0] + nats, self.open[1] + targets, began))
         if not _ends_stretch(self.steps):
@@ -76,7 +79,7 @@ class ADOState(WeightsState):
         return replace(self, open=np.zeros_like(sums), curve=curve, laws=laws)
 
     def _decide(self, settings: ADO, number: int) -> "ADOState":
-        """Take the weights of the next step, the `number`th since the warm-up."""
+        """Compute the weights of the next step, which is step `number` since the warm-up."""
         prior = _shares(self.read)
         coefficients, exponents = self.laws
         known = exponents > 0
@@ -101,7 +104,9 @@ class ADOWeights(OnlineWeights[ADOState]):
         self._warmup = max(1, math.ceil(settings.warmup_fraction * steps))
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return weight / (share read x targets of the step) of each domain, for every loss."""
+        """Return the function that computes the factor of each domain in each loss: weight / (share read x
+        the step's targets of that loss).
+        """
         now, warmup = self.now, self._warmup
         return lambda counts: now.factors(counts[0], warmup) / np.maximum(1.0, counts.sum(axis=1, keepdims=True))
 
@@ -113,10 +118,12 @@ class ADOWeights(OnlineWeights[ADOState]):
 
 
 def fit_power_law(amounts: np.ndarray, losses: np.ndarray) -> tuple[float, float]:
-    """Fit loss = floor + coefficient x amount ^ -exponent to points, each [points], and return coefficient and exponent.
+    """Fit loss = floor + coefficient x amount ^ -exponent to points, each [points], and return coefficient
+    and exponent.
 
-    Least squares with floor and coefficient at least 0 and the exponent from 0.01 to 0.8, the paper's bound. Points of
-    loss 0 have no targets and are left out. With fewer than 5 points, both results are 0.
+    The fit is by least squares, with floor and coefficient at least 0 and the exponent from 0.01 to 0.8, the
+    paper's bound. Points of loss 0 have no targets and are left out. With fewer than 5 points, both results
+    are 0.
     """
     usable = losses > 0
     if usable.sum() < _FEWEST_POINTS:
@@ -153,5 +160,7 @@ def _shares(read: np.ndarray) -> np.ndarray:
 
 
 def _ends_stretch(step: int) -> bool:
-    """Whether a point of the learning curves ends with this step: their distances grow by 2 %."""
+    """Return whether a stretch of steps, and with it a point of the learning curves, ends with this step. The
+    length of stretches grows by 2 %.
+    """
     return step == 1 or math.floor(math.log(step) / _GROWTH) > math.floor(math.log(step - 1) / _GROWTH)

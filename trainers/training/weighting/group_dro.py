@@ -20,12 +20,14 @@ from trainers.training.weighting.weights_interface import OnlineWeights, Weights
 
 @dataclass(frozen=True)
 class GroupDROState(WeightsState):
-    """Besides the weights, the last `excess` loss of each domain, in nats per target."""
+    """The state of group DRO: the weights, and the last `excess` loss of each domain in nats per target."""
 
     excess: np.ndarray
 
     def update(self, nats: np.ndarray, targets: np.ndarray, settings: GroupDRO) -> "GroupDROState":
-        """Return the state after a step whose excess `nats` and `targets` are summed by domain, each [domains]."""
+        """Return the state after a step. `nats` is the excess loss of the step and `targets` its number of
+        targets, both summed by domain: [domains].
+        """
         excess = np.divide(nats, targets, out=self.excess.copy(), where=targets > 0)
         with np.errstate(divide="ignore"):  # without smoothing, a weight may have become 0
             logarithms = np.log(self.weights) + settings.step_size * excess
@@ -44,8 +46,8 @@ class GroupDROWeights(OnlineWeights[GroupDROState]):
         self._next = self.now
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Measure the excess losses and update the weights. Returns the function from the targets of each loss by domain to
-        their factors, weight / targets.
+        """Measure the excess losses and update the weights. Returns a function that maps the number of
+        targets of each loss by domain to their factors: weight / targets.
         """
         nats, targets = self._engine.excess(batches, self._reference, len(self._names))
         finite = bool(np.isfinite(nats).all())  # otherwise the step will be skipped
@@ -54,14 +56,14 @@ class GroupDROWeights(OnlineWeights[GroupDROState]):
         return lambda counts: weights / np.maximum(1.0, counts)
 
     def end(self, totals: Totals, norm: float) -> None:
-        """Take over the weights of the step, unless it was skipped."""
+        """Adopt the weights of the step, unless it was skipped."""
         if math.isfinite(totals.loss) and math.isfinite(norm):
             self.now = self._next
 
 
 def load_reference(config: Pretraining, settings: GroupDRO, length: int, engine: Engine) -> Forward:
-    """Load the reference model, which gives the losses of this run's objective on its rows of up to `length`. Raises
-    ConfigError if it does not fit.
+    """Load the reference model as a forward pass that computes the first loss of this run's objective, on
+    rows of up to `length` tokens. Raises ConfigError if the reference does not fit the run.
     """
     path = LocalPath(settings.reference)
     trained = load_trained(path)

@@ -1,4 +1,6 @@
-"""What every method of online weights has: the weights of domains now, their mean, a state that a checkpoint keeps."""
+"""The interface of all methods of online weighting: the current weights of domains, their mean, and a state
+for checkpoints.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,9 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class WeightsState:
-    """The `weights` [domains] after the last step and their sum over `steps` steps. Methods add the arrays they need."""
+    """The state of a method: the `weights` [domains] after the last step, and `summed`, their sum over
+    `steps` steps. Methods add the arrays that they need.
+    """
 
     weights: np.ndarray
     summed: np.ndarray
@@ -28,10 +32,10 @@ State = TypeVar("State", bound=WeightsState)
 
 
 class OnlineWeights(ABC, Generic[State]):
-    """The weights of the domains of a run, the same on every worker; one object per worker.
+    """The weights of the domains of a run, the same on every worker. Every worker has one object.
 
-    Before a step, `begin` returns how its targets count. After it, `end` takes the new weights over, unless the step was
-    skipped.
+    Before a step, `begin` returns the factors of its targets in the loss. After the step, `end` adopts the
+    new weights, unless the step was skipped.
     """
 
     def __init__(self, names: Sequence[str], state: State) -> None:
@@ -39,14 +43,16 @@ class OnlineWeights(ABC, Generic[State]):
 
     @abstractmethod
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the factor of each domain's nats in the loss of the step over `batches`."""
+        """Return the function that computes the factor of each domain's nats in the loss of the step over
+        `batches` (`Scale`).
+        """
 
     @abstractmethod
     def end(self, totals: Totals, norm: float) -> None:
-        """Take over the weights after a step, unless its loss or the `norm` of its gradient is not finite."""
+        """Adopt the new weights after a step, unless its loss or the `norm` of its gradient is not finite."""
 
     def fields(self) -> dict[str, Any]:
-        """Return the weights by domain and their mean."""
+        """Return the weights by domain and their means over the run so far, as fields of a step event."""
         mean = self.now.summed / max(1, self.now.steps)
         return {
             "domain_weights": dict(zip(self._names, self.now.weights.tolist(), strict=True)),
@@ -54,13 +60,13 @@ class OnlineWeights(ABC, Generic[State]):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON; the numbers are exact."""
+        """Return the state as plain data for JSON, with exact numbers."""
         values = {each.name: getattr(self.now, each.name) for each in fields(self.now)}
         lists = {name: its.tolist() if isinstance(its, np.ndarray) else its for name, its in values.items()}
         return {"domains": list(self._names), **lists}
 
     def resume(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from a state. Raises UserError if it is of other domains or of another method."""
+        """Continue from a state. Raises UserError if the state belongs to other domains or to another method."""
         names = {each.name for each in fields(self.now)}
         if state is None or tuple(state["domains"]) != self._names:
             there = f"weights of the domains {', '.join(state['domains'])}" if state else "no weights of domains"
@@ -76,7 +82,9 @@ class OnlineWeights(ABC, Generic[State]):
 
 
 def write_online_weights(run: LocalPath, weights: OnlineWeights[Any]) -> None:
-    """Write the mean weights to a file that other runs take as `data.weights`."""
+    """Write the mean and last weights to `domain_weights.yaml` in the run's directory. Other runs can take
+    the means as `data.weights`.
+    """
     its = weights.fields()
     record = {"weights": its["mean_domain_weights"], "last": its["domain_weights"]}
     (run / WEIGHTS_FILE).write_atomic(yaml.safe_dump(record, sort_keys=False, allow_unicode=True).encode())

@@ -1,15 +1,17 @@
 """`extract: best`: the lines of resiliparse and of trafilatura, chosen one by one.
 
-The rule. A line is kept if a weighted sum of its features (`line_features`) is at least 0: a logistic regression that holds
-it for content with a probability of one half or more. Lines between two kept ones are kept if both extractors have all of
-them, and in Markdown headings, tables and code next to a kept line. The weights are in `line_weights.json`; they were fitted
-to the pages and snippets of trafilatura's evaluation (`python -m benchmarks.line_choice`). docs/benchmarks.md has the
-quality by cross-validation.
+A line is kept if a weighted sum of its features (`line_features`) is at least 0: by logistic regression, it
+is then content with a probability of at least one half. Lines between two kept lines are kept if both
+extractors have all of them. In Markdown, headings, tables and code next to a kept line are kept too. The
+weights in `line_weights.json` were fitted to the pages and snippets of trafilatura's evaluation (`python -m
+benchmarks.line_choice`). docs/benchmarks.md reports the quality by cross-validation.
 
-resiliparse is the cheap one. Its lines are judged alone first, by weights of their own. trafilatura does not run if that
-judgement is sure, little of the page's prose is outside of resiliparse's text, and there is enough prose for a judgement.
-Otherwise its own rules run once, without its fallbacks, whose work the lines of resiliparse do, and the lines of both are judged
-together. A line that both have is written as trafilatura does: resiliparse writes a space after every link and emphasis.
+resiliparse is the cheaper of the two. Its lines are first judged alone, with weights for this purpose.
+trafilatura does not run if that judgement is certain, resiliparse's text has most of the page's prose, and
+there is enough prose to judge. Otherwise trafilatura's own rules run once, without its fallbacks, whose role
+resiliparse's lines take over, and the lines of both are judged together. A line that both have is written as
+trafilatura writes it, because resiliparse writes a space after every link and emphasis. The exception is
+Markdown with formulas, code or tables, which is written as resiliparse writes it.
 
 If no line is kept, the text is that of trafilatura, or that of resiliparse if trafilatura has none.
 """
@@ -43,9 +45,12 @@ Weights = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Bounds:
-    """When resiliparse alone decides. `unsure`: of the letters that it keeps, at most this share is expected to be judged
-    wrongly. `missing`: at most this share of the letters of the page's prose is not in its text. `prose`: the page has at least
-    so many letters of prose. Chosen on the pages that the weights are fitted to (docs/benchmarks.md).
+    """The conditions under which resiliparse alone decides, chosen on the pages to which the weights are
+    fitted (docs/benchmarks.md).
+
+    `unsure` is the highest number of letters expected to be judged wrongly, as a share of the letters kept.
+    `missing` is the highest share of the letters in the page's prose that resiliparse's text may lack.
+    `prose` is the lowest number of letters that the page's prose must have.
     """
 
     unsure: float = 0.08
@@ -58,8 +63,9 @@ BOUNDS = Bounds()
 
 @dataclass(frozen=True)
 class PageEvidence:
-    """What the rule needs of a page: the lines of resiliparse's text, the keys of the texts of its links, a function that
-    returns those of its lines of prose, which not every page needs, and whether the lines are Markdown.
+    """What the rule needs to know about a page. `lines` are the lines of resiliparse's text. `links` are the
+    keys of the texts of the page's links. `prose` returns the keys of the page's lines of prose; it is a
+    function because not every page needs them. `markdown` says whether the lines are Markdown.
     """
 
     lines: list[Line]
@@ -69,13 +75,15 @@ class PageEvidence:
 
 
 def rule_version() -> str:
-    """Return what documents extracted by this rule depend on."""
+    """Return the version of the rule and its weights. Documents extracted by the rule depend on it."""
     return f"{_VERSION}-{sha256(_WEIGHTS.read_bytes()).hexdigest()[:16]}"
 
 
 @cache
 def shipped_weights() -> Weights:
-    """Return the weights of the file, in the order of the features."""
+    """Return the weights from `line_weights.json`, `alone` and `both`: the constant, then one weight for each
+    feature, in order.
+    """
     found = json.loads(_WEIGHTS.read_text())
     names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}
     return {kind: [found[kind][name] for name in ("constant", *names[kind])] for kind in names}
@@ -84,10 +92,11 @@ def shipped_weights() -> Weights:
 def choose_lines(
     page: PageEvidence, extract_second: Callable[[], list[Line]], weights: Weights, bounds: Bounds = BOUNDS
 ) -> list[Line]:
-    """Return the chosen lines of a page. `extract_second` returns the lines of trafilatura's text; it is called if they are
-    needed.
+    """Return the chosen lines of a page. `extract_second` returns the lines of trafilatura's text; it is
+    called only if they are needed.
 
-    `weights` are `alone` for resiliparse's lines and `both` for the merged ones: the constant, then one for each feature.
+    `weights` has two lists, `alone` for resiliparse's lines and `both` for the merged lines. Each is the
+    constant, followed by one weight for each feature.
     """
     forms: Forms = {}
     scores = _scores(text_features(page.lines, page.links, forms), weights["alone"])
@@ -99,13 +108,13 @@ def choose_lines(
 
 
 def all_features(lines: list[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
-    """Return TEXT_FEATURES and BOTH_FEATURES of each of the merged lines."""
+    """Return TEXT_FEATURES followed by BOTH_FEATURES for each of the merged lines."""
     pairs = zip(text_features(lines, links, forms), both_features(lines), strict=True)
     return [text + both for text, both in pairs]
 
 
 def _is_certain(page: PageEvidence, scores: Sequence[float], bounds: Bounds) -> bool:
-    """Whether resiliparse's lines with these scores can do without trafilatura's."""
+    """Return whether resiliparse's lines, with these scores, are good enough to skip trafilatura."""
     letters = [len(line.key) for line in page.lines]
     kept = sum(size for size, score in zip(letters, scores, strict=True) if score >= 0)
     wrong = sum(size / (1 + math.exp(min(700, abs(score)))) for size, score in zip(letters, scores, strict=True))
@@ -118,8 +127,9 @@ def _is_certain(page: PageEvidence, scores: Sequence[float], bounds: Bounds) -> 
 
 
 def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> PageEvidence:
-    """Return what the rule needs of resiliparse's HTMLTree. `extract` returns its main text. Markdown changes the tree, so that
-    prose is looked for before.
+    """Return what the rule needs to know about a page, given resiliparse's HTMLTree of it. `extract` returns
+    the page's main text. Extraction as Markdown changes the tree, so in that case the prose is collected
+    first.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -140,7 +150,9 @@ def extract_best(page: PageEvidence, extract_second: Callable[[], str]) -> str:
 
 
 def _kept(page: PageEvidence, lines: list[Line], scores: Sequence[float]) -> list[Line]:
-    """Return the lines with a score of 0 or more, and those that are kept for their place: the scores know prose best."""
+    """Return the lines with a score of 0 or more, and the lines kept because of their neighbours. The scores
+    are most reliable for prose, so the neighbours decide about some other lines.
+    """
     keep = [score >= 0 for score in scores]
     _keep_agreed(lines, keep)
     if page.markdown:
@@ -149,7 +161,7 @@ def _kept(page: PageEvidence, lines: list[Line], scores: Sequence[float]) -> lis
 
 
 def _keep_agreed(lines: list[Line], keep: list[bool]) -> None:
-    """Keep what is between two kept lines if both extractors have all of it."""
+    """Keep the lines between two kept lines if both extractors have all of them."""
     before = None  # the last kept line
     for number in [number for number, kept in enumerate(keep) if kept]:
         if before is not None and all(line.first and line.second for line in lines[before + 1 : number]):
@@ -158,7 +170,7 @@ def _keep_agreed(lines: list[Line], keep: list[bool]) -> None:
 
 
 def _keep_structure(lines: list[Line], keep: list[bool]) -> None:
-    """Keep headings of Markdown before a kept line, and tables and code before or after one."""
+    """Keep Markdown headings before a kept line, and tables and code before or after a kept line."""
     for number in reversed(range(len(lines) - 1)):
         keep[number] = keep[number] or (keep[number + 1] and _STRUCTURE.match(lines[number].text) is not None)
     for number in range(1, len(lines)):
@@ -166,5 +178,7 @@ def _keep_structure(lines: list[Line], keep: list[bool]) -> None:
 
 
 def _scores(rows: list[list[float]], weights: list[float]) -> list[float]:
-    """Return weights[0] + the weighted sum of each row. Exactly rounded, so that no processor decides about a line."""
+    """Return weights[0] + the weighted sum of each row. The sum is exactly rounded, so that the choice of
+    lines does not depend on the processor.
+    """
     return [math.fsum([weights[0], *map(float.__mul__, weights[1:], row)]) for row in rows]

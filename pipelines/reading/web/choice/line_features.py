@@ -1,7 +1,9 @@
-"""What the chooser of lines knows of each: its form, its neighbours, and which extractors took it for content.
+"""Features by which lines are chosen: the form of a line, its neighbours, and which extractors took it for
+content.
 
-Features of blocks and their neighbours tell content from boilerplate (Kohlschütter et al. 2010, "Boilerplate Detection using
-Shallow Text Features"); which of several extractors has a line is evidence of its own. No feature is a word of a language.
+Features of blocks and their neighbours tell content from boilerplate (Kohlschütter et al. 2010, "Boilerplate
+Detection using Shallow Text Features"). Which of several extractors has a line is further evidence. No
+feature is a word of a language.
 """
 
 import math
@@ -20,7 +22,7 @@ TEXT_FEATURES = (
 """Features of a line, its neighbours and its page, in the order of `text_features`."""
 BOTH_FEATURES = ("shared_next", "shared_before", "log_distance", "after_second", "page_shared", "log_ratio",
                  "only_first", "only_second")  # fmt: skip
-"""Features of a line by which texts have it, in the order of `both_features`."""
+"""Features that depend on which texts have a line and its neighbours, in the order of `both_features`."""
 
 _MARKS, _QUOTES = tuple(".!?…:;。！？"), "\"'”’»)]"
 _SENTENCE = re.compile(r"[.!?。！？](?:\s|$)")
@@ -44,8 +46,9 @@ Forms = dict[str, list[float]]
 
 
 def text_features(lines: Sequence[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
-    """Return TEXT_FEATURES of each line. `links` are the keys of the texts of links. `forms` are what is known of lines by their
-    text; pass the same for several calls with the same `links`, so that nothing is computed twice.
+    """Return TEXT_FEATURES of each line. `links` are the keys of the texts of links. `forms` is a cache of
+    the features that depend on a line's text alone; pass the same dict to several calls with the same
+    `links`, so that nothing is computed twice.
     """
     rows = _forms(lines, links, {} if forms is None else forms)
     letters = [len(line.key) for line in lines]
@@ -110,7 +113,9 @@ def _forms(lines: Sequence[Line], links: frozenset[str], known: Forms) -> list[l
 
 
 def _form(line: Line, links: frozenset[str]) -> list[float]:
-    """Return the features of a line alone. Most searches come after a cheaper one that excludes most lines."""
+    """Return the features of a line that depend on its text alone. Most searches run only after a cheaper
+    check that excludes most lines.
+    """
     text, key = line.text.strip(), line.key
     count = _count(key, _DIGITS, str.isdigit)
     lower = text.lower()
@@ -132,12 +137,12 @@ def _form(line: Line, links: frozenset[str]) -> list[float]:
 
 
 def _ends(text: str) -> bool:
-    """Whether a text without white space around it ends like a sentence."""
+    """Return whether a text, which has no white space around it, ends like a sentence."""
     return text.rstrip(_QUOTES).endswith(_MARKS)
 
 
 def _count(text: str, some: bytes, is_one: Callable[[str], bool]) -> int:
-    """Return how many characters `is_one` holds for. `some` are those of ASCII."""
+    """Return how many characters of a text satisfy `is_one`. `some` lists the ASCII characters that do."""
     coded = text.encode("utf-8", "surrogatepass")
     count = len(coded) - len(coded.translate(None, some))
     return count if len(coded) == len(text) else count + sum(map(is_one, _NOT_ASCII.findall(text)))
@@ -148,7 +153,9 @@ def _at(values: Sequence[float], number: int) -> float:
 
 
 def _distances(shared: Sequence[float]) -> list[int]:
-    """Return how many lines away the nearest shared one is; the number of lines if there is none."""
+    """Return for each line how many lines away the nearest shared line is, or the number of lines if none is
+    shared.
+    """
     most = len(shared)
     forth = list(accumulate(shared, lambda away, here: 0 if here else min(most, away + 1), initial=most))[1:]
     back = list(accumulate(reversed(shared), lambda away, here: 0 if here else min(most, away + 1), initial=most))[1:]

@@ -1,7 +1,7 @@
 """The lines of two texts of one page, merged in the order of the page.
 
-A line is compared by its letters and digits, so that marks of lists, emphasis and white space make no difference. In Markdown,
-a table and a block of code are one line each.
+Lines are compared by their letters and digits, so list marks, emphasis and white space make no difference. In
+Markdown, a table counts as one line, and so does a block of code.
 """
 
 import re
@@ -19,8 +19,8 @@ _WORK = 1 << 28  # letters searched for such lines in a text: half a second; lat
 
 
 class Line(NamedTuple):
-    """A line of a page. `key`: its letters and digits. `gap`: an empty line precedes it. `first`, `second`: the texts that
-    have it.
+    """A line of a page. `key` is its letters and digits. `gap` says whether an empty line precedes it.
+    `first` and `second` say whether the first and the second text have it.
     """
 
     text: str
@@ -55,7 +55,7 @@ def join_lines(lines: list[Line]) -> str:
 
 
 def _blocks(text: str) -> list[str]:
-    """Return the lines of Markdown, with tables and fenced code in one piece each."""
+    """Return the lines of Markdown, except that each table and each fenced block of code is one piece."""
     blocks: list[str] = []
     fence = ""
     table = False
@@ -73,11 +73,14 @@ def _blocks(text: str) -> list[str]:
 
 
 def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | None = None) -> list[Line]:
-    """Return the lines of both texts: those of `second` in their order, and after each the lines that only `first` has there.
+    """Return the lines of both texts: those of `second` in their order, and after each of them the lines that
+    only `first` has at that place.
 
-    Lines are the same if their keys are equal, or begin alike as no other two lines do, such as a line with a formula that one
-    extractor does not know. Such a line is written once, as in `second`, or as in `first` if `keep` is found there. A line within
-    a longer line of the other text counts as had by both, and is written as in `second`.
+    Two lines are the same if their keys are equal. They are also the same if their keys begin alike and no
+    other key in either text begins that way; this finds, for example, a line with a formula that one
+    extractor does not know. A line that both texts have is written once, as in `second`, or as in `first` if
+    `keep` is found there. A line that is part of a longer line of the other text counts as present in both,
+    and is written as in `second`.
     """
     same = _pairs(first, second)
     within_second, within_first = _Text(second), _Text(first)
@@ -101,7 +104,9 @@ def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | N
 
 
 def _pairs(first: list[Line], second: list[Line]) -> dict[int, int]:
-    """Return the number of the line in `second` that each line of `first` is, by its number."""
+    """Pair the lines of `first` with the same lines of `second`. Return the line's number in `second` by its
+    number in `first`.
+    """
     places: dict[str, deque[int]] = {}
     for number, line in enumerate(second):
         places.setdefault(line.key, deque()).append(number)
@@ -126,7 +131,9 @@ def _head(line: Line) -> str:
 
 @dataclass
 class _Text:
-    """Where lines are looked for: the letters of a text. The work is limited, since it is the product of both lengths."""
+    """The letters of a text, in which lines are searched for. The total work is limited, because it grows
+    with the product of both lengths.
+    """
 
     lines: list[Line]
     left: int = _WORK

@@ -1,6 +1,7 @@
-"""The centroids of cells of alike embeddings, by k-means over a sample of the corpus.
+"""Compute the centroids of the cells of similar embeddings, by k-means over a sample of the corpus.
 
-The sample is drawn by the ids of the documents, so it does not depend on parts or workers.
+The sample is drawn by document id, so it does not depend on the division into parts or on the number of
+workers.
 """
 
 from collections.abc import Sequence
@@ -20,18 +21,20 @@ from pipelines.stages.score.embedding_values import vectors_of
 
 EMBEDDING = "embedding"
 CELL_DOCUMENTS = 10_000
-"""Documents per cell, on average. SemDeDup has 8,800 (440 million images of LAION, and 50,000 centroids in its code)."""
+"""Documents per cell, on average. SemDeDup has 8,800 (440 million images of LAION, and 50,000 centroids in
+its code).
+"""
 SAMPLE_PER_CELL = 256
-"""Most vectors of the sample per cell, as in faiss."""
+"""Maximum number of sample vectors per cell, as in faiss."""
 SAMPLE_BYTES = 1 << 30
-"""Most bytes of the sample in single precision."""
+"""Maximum size of the sample in bytes, in single precision."""
 ROUNDS = 20
-"""Most rounds of k-means."""
+"""Maximum number of k-means iterations."""
 
 
 @dataclass(frozen=True)
 class Centroids:
-    """The file of the centroids, how many there are, and how many documents compete."""
+    """The file of the centroids, the number of cells, and the number of documents that compete."""
 
     file: FileRecord
     cells: int
@@ -44,15 +47,15 @@ class Centroids:
 
 
 def competing(one: Candidates) -> tuple[np.ndarray, pa.Array]:
-    """Return (rows, embeddings) of the competing documents of a part."""
+    """Return the rows and the embeddings of the competing documents of a part."""
     return one.competing(EMBEDDING, "semantic_cluster")
 
 
 def find_centroids(
     out: StepOutput, inputs: Sequence[Candidates], kind: pa.DataType, cells: int | None, cluster: Cluster
 ) -> Centroids:
-    """Commit the centroids of `cells` cells, or of as many as there are for CELL_DOCUMENTS each; `kind` is the type of
-    embeddings.
+    """Commit the centroids of `cells` cells, or, if `cells` is None, of one cell for about CELL_DOCUMENTS
+    competing documents. `kind` is the type of the embeddings.
     """
     rows = sum(one.part.rows for one in inputs)
     share = min(1.0, SAMPLE_BYTES / (4 * kind.list_size) / max(1, rows))
@@ -74,8 +77,8 @@ class _SampleTask:
 
 
 def sample_embeddings(task: _SampleTask) -> tuple[FileRecord, int]:
-    """Commit the embeddings of a part whose documents have a random number below `share`, with that number. Also returns
-    the number of documents that compete.
+    """Commit the embeddings and random numbers of a part's sample: the competing documents whose random
+    number is below `share`. Returns the file and the number of competing documents.
     """
     unit = f"sample.{task.one.number:05d}"
     receipt = task.out.receipt(unit)
@@ -101,7 +104,7 @@ def _centroid_schema(width: int) -> pa.Schema:
 
 
 def train_cells(task: _TrainingTask) -> tuple[FileRecord, int]:
-    """Commit the centroids of the cells; returns their number too."""
+    """Commit the centroids of the cells. Returns the file and the number of centroids."""
     unit = "centroids"
     receipt = task.out.receipt(unit)
     if receipt is None:

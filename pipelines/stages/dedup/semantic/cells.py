@@ -1,8 +1,8 @@
-"""Cells of alike embeddings on disk, and the election within each cell.
+"""Cells of similar embeddings on disk, and the election within each cell.
 
-One task computes the centroids of all cells from a sample (cell_centroids.py). Every part then sends its documents to
-the partition of their cell, each partition elects, and the results return to the parts. No task holds more than a
-part, the sample, or a partition. Content depends on the parts alone.
+One task computes the centroids of all cells from a sample (cell_centroids.py). Every part then sends its
+documents to the partitions of their cells, each partition elects, and the results return to the parts. No
+task holds more than a part, the sample, or a partition. The result depends on the corpus alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +35,11 @@ from pipelines.stages.dedup.semantic.cell_centroids import EMBEDDING, Centroids,
 from pipelines.stages.score.embedding_values import vectors_of
 
 ELECTORATE = 100_000
-"""Documents of a cell that are compared with one another."""
+"""Maximum number of documents of a cell that are compared with one another."""
 PARTITION_BYTES = 256 << 20
-"""Bytes of a partition, on average, and from which a partition is cut to its electorates."""
+"""Average bytes of a partition; also the size from which the documents of a partition are cut to its
+electorates.
+"""
 _BY_CENTROID = KeepKey(column="centroid_similarity", order="lowest")
 _RESULT = pa.schema(
     [("part", pa.int32()), ("row", pa.int64()), ("cluster", ID), ("size", pa.int64()), ("similarity", pa.float32()),
@@ -48,7 +50,9 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class _PartTask:
-    """What a task needs to know of one part, besides files of earlier phases."""
+    """One phase of the work on one part. `partitions` and `centroids` are for `scatter_cells`, `results` for
+    `write_columns`.
+    """
 
     out: StepOutput
     one: Candidates
@@ -61,7 +65,7 @@ class _PartTask:
 
 @dataclass(frozen=True)
 class CellSearch:
-    """Finds duplicates within cells; writes the columns of `schema` for every part."""
+    """The search for duplicates within cells. It writes the columns of `schema` for every part."""
 
     rule: str
     schema: pa.Schema
@@ -72,7 +76,7 @@ class CellSearch:
     cluster: Cluster
 
     def run(self, cells: int | None) -> dict[str, Any]:
-        """Return the facts of the step."""
+        """Find the duplicates, write the columns of every part, and return the facts of the step."""
         inputs = candidates(self.parts, (), EMBEDDING)
         kind = self.parts[0].types.field(EMBEDDING).type
         key_types(self.parts[0].types, self.keep)
@@ -107,7 +111,9 @@ class CellSearch:
 
 
 def scatter_cells(task: _PartTask) -> FileRecord:
-    """Commit the competing documents of a part with what the election needs, partitioned by cell."""
+    """Commit the competing documents of a part with the columns that the election needs, grouped by partition
+    of cells.
+    """
     one = task.one
     unit = f"cells.{one.number:05d}"
     receipt = task.out.receipt(unit)
@@ -150,10 +156,12 @@ class _CellTask:
 
 
 def elect_in_cells(task: _CellTask) -> tuple[FileRecord, dict[str, Any]]:
-    """Elect in the cells of a partition; commit the documents that were dropped and those kept instead, by part.
+    """Elect in the cells of a partition. Commit the documents that were dropped and those kept instead,
+    grouped by part.
 
-    Counts: `sizes`, clusters by their size; `largest`, documents of the largest cell; `beyond`, documents that are kept
-    though they were not compared with all others of their cell.
+    Returns the file and the counts: `sizes`, the number of clusters by size; `largest`, the number of
+    documents in the largest cell; `beyond`, the documents that are kept although they were not compared with
+    all other documents of their cell.
     """
     unit = f"elected.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -185,8 +193,8 @@ def _elect(task: _CellTask) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def _electorates(task: _CellTask) -> tuple[pa.Table, dict[bytes, int]]:
-    """Return the electing documents of a partition, by cell and in the order of preference; and the number of documents of
-    each cell.
+    """Return the documents of a partition that take part in the election, by cell and in the order of
+    preference, and the number of documents of each cell.
     """
     sizes: dict[bytes, int] = {}
 
@@ -208,8 +216,9 @@ def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
 
 
 def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: float) -> np.ndarray:
-    """Return, for documents outside the electorates, the first kept document of their cell that each is like, as a row of
-    `table`, or STAYS.
+    """Return, for each document of `later`, the row in `table` of the first similar kept document of its
+    cell, or STAYS if there is none. `later` holds documents outside the electorates, and `stays` the rows of
+    `table` that are kept.
     """
     winner = np.full(len(later), STAYS, np.int64)
     vectors, kept = vectors_of(later[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()
@@ -223,8 +232,9 @@ def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: floa
 
 
 def _lost(documents: pa.Table, winners: np.ndarray, table: pa.Table, winner: np.ndarray) -> pa.Table:
-    """Return the documents that lose, the row of `table` that they lose to, and their similarity to it; `winners` are the
-    vectors of `table`.
+    """Return the part and row of each dropped document, the row in `table` of its winner, and the similarity
+    of the two. `winner` gives the winner's row for each of `documents` (STAYS for kept ones), and `winners`
+    the vectors of `table`.
     """
     lose = np.flatnonzero(winner != STAYS)
     similarity = pair_cosines(vectors_of(documents[EMBEDDING])[lose], winners[winner[lose]])
@@ -233,7 +243,7 @@ def _lost(documents: pa.Table, winners: np.ndarray, table: pa.Table, winner: np.
 
 
 def _results(table: pa.Table, lost: pa.Table) -> tuple[pa.Table, dict[str, int]]:
-    """Return the documents of all clusters, and the number of clusters by size."""
+    """Return the members of all clusters, each with its verdict, and the number of clusters by size."""
     losers = np.bincount(lost["winner"].to_numpy(), minlength=len(table))
     heads = np.flatnonzero(losers)
     rows = np.concatenate([heads, lost["winner"].to_numpy()])
@@ -252,7 +262,7 @@ def _results(table: pa.Table, lost: pa.Table) -> tuple[pa.Table, dict[str, int]]
 
 
 def write_columns(task: _PartTask) -> int:
-    """Commit the columns of a part; returns the number of dropped documents."""
+    """Commit the columns of a part. Returns the number of dropped documents."""
     part = task.one.part
     receipt = task.out.receipt(part.unit)
     if receipt is None:

@@ -1,8 +1,8 @@
-"""Semantic deduplication: of documents whose embeddings are alike, one is kept.
+"""Semantic deduplication: keep one of the documents whose embeddings are similar.
 
 Abbas et al. 2023, "SemDeDup: Data-efficient learning at web-scale through semantic deduplication" (arXiv
-2303.09540), section 3. k-means divides the embeddings into cells, and documents are compared within their cell
-only. The rest is in pipelines/stages/dedup/semantic/cells.py, which has the shuffles.
+2303.09540), section 3. k-means divides the embeddings into cells, and documents are compared only within
+their cell. The shuffles and the election are in pipelines/stages/dedup/semantic/cells.py.
 """
 
 from collections.abc import Sequence
@@ -25,33 +25,39 @@ from pipelines.stages.dedup.semantic.cells import CellSearch
 
 @dataclass(frozen=True)
 class DedupSemantic(CorpusStage):
-    """Drop documents whose `embedding`, by `transformer_embeddings`, is like that of a kept one. Only documents that no
-    earlier step dropped compete, and none of a given validation or test split.
+    """Drop documents whose `embedding`, written by `transformer_embeddings`, is similar to that of a kept
+    document. Documents that an earlier step dropped do not compete, nor do documents of a given validation or
+    test split.
 
-    k-means divides the documents into cells of about 10,000. In the order of preference, a document is dropped
-    if its cosine similarity to a kept document of its cell is `threshold` or more. So no two kept documents of a
-    cell are alike, and every dropped one is like the one that it names. Pairs in two cells are not compared.
+    k-means divides the documents into cells of about 10,000. In the order of preference, a document is
+    dropped if its cosine similarity to a kept document of its cell is `threshold` or more. So no two kept
+    documents of a cell are similar, and every dropped document is similar to the one recorded in its
+    `semantic_cluster`. Documents of different cells are not compared.
 
-    In a cell of more than 100,000 documents, those beyond the first 100,000 are compared only with the kept ones
-    among these. The fact `not_all_compared` counts those that are kept.
+    In a cell of more than 100,000 documents, those after the first 100,000 are compared only with the
+    documents kept among the first 100,000. The fact `not_all_compared` counts how many of them are kept.
     """
 
     threshold: float
-    """Cosine similarity from which documents are duplicates. It depends on the encoder, so there is no default: look at
-    pairs with `inspect --cluster` before you trust one."""
+    """Cosine similarity from which documents are duplicates. It depends on the encoder, so there is no
+    default: look at pairs with `inspect --cluster` before you rely on a value.
+    """
     cells: int | None = None
-    """Number of cells. Default one for each 10,000 documents that compete; the paper's code has 50,000 for 440 million
-    images. There are never more than distinct embeddings in the sample that cells are computed from."""
+    """Number of cells; default: one for each 10,000 documents that compete (the paper's code has 50,000 for
+    440 million images). There are never more cells than distinct embeddings in the sample from which cells
+    are computed.
+    """
     keep: tuple[KeepKey, ...] = ()
-    """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Then, as
-    in the paper, the document is preferred that is least similar to the centroid of its cell; ties go to the earlier
-    source, then to the lowest id."""
+    """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most
+    important first. After these keys, the document least similar to the centroid of its cell is preferred, as
+    in the paper. Ties go to the earlier source, then to the lowest id.
+    """
 
     version: ClassVar[int] = 1
     elects: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that all values are in range."""
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold: got {self.threshold}, expected more than 0, at most 1")
         if self.cells is not None and self.cells < 1:
@@ -62,22 +68,24 @@ class DedupSemantic(CorpusStage):
         return (*map(column_named, dict.fromkeys((EMBEDDING, *columns_read(self.keep), DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `semantic_cluster`, the id of the kept document in whose favour others were dropped, for it and for them,
-        and the number of these documents, both null for others.
+        """Return `drop`, `semantic_cluster` (the id of the kept document of a cluster) and
+        `semantic_cluster_size`, both null outside clusters, and the columns below. A cluster is a kept
+        document and the documents dropped in its favour.
 
-        `semantic_copies` is the number of documents that a kept one represents: itself and those dropped in its
-        favour; null if it was dropped here. `semantic_similarity` is the cosine similarity to the kept document.
+        `semantic_copies` is the number of documents that a kept document represents: itself and those dropped
+        in its favour; null if the document was dropped here. `semantic_similarity` is the cosine similarity
+        to the kept document.
         """
         columns = [("semantic_cluster", ID), ("semantic_cluster_size", pa.int32()), ("semantic_copies", pa.int32())]
         return pa.schema([(DROP, pa.string()), *columns, ("semantic_similarity", pa.float32())])
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError unless embeddings are vectors of one width."""
+        """Raise ConfigError unless embeddings are vectors of floats with a fixed width."""
         kind = types.field(EMBEDDING).type
         if not (pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type)):
             raise ConfigError(f"column {EMBEDDING!r} is {kind}, expected vectors such as transformer_embeddings writes")
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Divide the documents into cells, then elect within each."""
+        """Divide the documents into cells, then elect within each cell. Return the step's facts."""
         search = CellSearch("dedup_semantic", self.writes(), self.threshold, self.keep, parts, out, cluster)
         return search.run(self.cells)

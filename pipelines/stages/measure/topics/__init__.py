@@ -1,1 +1,1 @@
-"""Topics of documents: clusters of their embeddings at one or two levels, named by their words."""
+"""Topics of documents: clusters of their embeddings at one or two levels, named by characteristic words."""

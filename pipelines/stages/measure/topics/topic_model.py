@@ -1,6 +1,8 @@
-"""The clusters of a corpus at one or two levels, learned from a sample: centroids, names and telling words.
+"""The clusters of a corpus at one or two levels, learned from a sample: centroids, names and characteristic
+words.
 
-The sample is drawn by the ids of the documents, so it does not depend on parts or workers.
+The sample is drawn by document id, so it does not depend on the division into parts or on the number of
+workers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,16 +30,20 @@ from pipelines.stages.measure.topics.topic_names import name_of, telling_words, 
 from pipelines.stages.score.embedding_values import vectors_of
 
 ROUNDS = 50
-"""Most rounds of k-means."""
+"""Maximum number of k-means iterations."""
 STARTS = 5
-"""Starts of k-means, from different vectors far from one another; the one whose centroids are nearest to the sample counts."""
+"""Number of k-means runs, each from different initial vectors far from one another. The run whose centroids
+are nearest to the sample is used.
+"""
 _PURPOSE = b"topics"
 EMBEDDING = Column("embedding")
 
 
 @dataclass(frozen=True)
 class TopicName:
-    """A cluster: its name, its telling words, how many documents of the sample it has, and its own clusters."""
+    """A topic, which is a cluster of documents: its name, its characteristic words, its number of documents
+    in the sample, and its subtopics (`parts`).
+    """
 
     name: str
     words: tuple[str, ...]
@@ -50,19 +56,23 @@ class TopicName:
 
     @classmethod
     def parse(cls, facts: Mapping[str, Any]) -> "TopicName":
-        """Return the topic of an entry."""
+        """Return the topic of an entry in the step's manifest."""
         return cls(facts["name"], tuple(facts["words"]), facts["sampled"], tuple(map(cls.parse, facts["parts"])))
 
 
 @dataclass(frozen=True)
 class TopicModel:
-    """The file of the centroids, and the topics in their order: each topic's own row, then those of its parts."""
+    """A trained topic model: the file of its centroids, and its topics in order. The file has a row for each
+    topic, followed by the rows of the topic's subtopics.
+    """
 
     file: FileRecord
     topics: tuple[TopicName, ...]
 
     def load(self, out: StepOutput, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return, for each topic, (its centroid, float32 [1, width]; those of its parts, float32 [parts, width])."""
+        """Return, for each topic, its centroid, float32 [1, width], and the centroids of its subtopics,
+        float32 [parts, width].
+        """
         schema = _schema(width)
         rows = vectors_of(read_table(out.directory, self.file, schema.names, schema_facts(schema))["centroid"])
         result, first = [], 0
@@ -82,8 +92,8 @@ def learn_topics(
     out: StepOutput,
     cluster: Cluster,
 ) -> TopicModel:
-    """Commit the centroids of up to `sizes[0]` topics, and of up to `sizes[1]` parts of each, learned from about `sample`
-    documents.
+    """Commit the centroids of up to `sizes[0]` topics, and of up to `sizes[1]` subtopics of each, learned
+    from up to `sample` documents. Returns the model.
     """
     rows = sum(part.rows for part in parts)
     share = min(1.0, 1.2 * sample / max(1, rows))  # somewhat more, because the number drawn is random
@@ -104,7 +114,9 @@ class _SampleTask:
 
 
 def sample_topics(task: _SampleTask) -> FileRecord:
-    """Commit the vectors and words of the documents of a part that have a vector and a random number below `share`."""
+    """Commit the vectors and words of the part's sample: the documents that have a vector and whose random
+    number is below `share`.
+    """
     unit = f"sample.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -136,7 +148,7 @@ def _schema(width: int) -> pa.Schema:
 
 
 def train_topics(task: _TrainingTask) -> TopicModel:
-    """Commit the centroids; return the model."""
+    """Commit the centroids, and return the model."""
     unit = "centroids"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -157,8 +169,9 @@ def train_topics(task: _TrainingTask) -> TopicModel:
 
 
 def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], list[TopicName]]:
-    """Return the clusters of a sample, the largest first: for each, its centroid followed by those of its parts, float32 [1 +
-    parts, width]; and its names. Clusters without a document of the sample are left out.
+    """Return two lists with an entry for each cluster of a sample, the largest cluster first: the centroid of
+    the cluster followed by those of its subclusters, float32 [1 + parts, width]; and the cluster as a topic.
+    A cluster is excluded if it is not the nearest one for any document of the sample.
     """
     if not len(vectors) or sizes[0] < 1:
         return [], []
@@ -178,7 +191,9 @@ def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tup
 
 
 def _cluster(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (centroids, float32 [k, width]; the nearest one of each vector, int64 [n]) of the best of some starts."""
+    """Run k-means from STARTS starts. Return the best result: the centroids, float32 [k, width], and the
+    index of the centroid nearest to each vector, int64 [n].
+    """
     best, result = -np.inf, (np.zeros((0, vectors.shape[1]), np.float32), np.zeros(0, np.int64))
     for start in range(STARTS):
         centroids = spherical_kmeans(spread_first(vectors, count, start), count, ROUNDS)

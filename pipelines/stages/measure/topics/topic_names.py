@@ -1,4 +1,4 @@
-"""Names of clusters of documents: the words that tell the documents of a cluster from the others."""
+"""Names of clusters of documents: the words that distinguish the documents of a cluster from all others."""
 
 from collections.abc import Collection, Sequence
 from urllib.parse import quote
@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 LEAST_DOCUMENTS = 5
-"""Fewest documents of the sample that a word of a name is in, so that no name is the word of a few documents."""
+"""Minimum number of sample documents that contain a word of a name, so that no name comes from a few
+documents only.
+"""
 WORDS = 10
-"""Words listed for each cluster, the most telling first."""
+"""Maximum number of words listed for each cluster, the most characteristic first."""
 _IN_NAME = 3
 _LONGEST = 60  # characters of a name, percent-encoded; a domain's name may have 64 per level
 _PRIOR = 100.0  # weight of the prior, in words: the a0 of Monroe et al.
@@ -19,10 +21,10 @@ _CHARACTERS = 5000  # of a text that are read for its words
 
 
 def words_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the different words of each text, lower case and sorted, list<string> [n].
+    """Return the distinct words of each text, in lower case and sorted, list<string> [n].
 
-    Words are those of pipelines/kernels/text/segment.py that consist of letters, and of three or more if they are ASCII. The
-    first 5,000 characters of a text are read.
+    Words are those of pipelines/kernels/text/segment.py that consist only of letters. A word in ASCII must
+    have three or more letters. Only the first 5,000 characters of a text are read.
     """
     from pipelines.kernels.text.buffers import blocks, text_buffers
     from pipelines.kernels.text.characters import classify
@@ -44,12 +46,13 @@ def _is_long(word: str) -> bool:
 
 
 def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[list[str]]:
-    """Return the WORDS most telling words of each of `count` clusters, given the words of documents, list<string> [n], and their
-    clusters, int64 [n].
+    """Return up to WORDS of the most characteristic words of each of `count` clusters, given the words of
+    each document, list<string> [n], and its cluster, int64 [n].
 
-    Words are ordered by the z-score of the log-odds ratio of their frequencies inside and outside the cluster, with
-    the frequencies in all documents as prior (Monroe, Colaresi and Quinn 2008, "Fightin' Words", section 3.3). A document counts
-    a word once. Words with a z-score below 1.96 are left out.
+    Words are ordered by the z-score of the log-odds ratio of their frequencies inside and outside the
+    cluster, with the frequencies in all documents as prior (Monroe, Colaresi and Quinn 2008, "Fightin'
+    Words", section 3.3). A word counts once per document. Words with a z-score below 1.96, or in fewer than 5
+    documents of the cluster, are excluded.
     """
     flat = words.flatten().dictionary_encode()
     lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
@@ -75,15 +78,16 @@ def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[lis
 
 
 def _log_odds(counts: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return the log-odds of each word, counts and prior added."""
+    """Return the log-odds of each word, after the prior is added to its count."""
     own = counts + prior
     odds: np.ndarray = np.log(own) - np.log(np.maximum(own.sum() - own, 1e-9))
     return odds
 
 
 def name_of(words: Sequence[str], number: int, taken: Collection[str]) -> str:
-    """Return a name that is not taken: the first three words that fit into a domain's name, with `_` between them, or further
-    words, or the cluster's number, from 0, if there are none.
+    """Return a name that is not in `taken`: the first three words that fit into a domain's name, joined with
+    `_`. If that name is taken, later words replace the third. If no name is left, return `topic_N`, where N
+    is `number` + 1.
     """
     for skipped in range(max(1, len(words) - _IN_NAME + 1)):
         chosen: list[str] = []

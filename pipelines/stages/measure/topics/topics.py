@@ -1,4 +1,4 @@
-"""Topics: clusters of the embeddings of documents, at one or two levels, named by their words."""
+"""Topics: clusters of the embeddings of documents, at one or two levels, named by characteristic words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,34 +23,39 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class Topics(ReadsText, CorpusStage):
-    """The topic of each document, for `group_by` of `shards`, for rules and for the report: the nearest of `topics` clusters
-    of the vectors in the column `embedding`, which `transformer_embeddings` writes, and with `subtopics` the nearest of the
-    clusters within that topic. A document without a vector has none.
+    """Write the topic of each document, for `group_by` of `shards`, for rules and for the report. The topic
+    is the nearest of `topics` clusters of the vectors in the column `embedding`, which
+    `transformer_embeddings` writes. With `subtopics`, the subtopic is the nearest of the clusters within that
+    topic. A document without a vector has no topic.
 
-    Clusters are those of k-means with cosines (Dhillon and Modha 2001) over a sample of the documents, drawn by
-    their ids. A topic's name is the three words that tell its documents from all others, such as `film_actor_award`, and a
-    subtopic's name the words that tell it from the rest of its topic (Monroe, Colaresi and Quinn 2008). Names are learned from
-    the text, so another corpus has other names. A word in fewer than 5 documents of the sample is in no name; with
-    `edited_text`, after `pii`, no name holds what that step removes.
+    Clusters are those of spherical k-means (Dhillon and Modha 2001) over a sample of the documents, drawn by
+    document id. A topic's name is the three words that best distinguish its documents from all others, such
+    as `film_actor_award`; a subtopic's name is the words that best distinguish it from the rest of its topic
+    (Monroe, Colaresi and Quinn 2008). Names are learned from the text, so another corpus has other names. A
+    word in fewer than 5 documents of the sample is never part of a name. With `edited_text`, after `pii`, no
+    name contains what that step removes.
 
-    Names and columns are the same for any number of workers and parts. They may differ between kinds of processors, because
-    embeddings and sums do.
+    Names and columns are the same for any number of workers and parts. They may differ between kinds of
+    processors, because embeddings and sums do.
     """
 
     topics: int = 20
-    """Number of topics, 1 to 1,000; fewer if the sample has fewer different vectors."""
+    """Number of topics, 1 to 1,000; fewer if the sample has fewer distinct vectors."""
     subtopics: int = 0
-    """Number of subtopics of each topic, 2 to 1,000; 0 for one level. `shards` takes at most 1,000 groups of a source."""
+    """Number of subtopics of each topic, 2 to 1,000; 0 for a single level. `shards` takes at most 1,000
+    groups per source.
+    """
     sample: int = 50_000
-    """Documents from which clusters and names are learned. One task holds their vectors and words: about 300 MB for 50,000
-    documents and 384 numbers."""
+    """Number of documents from which clusters and names are learned. One task holds their vectors and words:
+    about 300 MB for 50,000 documents and vectors of 384 numbers.
+    """
     text: str = field(default="edited_text", kw_only=True)
     """The text whose words name the topics: `text`, `edited_text` or `text@STEP`."""
 
     version: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Check that all values are in range."""
         if not 1 <= self.topics <= _MOST:
             raise ValueError(f"topics: got {self.topics}, expected 1 to {_MOST:,}")
         if self.subtopics != 0 and not 2 <= self.subtopics <= _MOST:
@@ -64,12 +69,14 @@ class Topics(ReadsText, CorpusStage):
         return (EMBEDDING, self.input_text)
 
     def writes(self) -> pa.Schema:
-        """Return the topic, with `subtopics` the subtopic, and the cosine to the centroid of the topic."""
+        """Return the topic, the subtopic if there are `subtopics`, and the cosine similarity to the centroid
+        of the topic.
+        """
         below = [("subtopic", pa.string())] if self.subtopics else []
         return pa.schema([("topic", pa.string()), *below, ("topic_similarity", pa.float32())])
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError unless embeddings are vectors of one width."""
+        """Raise ConfigError unless embeddings are vectors of floats with a fixed width."""
         kind = types.field(EMBEDDING.name).type
         if vector_width(kind) is None:
             raise ConfigError(
@@ -77,7 +84,9 @@ class Topics(ReadsText, CorpusStage):
             )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Learn the topics, then assign every part. The facts have the names and telling words."""
+        """Learn the topics, then assign the documents of every part. The facts include the names and
+        characteristic words.
+        """
         if not parts:
             return {"documents": 0, "without_topic": 0, "topics": []}
         width = vector_width(parts[0].types.field(EMBEDDING.name).type)
@@ -103,7 +112,7 @@ class _AssignTask:
 
 
 def assign_topics(task: _AssignTask) -> int:
-    """Commit the columns of a part; return how many of its documents have no topic."""
+    """Commit the columns of a part, and return how many of its documents have no topic."""
     receipt = task.out.receipt(task.part.unit)
     if receipt is None:
         table = _topics_of(task)

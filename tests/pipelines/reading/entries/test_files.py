@@ -31,6 +31,12 @@ def test_files_are_sorted_by_relative_path_and_filtered(tmp_path: Path) -> None:
     assert file == SourceFile("a.md", 4, str(tmp_path / "a.md"))
 
 
+def test_an_excluded_tree_hides_no_file_that_the_exclusion_does_not_match(tmp_path: Path) -> None:
+    write(tmp_path, "a/.b/c.txt", "a/d.txt", "e/f.txt")
+    include = ("a/.b/c.txt", "**/*.txt")
+    assert paths(source(tmp_path, include=include, exclude=("a/**", "e/**"))) == ["a/.b/c.txt"]
+
+
 def test_root_may_be_one_file_or_a_link(tmp_path: Path) -> None:
     write(tmp_path, "real/a.txt")
     (tmp_path / "link").symlink_to(tmp_path / "real")

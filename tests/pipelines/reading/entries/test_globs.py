@@ -41,5 +41,6 @@ def test_walk_enters_only_directories_that_can_match() -> None:
     assert not may_contain("a/b", ("a/*.txt",))
     assert may_contain("a/b/c", ("a/**/x",))
     assert not may_contain("a", ("*.txt",))
-    assert covers("a/b", ("*/b/**",))
-    assert not covers("a", ("a/*",))
+    assert covers("a/b", ("**/*.txt", ".c/*"), ("*/b/**",))
+    assert not covers("a", ("**/*.txt",), ("a/*",))
+    assert not covers("a", ("a/.b/*",), ("a/**",))

@@ -1,1 +1,3 @@
-"""What versions of DeBERTa share: their layers, the enhanced mask decoder, and the discriminator of version 3."""
+"""The code that the versions of DeBERTa share: their layers, the enhanced mask decoder, and the discriminator
+of version 3.
+"""

@@ -1,4 +1,6 @@
-"""DeBERTaV3's discriminator, which tells the tokens of a generator from those of the text (He et al., 2023, section 3)."""
+"""DeBERTaV3's discriminator, which detects the tokens that a generator has replaced (He et al., 2023, section
+3).
+"""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from trainers.models.encoders.disentangled.disentangled_embedding import Disenta
 
 
 class DetectionHead(torch.nn.Module):
-    """From the state of a token and that of the first token of its document to a logit, as in the authors' code: a norm of
-    their sum, a layer with GELU, and an output.
+    """A head that computes the logit that a token was replaced, as in the authors' code. It adds the state of
+    the token and the state of the first token of its document, and applies a norm, a layer with GELU and an
+    output layer.
     """
 
     def __init__(self, configuration: Any) -> None:
@@ -22,8 +25,8 @@ class DetectionHead(torch.nn.Module):
         self.dense, self.output = torch.nn.Linear(width, width), torch.nn.Linear(width, 1)
 
     def forward(self, states: Any, positions: Any) -> Any:
-        """Return logits [rows, length] from states [rows, length, width]; `positions`, int64 [rows, length], count from 0 in
-        every document.
+        """Return logits [rows, length] for states [rows, length, width]. `positions`, int64 [rows, length],
+        count from 0 in every document.
         """
         first = torch.arange(positions.shape[1], device=positions.device) - positions
         leading = states.gather(1, first[..., None].expand_as(states))
@@ -31,7 +34,9 @@ class DetectionHead(torch.nn.Module):
 
 
 class DebertaDiscriminator(DebertaV2PreTrainedModel):
-    """A stock DeBERTa with a head that detects replaced tokens, and in training the `generator` that replaces them."""
+    """A stock DeBERTa with a head that detects replaced tokens and, in training, the `generator` that
+    replaces them.
+    """
 
     generator: Any
 
@@ -42,13 +47,15 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
         self.post_init()
 
     def add_generator(self, generator: Any, disentangled: bool) -> None:
-        """Add the generator, a `DebertaV2ForMaskedLM` of the same width, and use its embeddings of tokens."""
+        """Add the generator, a `DebertaV2ForMaskedLM` of the same width, and read its token embeddings:
+        directly, or if `disentangled` through a `DisentangledEmbedding`.
+        """
         base = generator.deberta.embeddings.word_embeddings
         self.deberta.embeddings.word_embeddings = DisentangledEmbedding(base) if disentangled else base
         self.generator = generator
 
     def alone(self) -> "DebertaDiscriminator":
-        """Return a copy of the discriminator without its generator, with embeddings of its own."""
+        """Return a copy of the discriminator without its generator, with a separate table of embeddings."""
         with torch.random.fork_rng(devices=[]):
             copied = DebertaDiscriminator._from_config(self.config)
         weights = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("generator.")}
@@ -62,7 +69,9 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
         return copied.eval()
 
     def adopt(self, discriminator: "DebertaDiscriminator") -> None:
-        """Take the weights of a discriminator that `alone` has returned; those of the generator must be there already."""
+        """Load the weights of a discriminator that `alone` has returned. The weights of the generator must
+        already be loaded.
+        """
         words, weights = self.deberta.embeddings.word_embeddings, discriminator.state_dict()
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -72,15 +81,15 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
                 words.delta.weight.copy_(weights["deberta.embeddings.word_embeddings.weight"] - words.base.weight)
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
-        """Write the model as `transformers` loads it: its encoder is a `DebertaV2Model`."""
+        """Write the model to a directory from which `transformers` loads its encoder as a `DebertaV2Model`."""
         super().save_pretrained(directory, **options)
         self.config.architectures = ["DebertaV2Model"]
         self.config.save_pretrained(directory)
 
     def get_input_embeddings(self) -> Any:
-        """Return the embeddings of tokens; of a network with a generator, these are the generator's."""
+        """Return the embeddings of tokens: the generator's if there is a generator."""
         return (self.generator if hasattr(self, "generator") else self.deberta).get_input_embeddings()
 
     def get_output_embeddings(self) -> Any:
-        """Return the output layer, which is the generator's."""
+        """Return the output layer of the generator, or None without a generator."""
         return self.generator.get_output_embeddings() if hasattr(self, "generator") else None

@@ -1,4 +1,6 @@
-"""Embeddings that a discriminator shares with its generator without pulling them (DeBERTaV3: He et al., 2023, section 3.2)."""
+"""Embeddings that a discriminator shares with its generator without training the generator's table
+(DeBERTaV3: He et al., 2023, section 3.2).
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +9,8 @@ import torch
 
 
 class DisentangledEmbedding(torch.nn.Module):
-    """E_D = sg(E_G) + E_delta: the generator's embeddings `base`, of which no gradient is taken, plus `delta`, which begins
-    at zero.
+    """E_D = sg(E_G) + E_delta: the generator's embeddings `base`, which receive no gradient from here, plus
+    `delta`, which is initialised with zeros.
     """
 
     def __init__(self, base: torch.nn.Embedding) -> None:
@@ -27,7 +29,9 @@ class DisentangledEmbedding(torch.nn.Module):
 
 
 def merge_embeddings(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return weights by name with every pair of `base` and `delta` as one plain table."""
+    """Return `weights` by name, with every pair of tables `base` and `delta` replaced by one plain table,
+    their sum.
+    """
     ending = ".delta.weight"
     tables = {name.removesuffix(ending) for name in weights if name.endswith(ending)}
     kept = {

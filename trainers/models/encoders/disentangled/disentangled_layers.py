@@ -1,7 +1,8 @@
-"""The layers of DeBERTa (He et al., 2021), called one by one, and the enhanced mask decoder, for all versions of `transformers`.
+"""The layers of DeBERTa (He et al., 2021), called one by one, and the enhanced mask decoder, for all versions
+of DeBERTa in `transformers`.
 
-The whole model of `transformers` accepts no mask per position, but its layers do. Distances within a document are those within
-its row, so packed documents have the results of each document alone.
+The whole model of `transformers` does not accept a mask per position, but its layers do. Distances within a
+document are the same as in its row, so packed documents have the same results as each document alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +26,9 @@ PUBLISHED: dict[str, Any] = {
 
 
 def check_settings(configuration: Any, settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a `transformers` configuration has other values than these; lists may have any order."""
+    """Raise ConfigError if a `transformers` configuration has other values than `settings`. The order of
+    lists does not matter.
+    """
     for name, value in settings.items():
         found = getattr(configuration, name, None)
         if (sorted(found or []) != sorted(value)) if isinstance(value, list) else (found != value):
@@ -42,13 +45,13 @@ def add_mask_decoder(network: Any, model: Model) -> None:
 
 
 def _decodes(network: Any) -> bool:
-    """Whether the enhanced mask decoder is in the place of the last layer."""
+    """Return whether the enhanced mask decoder replaces the last layer."""
     return network.deberta.embeddings.position_embeddings is not None
 
 
 def hidden(network: Any, inputs: Inputs, after_first: Callable[[Any, Any, Any], Any] | None = None) -> Any:
-    """Return the states [rows, length, width]. `after_first` maps the embedded tokens, the states of the first layer and the
-    mask to what the second layer reads.
+    """Return the states [rows, length, width]. `after_first` computes the input of the second layer from the
+    embedded tokens, the states of the first layer and the mask.
     """
     stack, encoder = network.deberta, network.deberta.encoder
     states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions)
@@ -67,6 +70,6 @@ def hidden(network: Any, inputs: Inputs, after_first: Callable[[Any, Any, Any], 
 
 
 def blocks(network: Any) -> list[Any]:
-    """Return the layers in the order in which they run."""
+    """Return the layers in the order in which they run. A layer that runs twice appears twice."""
     layers = list(network.deberta.encoder.layer)
     return layers + layers[-1:] * (_DECODER_LAYERS - 1) if _decodes(network) else layers

@@ -1,4 +1,6 @@
-"""The attention of DeBERTa's first version for the enhanced mask decoder, whose queries are not of the states that it reads."""
+"""The attention of DeBERTa's first version for the enhanced mask decoder, where queries come from other
+states than keys and values.
+"""
 
 from typing import Any
 
@@ -7,8 +9,8 @@ from transformers.models.deberta.modeling_deberta import DisentangledSelfAttenti
 
 
 class QueriedAttention(DisentangledSelfAttention):
-    """Disentangled attention with queries of their own. That of `transformers` 5 fails with these: it transposes them as if they
-    were a matrix.
+    """Disentangled attention that accepts separate `query_states`. The class of `transformers` 5 fails with
+    them, because it transposes them as if they were a matrix.
     """
 
     def forward(
@@ -20,8 +22,8 @@ class QueriedAttention(DisentangledSelfAttention):
         relative_pos: Any = None,
         rel_embeddings: Any = None,
     ) -> tuple[Any, Any]:
-        """Return (context, weights or None): context [rows, length, width] of `hidden_states` for `query_states`, both of that
-        shape.
+        """Return (context, weights or None). The context is the output of attention from `query_states` to
+        `hidden_states`; all three are [rows, length, width].
         """
         if query_states is None:
             given = (hidden_states, attention_mask, output_attentions)
