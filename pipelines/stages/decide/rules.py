@@ -59,7 +59,7 @@ class Rule:
     `null` decides about documents whose column is null. By default, a test that requires a value drops them
     (`at_least`, `at_least_quantile`, `one_of`), and a test that only excludes values keeps them (`at_most`,
     `at_most_quantile`, `none_of`). For rules without this setting on columns that may be null, `plan` says
-    what happens to null. The tests of a named set keep them, as their sources do: a ratio without a
+    what happens to null. The tests of a named set keep such documents, as their sources do: a ratio without a
     denominator and a missing URL are not evidence.
     """
 

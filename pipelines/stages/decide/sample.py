@@ -37,10 +37,10 @@ class UniformSample(CorpusStage):
     at least one document of each group.
 
     With a `total`, the sample of a group ends before the first document that would exceed the total. A
-    missing value counts as 0. To limit tokens, use `n_bytes` of `quality_signals`, and multiply the number of
-    tokens by the bytes per token of your tokenizer.
+    missing value of its column counts as 0. To limit tokens, use `n_bytes` of `quality_signals`, and multiply
+    the number of tokens by the bytes per token of your tokenizer.
 
-    The documents that have no value in a column of `per` also form a group.
+    A missing value in a column of `per` counts as a value like any other, so such documents form groups too.
     """
 
     share: float | None = None

@@ -6,10 +6,9 @@ in rounds of two shuffles. In the first, edges are partitioned by their higher e
 its edges into stars, each around the lowest node of its component in the partition. In the second, edges are
 partitioned by node, and each node links its higher neighbours to its lowest neighbour. These are the
 small-star and large-star operations of Kiveris et al. 2014, "Connected Components in MapReduce and Beyond",
-SoCC, except that the small-star works on whole components of a partition. Neither operation ever raises the
-sum of all ends, so the rounds terminate. In the end, every component is a star around its lowest node, so the
-result depends on the links alone. As soon as all edges fit into one task, a single task finishes the
-contraction.
+SoCC, except that the small-star works on whole components of a partition. After enough rounds, every
+component is a star around its lowest node, so the result depends on the links alone. As soon as all edges fit
+into one task, a single task finishes the contraction.
 """
 
 from collections.abc import Callable, Sequence

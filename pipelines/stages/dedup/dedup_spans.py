@@ -49,15 +49,16 @@ class DedupSpans(ReadsText, CorpusStage):
     """Remove every later occurrence of a line, a paragraph, or a window of sentences, by `edits`.
 
     Two spans are the same if `" ".join(span.lower().split())` is the same for both. The first one is kept, in
-    the order of sources, files, records and positions in the text. Documents that an earlier step dropped do not compete,
-    nor do documents of a given validation or test split. Every removed unit still occurs in a kept document.
-    Of several overlapping windows, each is removed if it repeats an earlier window. An edit's rule is
-    `dedup_spans.` and the unit.
+    the order of sources, files, records and positions in the text. Documents that an earlier step dropped do
+    not compete, nor do documents of a given validation or test split. Every removed unit still occurs in a
+    kept document. Of several overlapping windows, each is removed if it repeats an earlier window. An edit's
+    rule is `dedup_spans.` and the unit.
 
     A document that lost units and has fewer than `min_left_words` words left is dropped as
     `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow
-    all other steps that drop: a later step could drop the document with the only copy. Columns:
-    `lines_removed`, `words_left_by_line`, and the same for the other units.
+    all other steps that drop: a later step could drop the document with the only copy. A document that loses
+    all its text is dropped as `dedup_spans.UNIT.empty`. Columns: `lines_removed`, `words_left_by_line`, and
+    the same for the other units.
     """
 
     unit: Literal["line", "paragraph", "sentence"]

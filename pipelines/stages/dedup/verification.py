@@ -5,10 +5,11 @@ preferred document. These documents are considered again in the same order of pr
 dropped if at least `keep_up_to` kept documents reach the minimum similarity to it. The result equals a greedy
 election over the whole cluster that compares every member with every kept document.
 
-A task compares with one another only the electorate of a cluster: its first ELECTORATE documents in the order
-of preference, as far as their evidence fits into ELECTORATE_BYTES. In a larger cluster, the other documents
-are compared with the kept documents of the electorate, and dropped or kept accordingly. Hence n members cost
-at most n x ELECTORATE comparisons, and decisions depend on the documents alone.
+Within a cluster, a task compares only the members of its electorate with each other: its first ELECTORATE
+documents in the order of preference, as far as their evidence fits into ELECTORATE_BYTES. In a larger
+cluster, the other documents are compared with the kept documents of the electorate, and dropped or kept
+accordingly. Hence n members cost at most n x ELECTORATE comparisons, and decisions depend on the documents
+alone.
 """
 
 from collections.abc import Iterator, Sequence
