@@ -49,11 +49,12 @@ def close_and_record(
 
 
 def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
-    """Return `processor_seconds` and, in descending order, `by_purpose`.
+    """Return the processor time of a build in seconds: `processor_seconds`, the total, and `by_purpose`, its
+    parts in descending order.
 
-    `processor_seconds` is `seconds`, which the operating system counts for the processes of this machine, or
-    the sum over all machines if that is more. If Ray ran on this machine, the purpose `Ray` is the time that
-    its processes used outside of tasks.
+    The total is `seconds`, the time that the operating system counted for the processes of this machine, or
+    the sum of `usage.spent` if that is more, because it covers all machines. If Ray ran on this machine, the
+    difference is the purpose `Ray`: the time that its processes used outside of tasks.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())

@@ -50,7 +50,8 @@ its format (`not_...`), the field is `format`.
 
 @dataclass
 class SampleTally:
-    """Counts from a sample of a source: `documents`, and `aside`, the records set aside by reason.
+    """Counts from a sample of a source: the number of `documents`, and in `aside` the number of records set
+    aside, by reason.
 
     `fields` are the fields of the first record that lacks its text. `texts` are the texts of documents (pages
     excepted) from the first 16 MiB of records.

@@ -27,8 +27,8 @@ _STOCK = {
 
 
 def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
-    """Build a freshly initialised fp32 `transformers` language model. Its attention implementation is the
-    architecture's: sdpa, or eager in some architectures. With clipped relative positions it is ours.
+    """Build a freshly initialised fp32 `transformers` language model. It uses the attention implementation of
+    its architecture (sdpa, in some architectures eager), or ours for clipped relative positions.
 
     The weights depend on the sizes and the seed alone; the caller's random state is unchanged. `model` must
     be resolved (`trainers.config.architecture.fill`).
@@ -176,7 +176,7 @@ def untie_stacks(network: Any, architecture: str) -> None:
 
 
 def why_not_stock(model: Model) -> str | None:
-    """Return the reason why plain `transformers` cannot run this model, or None if it can."""
+    """Return why plain `transformers` cannot run this model, or None if it can."""
     if model.traits.recurrent:
         return f"{model.architecture} is not part of transformers"
     if model.position == "relative":

@@ -13,7 +13,8 @@ from trainers.config.architecture import Model
 
 @dataclass
 class Past:
-    """The states that a model keeps of positions that it has read, so that it reads each position only once.
+    """The states that a model keeps for positions it has already read, so that it reads each position only
+    once.
 
     `cache` contains the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
     columns], says which columns of the cache are text. An encoder-decoder also has `encoded`, the states of

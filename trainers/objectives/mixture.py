@@ -112,7 +112,7 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target in any part."""
+        """The minimum length of a document, in tokens, for a target in at least one part."""
         return min(part.objective.least_tokens for part in self.parts)
 
     @property

@@ -37,8 +37,8 @@ class Multitask(Corruption):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The format of prompts: the model answers a plain text, as the source of a pair, and fills the gaps
-        of a prompt with sentinels.
+        """The format of prompts. The model reads a plain text as the source of a pair and writes its target;
+        in a prompt with sentinels, it fills the gaps.
         """
         return replace(super().prompt_format, gap=None, plain_text=True)
 

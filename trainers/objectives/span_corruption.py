@@ -118,8 +118,8 @@ class Corruption(PairObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target. It is 2 if noise has to leave a token
-        or an order has to change. It is 1 if single tokens may be noise or the target is the original text.
+        """The minimum length of a document, in tokens, for a target. It is 2 if noise has to leave a token or
+        if an order has to change. It is 1 if single tokens may be noise or the target is the original text.
         """
         return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
 
@@ -169,11 +169,11 @@ class Corruption(PairObjective):
 
 @dataclass(frozen=True)
 class SpanCorruption(Corruption):
-    """Corrupt a share `rate` of a document's tokens as noise, and restore it: `spans` of `mean_span` tokens
-    on average, or `tokens` chosen one by one. `style` says what happens to the noise. The target is the noise
-    if each run of noise is replaced with a different sentinel (replace) or removed (drop). The target is the
-    original if noise tokens become masks (mass), or masks and random tokens (bert), or if the whole document
-    is shuffled (deshuffle).
+    """Corrupt a share `rate` of a document's tokens, the noise, and restore them. With `noise: spans`, the
+    noise is spans of `mean_span` tokens on average; with `noise: tokens`, it is tokens chosen one by one.
+    `style` says what happens to the noise. The target is the noise if each run of noise is replaced with a
+    different sentinel (replace) or removed (drop). The target is the original if noise tokens become masks
+    (mass), or masks and random tokens (bert), or if the whole document is shuffled (deshuffle).
 
     As in T5's code, the noise of a document of n tokens is m = min(max(round(rate n), 1), n - 1) tokens in
     max(round(m / mean_span), 1) spans, but never more spans than the n - m tokens that are not noise. Every

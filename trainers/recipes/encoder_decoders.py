@@ -140,7 +140,7 @@ def bart_large() -> Pretraining:
     """BART-large, 406,291,456 parameters (Lewis et al., 2020, section 5): 12 layers of width 1,024 in each
     stack, 500,000 steps of 8,000 sequences, and RoBERTa-large's learning rate and warm-up.
 
-    Left out: the last tenth of the steps without dropout, as in the paper.
+    The paper trains the last tenth of the steps without dropout; here dropout stays on.
     """
     base = bart_base()
     return replace(
@@ -232,8 +232,8 @@ def tiny_pegasus() -> Pretraining:
 
 
 def tiny_salient_spans() -> Pretraining:
-    """The model of `tiny_t5`, which learns to write one date or name of every sentence that has any, in three
-    times as many steps.
+    """`tiny_t5` trained for three times as many steps to write one date or name from every sentence that has
+    any.
 
     The shards need the columns `sentences` and `spans`. After as many steps as `tiny_t5` takes, the model has
     learned where a span ends, but nothing about its content.

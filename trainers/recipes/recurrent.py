@@ -118,10 +118,10 @@ def skip_thought() -> Pretraining:
 
     Adam, clipping at 10, batches of 128 sentences. The sentences of BookCorpus have 13 words (table 1), so 12
     rows with 170 tokens of text each contain about 128 of them. The paper trains for two weeks and gives no
-    number of steps; here training is one pass over as many tokens as BookCorpus has words.
+    number of steps; here training is one pass over as many tokens as BookCorpus has words. The paper gives no
+    learning rate; here it is Adam's default.
 
-    Left out: the learning rate, which the paper does not give (here Adam's default); the vocabulary of 20,000
-    words and its expansion from word2vec.
+    Left out: the vocabulary of 20,000 words and its expansion from word2vec.
     """
     return Pretraining(
         name="skip_thought",

@@ -226,9 +226,9 @@ def _match(
     """Match the rows of `order`, which is sorted by `cut`, then by the length of B (`sizes` [rows]).
 
     A row is matched with the next unmatched row of another document that has the same `cut` and a B at most
-    `apart` tokens longer. Of every two consecutive matches, one swaps its B's; `coins` [rows] are uniform
-    numbers that choose which. `second` becomes the length of the shorter B. In a row without a match, it
-    becomes minus the length of the row's own B.
+    `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of every two consecutive
+    matches, one swaps its B's; `coins` [rows] are uniform numbers that choose which. `second` becomes the
+    length of the shorter B. In a row without a match, it becomes minus the length of the row's own B.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0

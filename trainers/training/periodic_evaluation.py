@@ -73,8 +73,8 @@ class PeriodicEvaluator:
             self._start()
 
     def finish(self, is_asked_to_stop: Callable[[], bool]) -> bool:
-        """Wait until the last checkpoint is evaluated or its evaluation has failed. Returns False if the run
-        is asked to stop before that.
+        """Wait until the newest due checkpoint is evaluated. Whenever an evaluation fails, the next older due
+        checkpoint is tried instead. Returns False if the run is asked to stop first, otherwise True.
         """
         self.advance()
         while self._writes and self._process is not None:

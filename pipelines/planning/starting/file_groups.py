@@ -64,7 +64,7 @@ class FileGroup:
 
     @property
     def amount(self) -> str:
-        """The number of files and their total size, as text for people."""
+        """The number of files (of repositories, for git) and their total size, in human-readable form."""
         one, many = ("repository", "repositories") if self.kind == "git" else ("file", "files")
         return f"{self.files:,} {one if self.files == 1 else many}, {human_bytes(self.bytes)}"
 

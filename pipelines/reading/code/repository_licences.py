@@ -35,8 +35,8 @@ class RepositoryLicences:
         """Return SPDX expressions by directory for the entry `path` of a file; `nearest` chooses the one that
         applies. For a member of an archive, these are the directories in the archive that have a licence
         file; the archive is read an extra time to find them. For any other file, or if the archive has no
-        licence files, only the root has an expression, made from the licence files of the directory nearest
-        to the file.
+        licence files, at most the root has an expression. It is made from the licence files of the directory
+        nearest to the file.
 
         Raises SourceError or StorageError if a licence file cannot be opened. Damage is ignored here, because
         the reader reports it.

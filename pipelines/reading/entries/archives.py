@@ -41,9 +41,9 @@ _END_MARK = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 class Entry:
     """A named stream of decoded bytes: a file, or a member of an archive.
 
-    `chunks` raises BrokenInput if the bytes end early. `file` is the file itself if it is neither compressed
-    nor an archive, else None. `size` is the length in bytes, or None if it is not known before reading.
-    `shared` is the value that the function from `Format.load_shared` returns for the entry.
+    `chunks` raises BrokenInput if the bytes cannot be read to the end. `file` is the file itself if it is
+    neither compressed nor an archive, else None. `size` is the length in bytes, or None if it is not known
+    before reading. `shared` is the value that the function from `Format.load_shared` returns for the entry.
     """
 
     path: str

@@ -38,7 +38,7 @@ def decoded_bound(size: int, limit: int) -> int:
 
 
 class DecodeBudget:
-    """How many more bytes one file may decompress to."""
+    """The number of bytes to which one file may still decompress."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit

@@ -19,7 +19,8 @@ def select_saved_files(files: Sequence[SourceFile], source: Source) -> list[Sour
     """Return the files of a source that hold the rows of a saved Dataset, or of the splits of a DatasetDict.
 
     Other files there (caches of `map`, descriptions) are left out. Raises SourceError if no dataset was
-    saved, a listed file is missing, or the dataset was saved with a separate selection of rows.
+    saved, a state.json is not valid, a listed file that `include` and `exclude` select is missing, or the
+    dataset was saved with a separate selection of rows.
     """
     where = f"source {source.name!r}"
     by_path = {file.path: file for file in files}

@@ -93,8 +93,8 @@ records is fine; many records with another reason suggest that the source is rea
 
 
 class BrokenInput(Exception):
-    """Raised when the bytes of a file or member end early. `reason` is a key of REASONS. Everything decoded
-    before that point has been delivered.
+    """Raised when the bytes of a file or member cannot be read to their end. `reason` is a key of REASONS.
+    Everything decoded before that point has been delivered.
     """
 
     def __init__(self, reason: str) -> None:

@@ -56,7 +56,7 @@ def to_json(value: Any) -> bytes:
 
 
 def composed_record(record: dict[str, Any], size: int, source: Source) -> TextRecord | Bad:
-    """Compose the record of a source that sets `text` from the fields of `record`, which is modified. Fields
+    """Compose a record from the fields of `record`, which is modified, for a source that sets `text`. Fields
     that become neither text nor URL go to `meta`.
 
     Return a Bad if the record has no text or is too long. Raises ValueError if `meta` would contain a number

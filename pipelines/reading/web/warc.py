@@ -27,10 +27,11 @@ _PAYLOAD_TYPES = ("response", "resource", "conversion")
 def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the records of a WARC or ARC stream.
 
-    The URL is WARC-Target-URI. `meta` holds, if present, `date`, `record_id`, `content_type` (of the payload,
-    as declared), `status`, `truncated` (why the crawler truncated the record) and `languages` (as named in a
-    WET file), and for pages `charset`, `replaced` (the number of invalid bytes replaced with U+FFFD) and the reservations
-    of rights that they declare (FIELDS in page_reservations.py).
+    The URL is WARC-Target-URI. `meta` holds these fields, if present: `date`, `record_id`, `content_type` (of
+    the payload, as declared), `status`, `truncated` (why the crawler truncated the record), `languages` (as
+    named in a WET file), and `replaced` (the number of invalid bytes replaced with U+FFFD; not for text that
+    is split). Pages also have `charset` and the reservations of rights that they declare (FIELDS in
+    page_reservations.py).
     """
 
     def bound(fields: dict[str, str]) -> int:

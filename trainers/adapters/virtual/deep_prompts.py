@@ -12,8 +12,8 @@ from trainers.adapters.virtual.prompt_tuning import prompt_config
 
 @dataclass(frozen=True)
 class DeepPrompts(TrainingMethod):
-    """Train `tokens` keys and values per layer directly: prefix tuning without its MLP. According to the
-    paper, the MLP helps on some tasks and hurts on others (section 3.3).
+    """Train `tokens` keys and values per layer directly, as P-tuning v2 does: prefix tuning without its MLP.
+    According to Liu et al. (2022, section 3.3), the MLP helps on some tasks and hurts on others.
 
     In an encoder-decoder, cross-attention layers have a prefix too.
     """

@@ -46,9 +46,9 @@ class CharacterDecoder(torch.nn.Module):
     does not say how a character is prevented from seeing itself. Here a layer with two streams does this, as
     in XLNet: the query of a character contains the embedding of a mask instead of its own; it attends to
     itself and to the characters before it, whose keys and values contain their own embeddings. Embeddings are
-    those of the encoder's characters, without positions, because the states know them. The embedding of a
-    predicted character is that of its bucket, since the bucket is what was predicted. The output layer has a
-    separate matrix.
+    those of the encoder's characters, without positions, because the states already encode positions. The
+    embedding of a predicted character is that of its bucket, since the bucket is what was predicted. The
+    output layer has a separate matrix.
     """
 
     def __init__(self, config: CanineConfig) -> None:
@@ -85,9 +85,9 @@ class CharacterDecoder(torch.nn.Module):
 
 
 class CanineForSubwords(CaninePreTrainedModel):
-    """CANINE with an output layer: `cls`, which predicts subwords, or `decoder`, which predicts characters if
-    its configuration has `character_buckets`. The network reads the characters that `spell` assigns to
-    tokens.
+    """CANINE with an output layer: `cls`, which predicts subwords, or, if the configuration has
+    `character_buckets`, `decoder`, which predicts characters. The network reads the characters that `spell`
+    assigns to tokens.
     """
 
     def __init__(self, config: CanineConfig) -> None:

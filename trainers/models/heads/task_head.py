@@ -94,9 +94,10 @@ def build_head(
     starts and ends).
 
     If `pooling` is None, the default of the family applies: the first token for encoders, the last token for
-    others. In recurrent encoders it is the mean, because the state of the first token, or half of it, knows
-    no other token. If `dropout` is None, the model's rate applies wherever the stock head has dropout. The
-    weights depend only on the sizes and the seed. Raises ConfigError if `pooling` or `layers` does not apply.
+    others. In recurrent encoders it is the mean, because the state of the first token, or half of that state,
+    depends on no other token. If `dropout` is None, the model's rate applies wherever the stock head has
+    dropout. The weights depend only on the sizes and the seed. Raises ConfigError if `pooling` or `layers`
+    does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"

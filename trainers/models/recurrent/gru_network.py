@@ -141,7 +141,7 @@ class SentenceGru(PreTrainedModel):
         """Return the states [rows, length, width] of the decoder of the next sentence and of the decoder of
         the previous sentence. The decoders read the sentences of the rows, `ids` and `positions`, int64
         [rows, length]. Each also reads the vector of a neighbouring sentence at every position: `vectors` are
-        two [rows, length, width], of the sentence before and of the sentence after.
+        two tensors [rows, length, width], the vectors of the sentence before and those of the sentence after.
 
         A decoder multiplies the vector by its own matrices at every position (equations 5 to 7), as part of
         its input.

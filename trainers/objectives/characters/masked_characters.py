@@ -147,10 +147,10 @@ def divide_words(
     """Set `words`, int64 [rows, length], to the first column of each token's word. Special tokens, padding
     and white space keep -1.
 
-    A word begins after the start of a document, after a special token and after white space, where a token
-    begins with white space, and where another token would make the word longer than `longest` characters.
-    `content`, uint8, is the bytes of the vocabulary, and `offsets`, int64 [tokens + 1], says where each token
-    begins. `counts`, int64 [rows, length], is the number of characters of each token.
+    A word begins with the first token of a document, after a special token, after white space, with a token
+    that begins with white space, and with a token that would make the word before it longer than `longest`
+    characters. `content`, uint8, is the bytes of the vocabulary, and `offsets`, int64 [tokens + 1], says
+    where each token begins. `counts`, int64 [rows, length], is the number of characters of each token.
     """
     for row in range(len(inputs)):
         first, size = -1, 0

@@ -77,7 +77,7 @@ class QuickThought(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target: those of one sentence, `min_tokens`."""
+        """The minimum length of a document, in tokens, for a target: that of one sentence, `min_tokens`."""
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:

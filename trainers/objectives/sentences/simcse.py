@@ -20,8 +20,8 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class SimCSE(TrainingObjective):
-    """Bring the two vectors that a sentence has under different dropout together, and apart from those of the
-    other sentences of its row.
+    """Pull together the two vectors that a sentence gets under different dropout, and push them apart from
+    those of the other sentences of its row.
 
     A row contains whole sentences, each twice, and tokens attend only to their own copy. The loss of sentence
     i is -log(exp(s_ii / t) / sum_j exp(s_ij / t)), where s_ij is the cosine of the first copy of i and the
@@ -35,8 +35,8 @@ class SimCSE(TrainingObjective):
     packing `best_fit` puts several short documents in a row. `pooling` says how the vector is computed, as in
     `trainers similarity`: it is the state of the `first` token, or the `mean` of the states between the
     marks. The paper trains a layer on top of the first token's state and then drops it; this layer is left
-    out. Validation is without dropout, so its loss shows only how far apart the sentences of a row are. Begin
-    with `init`, and set `model.dropout` (0.1 in the paper) above 0.
+    out. Validation is without dropout, so its loss shows only how far apart the sentences of a row are. Start
+    from a trained model with `init`, and set `model.dropout` (0.1 in the paper) above 0.
     """
 
     temperature: float = 0.05
@@ -73,7 +73,7 @@ class SimCSE(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target: those of one sentence, `min_tokens`."""
+        """The minimum length of a document, in tokens, for a target: that of one sentence, `min_tokens`."""
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:

@@ -3,9 +3,10 @@
 Every document of a row (every pair of segments, where rows are pairs) has a budget of `rate` times the number
 of its tokens, rounded up or down at random so that the mean is exact. A document of 1 / rate tokens always
 has a target, and short documents are masked no more than long ones. BERT rounds to the nearest number, at
-least 1 per row; RoBERTa draws for every token independently, so the number of targets varies by 8 % in rows
-of 512. Words are never cut. A word larger than the rest of the budget is taken with the probability that
-keeps the mean number of masked tokens equal to the budget.
+least 1 per row; RoBERTa draws for every token independently, so at a rate of 15 % the number of targets in
+rows of 512 has a standard deviation of 8 around a mean of 77. Words are never cut. A word larger than the
+rest of the budget is taken with the probability that keeps the mean number of masked tokens equal to the
+budget.
 
 The kernels that choose tokens write `group`, int64 [rows, length]: -1 for a token that is not chosen,
 otherwise the column whose uniform number decides the replacement. All tokens of a span share a column, so

@@ -107,8 +107,8 @@ class TrainingObjective(Protocol):
 
     @property
     def bidirectional_lm(self) -> bool:
-        """Whether a forward and a backward language model are trained, whose states each know only one side
-        of a token.
+        """Whether a forward and a backward language model are trained, each of which sees only the tokens on
+        one side of a token.
         """
         return False
 
@@ -175,7 +175,7 @@ class TrainingObjective(Protocol):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target."""
+        """The minimum length of a document, in tokens, for a target. Shorter documents give none."""
         return 1
 
     @property

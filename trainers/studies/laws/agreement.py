@@ -75,8 +75,9 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def decision_accuracy(measured: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the share of pairs that both sides put in the same order, among the pairs whose measured values
-    differ. NaN if there are no such pairs.
+    """Return the share of pairs that the predictions put in the same order as the measurements, among the
+    pairs whose measured values differ. Pairs with equal predictions count half. NaN if no measured values
+    differ.
     """
     agreeing = pairs = 0.0
     for row in range(len(measured) - 1):  # all pairs at once would take 800 MB for 10,000 runs

@@ -9,8 +9,8 @@ import torch
 
 
 class DisentangledEmbedding(torch.nn.Module):
-    """E_D = sg(E_G) + E_delta: the generator's embeddings `base`, which receive no gradient from here, plus
-    `delta`, which is initialised with zeros.
+    """The discriminator's embeddings, E_D = sg(E_G) + E_delta: the generator's embeddings `base`, which
+    receive no gradient from here, plus `delta`, which is initialised with zeros.
     """
 
     def __init__(self, base: torch.nn.Embedding) -> None:
