@@ -1,5 +1,6 @@
-"""The commands `stages`, `signals`, `rules`, `formats`, `schema` and `crawl-files`: list what a corpus file
-can refer to.
+"""The commands `stages`, `signals`, `rules` and `formats` list what a corpus file can name. `schema` prints
+the JSON Schema of corpus files, and `crawl-files` lists the files of a crawl that hold the captures found in
+its index.
 """
 
 import argparse

@@ -295,8 +295,8 @@ def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
 
 
 def _count_by_rule(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
-    """Return counts by rule and source: of dropped documents if `kind` is `dropped`, else of quarantined
-    records.
+    """Return the number of documents dropped (`kind` is `dropped`) or of records quarantined (`kind` is
+    `quarantined`), by rule or reason, then by source.
     """
     counts: dict[str, dict[str, int]] = {}
     rows = (

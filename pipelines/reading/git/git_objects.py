@@ -53,8 +53,9 @@ class GitObjects:
     """The objects of a git repository, as a context manager. `directory` is the one that contains `objects`.
     `id_digits` is 40, or 64 for SHA-256. `memory` is how many bytes a git process may map.
 
-    Methods raise SourceError if git is missing or needs more memory, and StorageError if it fails in another
-    way.
+    Methods raise SourceError if git is missing or needs more memory, and StorageError if git is killed, stops
+    answering or gives an unexpected answer. If git exits by itself for another reason, the object counts as
+    damaged.
     """
 
     def __init__(self, directory: Path, id_digits: int, memory: int) -> None:

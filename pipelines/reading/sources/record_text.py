@@ -116,8 +116,9 @@ def _find(value: Any, name: str) -> Any:
 
 
 def _take(record: dict[str, Any], path: list[str], name: str) -> Any:
-    """Remove a field and return its value, or None if the field is missing. Enclosing objects that become
-    empty are removed too.
+    """Remove a field and return its value, or None if the field is missing. `name` is the field's dotted
+    name, and `path` is that name split at its dots. A key that equals the whole name takes precedence over a
+    nested field. Enclosing objects that are empty afterwards are removed too.
     """
     if name in record:
         return record.pop(name)
