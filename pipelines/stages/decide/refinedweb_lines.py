@@ -46,10 +46,9 @@ class RefinedwebLines(MeasuresText, PartStage):
     the document has no words |
 
     The tests apply to a line without white space at its ends. uppercase: more than half of its letters are
-    upper case. numeric: at least one digit and no letter. counter: a number
-    and one of likes, shares, comments, views and so on. one_word: one word. pattern: at most ten words, with
-    "sign in" at the beginning, "read more" at the end, or "items in cart" anywhere; only the pattern is
-    removed.
+    upper case. numeric: at least one digit and no letter. counter: a number and one of likes, shares,
+    comments, views and so on. one_word: one word. pattern: at most ten words, with "sign in" at the
+    beginning, "read more" at the end, or "items in cart" anywhere; only the pattern is removed.
     """
 
     def writes(self) -> pa.Schema:

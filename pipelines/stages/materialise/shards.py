@@ -53,8 +53,8 @@ class Shards(CorpusStage):
     """Encode the text with one tokenizer and write it as shards. To use another tokenizer as well, repeat the
     step under another `name`.
 
-    A Hugging Face tokenizer is used unchanged. Its special tokens are recorded under the reserved names of their
-    roles: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`, `<|endoftext|>` is `<bos>` and `<eos>`.
+    A Hugging Face tokenizer is used unchanged. Its special tokens are recorded under the reserved names of
+    their roles: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`, `<|endoftext|>` is `<bos>` and `<eos>`.
     """
 
     tokenizer: str

@@ -356,8 +356,8 @@ def huge(name, sequences, length=64):
 
 
 def least_peak(call):
-    """(The least peak of memory of three calls, in bytes; what the last returned). The first loads what is loaded once, and
-    threads that other tests have left may allocate during any of them.
+    """Return the lowest of the memory peaks of three calls, in bytes, and the result of the last call. The first call imports and
+    compiles, and threads left by other tests may allocate during any of them.
     """
     peaks = []
     for _ in range(3):
