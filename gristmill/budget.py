@@ -1,8 +1,9 @@
 """Account for the processor time of a process by purpose.
 
-All processor time, including that of other threads, is credited to the innermost `spend` block of the main
-thread, so the times by purpose sum to the processor time of the process. Outside all blocks, time is credited
-to `START` until the first call of `take_account`, and to `IDLE` after it.
+All processor time of the process, including that of other threads, is credited to the innermost `spend` block
+of the main thread. Outside all blocks, it is credited to `START` until the first call of `take_account`, and
+to `IDLE` after it. The times by purpose therefore sum to the processor time of the process, plus that of its
+ended child processes, which is under `CHILDREN`.
 """
 
 import os
@@ -17,7 +18,10 @@ MODELS, CHILDREN = "loading models", "extracting pages"
 
 
 class _Account:
-    """The account of this process. `since` is the processor time in seconds at the last settlement."""
+    """The account of this process. `spent` is the seconds by purpose that no account has reported yet, and
+    `purposes` the stack of purposes, with the current one last. `since` and `children` are the processor
+    seconds of the process at the last settlement, and of its ended children at the last report.
+    """
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = {}
@@ -39,7 +43,7 @@ _account = _Account()
 @contextmanager
 def spend(purpose: str) -> Iterator[None]:
     """Credit the processor time of the block to a purpose. Time spent in nested `spend` blocks goes to their
-    own purposes. Outside the main thread, nothing changes.
+    own purposes. Outside the main thread, this has no effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,5 +1,5 @@
-"""Behaviour that all command lines share: trailing settings, exit codes, errors of one line, and a quiet exit
-on a broken pipe.
+"""Behaviour that all command lines share: trailing settings, exit codes, one-line errors, and a quiet exit on
+a broken pipe.
 """
 
 import argparse
@@ -21,10 +21,10 @@ def run_command(
 ) -> int:
     """Parse `arguments`, call the command's `handler` and return the exit status.
 
-    The status is the handler's own, or 2 after an error that the user can act on, which is printed as one
-    line. It is 130 after an interrupt, and 141 if standard output is a broken pipe. `resumes` completes the
-    hint "the same command ...". Words like `a.b=value` may follow options: they are added to the `overrides`
-    of commands that accept them.
+    The status is the handler's own, or 2 after one of `user_errors`, a StorageError or an OSError, which are
+    printed as one line. It is 130 after an interrupt, and 141 if standard output is a broken pipe. `resumes`
+    completes the hint "the same command ...". Words like `a.b=value` may follow options: they are added to
+    the `overrides` of commands that accept them.
     """
     options, rest = top.parse_known_args(arguments)
     # argparse rejects a positional argument after an option if others came before it, but a=b belongs at the
@@ -66,8 +66,8 @@ def run(command: Callable[[], int]) -> int:
 
 
 def _has_no_reader() -> bool:
-    """Return whether the reader of standard output is gone. If it is not, a broken pipe must be another one,
-    such as a pipe to a process that died.
+    """Return whether the reader of standard output is gone. If it is not, a BrokenPipeError came from another
+    pipe, such as one to a process that died.
     """
     import select
 

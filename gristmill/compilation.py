@@ -2,16 +2,16 @@
 
 numba's own cache lies next to the source and checks only the file of the kernel itself. Every clone and every
 installation therefore compiles all kernels again. Worse, stale code keeps running after a change to a kernel
-that was inlined from another file, or to a constant that was frozen in. Here one directory serves all clones
-and installations of a user: `machine_code` in $NUMBA_CACHE_DIR if that is set, else `gristmill/machine_code`
-in the user's cache directory, or a directory next to this file if neither can be written. If none can be
-written, each process compiles for itself.
+that was inlined from another file, or to a constant that was frozen in. This cache serves all clones and
+installations of a user. It is `machine_code` in $NUMBA_CACHE_DIR or, if that is not set or cannot be written,
+`gristmill/machine_code` in the user's cache directory. If neither can be written, a directory next to this
+file serves this installation alone. If none can be written, each process compiles for itself.
 
 Each entry is a file. Its name includes a digest of the kernel's source file, the constants and other kernels
 that it uses, the versions of Python and the compiler, the signature and the CPU, so no entry is ever stale.
-When the cache exceeds `_LIMIT` bytes, the least recently used entries are removed. If several processes need
-the same new kernel at the same moment, such as the workers of a machine, one compiles it and the others load
-the cached result.
+When a process adds its first entry to a cache that exceeds `_LIMIT` bytes, it removes the least recently used
+ones. If several processes need the same new kernel at the same moment, such as the workers of a machine, one
+compiles it and the others load the cached result.
 """
 
 import os
@@ -56,8 +56,9 @@ _OPTIONS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")  # of numba.config: they 
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function with numba on its first call, or load its machine code from the cache. The function
-    may call kernels in other files.
+    """Return a decorator for a function that numba compiles. On the first call with arguments of new types,
+    the machine code for these types is loaded from the cache, or else compiled. The function may call kernels
+    in other files.
 
     `inline` and `nogil` are passed to `numba.njit`.
     """
@@ -144,8 +145,8 @@ class _MachineCode(_Cache):
                 own.unlink(missing_ok=True)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
-        """Return the file for a signature, or None without a cache. The key includes the classes and fields
-        of named tuples, which numba's signatures omit.
+        """Return the file for a signature, or None without a cache. The digest in its name also covers the
+        classes and fields of named tuples, which numba's signatures omit.
         """
         folder = _folder(numba.config.CACHE_DIR)
         if folder is None:
@@ -206,8 +207,9 @@ def _make_room(folder: Path) -> None:
 
 
 def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
-    """Make a dispatcher take a lock before it compiles its kernel or loads it from the cache. Only one
-    process at a time does so for each version of the source file.
+    """Make a dispatcher take a lock before it compiles its kernel or loads it from the cache, so that other
+    processes wait for the result instead of compiling the same kernel. There is one lock for each version of
+    a source file.
     """
     compile_or_load = dispatcher.compile
     name = f"{function.__module__}-{_digest_of_file(function.__code__.co_filename).hex()}"
@@ -223,8 +225,9 @@ def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
     """Hold the lock for one version of a source file during the block. No lock is taken if this process
-    already holds it or there is no cache. After a wait of `_LONGEST_WAIT` seconds, the block runs without the
-    lock. Kernels call those of other files only in import order, so two processes cannot deadlock.
+    already holds it, or if there is no cache or no lock file can be made. After a wait of `_LONGEST_WAIT`
+    seconds, the block runs without the lock. Kernels call those of other files only in import order, so two
+    processes cannot deadlock.
     """
     folder = _folder(numba.config.CACHE_DIR)
     if folder is None or name in _compiling:
@@ -281,7 +284,9 @@ def _named_tuples(kind: Any) -> Iterator[str]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of all globals and attributes used by a function and by the functions nested in it."""
+    """Yield the names of all globals and attributes that a function's code uses, including the functions
+    nested in it.
+    """
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

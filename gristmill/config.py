@@ -1,8 +1,9 @@
 """Configuration: frozen dataclasses are the schema of YAML files and of `a.b=value` arguments.
 
-The command line overrides YAML, which overrides defaults. An unknown key, a wrong type or an out-of-range
-value is an error that names the file, the path and the value. For an unknown name, it also suggests the
-closest match. A dataclass may define `check(self) -> None`, which raises ValueError("field: what is wrong").
+The command line overrides YAML, which overrides defaults. An unknown key, a missing field, a wrong type or a
+value that is not allowed raises ConfigError, which names the file and the field. For an unknown name, the
+message also suggests the closest match or lists the names. A dataclass may define `check(self) -> None`,
+which raises ValueError("field: what is wrong").
 """
 
 import dataclasses
@@ -38,11 +39,12 @@ _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """SafeLoader with the types of YAML 1.2, except that dates stay text. Duplicate keys are errors, and both
-    the number of aliases and the size of their expansion are limited. A key spelled `null` is read as text.
+    """SafeLoader that, as in YAML 1.2, reads only `true` and `false` as booleans and numbers like `2e9` as
+    floats. Dates stay text, and a key spelled `null` is read as text. A text key that occurs twice is an
+    error, and both the number of aliases and the size of their expansion are limited.
 
-    libyaml does the parsing, several times as fast as PyYAML. Its composer is not used, because deep nesting
-    overflows the stack there.
+    libyaml does the parsing, several times as fast as PyYAML's own parser. Its composer is not used, because
+    deep nesting overflows the stack there.
     """
 
     aliases = 0
@@ -100,7 +102,9 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """Load the mapping in a YAML file. Raises ConfigError if the file is missing, not YAML, or not a mapping."""
+    """Load the mapping in a YAML file. Raises ConfigError if there is no such file or its content is not a
+    YAML mapping in UTF-8.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -342,7 +346,7 @@ def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
 
 def parse_size(text: str) -> int:
     """Parse a number of bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` is 100. Raises
-    ValueError for anything else.
+    ValueError if the text is not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     if not match:
@@ -359,8 +363,8 @@ def _size(text: str, where: str, path: str) -> int:
 
 
 def _below(path: str, key: Any) -> str:
-    """Return the path of a key for an error message of one line. Keys that are empty, blank, unprintable or
-    not text are shown by their `repr`.
+    """Return the path of a key for a one-line error message. Keys that are empty, blank, unprintable or not
+    text are shown by their `repr`.
     """
     shown = key if isinstance(key, str) and key.isprintable() and key.strip() else repr(key)
     return f"{path}.{shown}" if path else shown

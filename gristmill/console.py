@@ -1,6 +1,4 @@
-"""The console: pages of escaped, clipped text, and live progress. Outside this file, rich is used only for
-tables.
-"""
+"""Console output: escaped, clipped text, a live display of progress, and tables of names and meanings."""
 
 import inspect
 import re
@@ -21,8 +19,8 @@ _PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Page:
-    """Prints lines to the terminal without markup. Characters that the terminal's encoding cannot represent
-    are escaped.
+    """Output to the terminal, line by line and without rich's markup. Characters that the terminal's encoding
+    cannot represent are escaped.
     """
 
     def __init__(self) -> None:
@@ -46,13 +44,17 @@ class Page:
             self.field(name, value, indent, width)
 
     def field(self, name: str, value: str, indent: int = 2, width: int = 0) -> None:
-        """Print a name and a clipped value; `width` is the width of the name's column."""
+        """Print a name and a value, which is clipped after 200 characters. `width` is the width of the name's
+        column; 0 means the default.
+        """
         if len(value) > _VALUE:
             value = f"{value[:_VALUE]}... ({len(value) - _VALUE:,} more characters)"
         self.line(f"{' ' * indent}{printable(name):<{width or 26 - indent}} {printable(value)}")
 
     def text(self, text: str, limits: tuple[int, int]) -> None:
-        """Print the beginning of a text. `limits` are (characters, lines)."""
+        """Print the beginning of a text, and how many bytes are not shown. `limits` are the most (characters,
+        lines) to print.
+        """
         characters, lines = limits
         shown = "\n".join(text[:characters].split("\n")[:lines])
         for line in printable(shown, lines=True).split("\n"):
@@ -63,7 +65,9 @@ class Page:
 
 
 class ProgressDisplay:
-    """Progress bars on a terminal; elsewhere at most one line every ten seconds."""
+    """A display of progress: a bar on a terminal, and elsewhere at most one line every ten seconds. Use it as
+    a context manager.
+    """
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -89,7 +93,7 @@ class ProgressDisplay:
             self._bars.stop()
 
     def say(self, line: str) -> None:
-        """Print a line above the bars, with the seconds since the start."""
+        """Print a line above the bar, with the seconds since the start."""
         self._console.print(
             f"[dim]{time.perf_counter() - self._started:6.1f}s[/dim] {escape(printable(line))}", soft_wrap=True
         )
@@ -121,6 +125,6 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
 
 
 def first_sentence(documented: object) -> str:
-    """Return the first sentence of a docstring, without its full stop."""
+    """Return the first sentence of an object's docstring, without its full stop."""
     text = " ".join((inspect.getdoc(documented) or "").split())
     return re.split(r"(?<!et al)\.(?: |$)", text, maxsplit=1)[0]

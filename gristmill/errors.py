@@ -1,6 +1,7 @@
-"""Errors that a user can act on.
+"""The errors of gristmill that are not defects.
 
-The command lines print them as one line. Any other exception is a defect and shows a traceback.
+The command lines of pipelines and trainers print a UserError, a StorageError or an OSError as one line. Other
+exceptions that reach them are defects and show a traceback.
 """
 
 import os
@@ -20,7 +21,7 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A configuration names a field, type or value that is not allowed."""
+    """A configuration is missing or incomplete, or names a field, type or value that is not allowed."""
 
 
 class SourceError(UserError):
@@ -28,19 +29,25 @@ class SourceError(UserError):
 
 
 class CorruptFileError(UserError):
-    """A file's bytes differ from what its manifest recorded."""
+    """A file that was written earlier is missing or damaged, has another format version, or does not match
+    its record.
+    """
 
 
 class AccountingError(UserError):
-    """A step's counts do not add up: some document is unaccounted for, so the step is not published."""
+    """Document counts do not add up: some document is unaccounted for, so the step or export is not
+    published.
+    """
 
 
 class ConflictError(UserError):
-    """A directory belongs to another corpus or run."""
+    """A directory or file cannot be used, because it holds something else, exists already, or is used or was
+    changed by another process.
+    """
 
 
 class ChangedSourceError(SourceError):
-    """Files of a source were changed after the build was planned."""
+    """Files of a source were changed after the build was planned. `locations` are their paths or URLs."""
 
     def __init__(self, message: str, locations: tuple[str, ...]) -> None:
         super().__init__(message, locations)  # pickle calls the constructor with these
@@ -64,7 +71,8 @@ class PoisonError(UserError):
 
 
 class BrokenTaskError(UserError):
-    """A task failed in every attempt: it ran out of memory (reason `memory`) or its process died (`death`).
+    """A task failed in every attempt. In the last attempt, it ran out of memory (reason `memory`) or its
+    process died (`death`).
 
     `position` is the index of the task. `memory` is the memory limit of the last attempt in bytes, or None if
     it had no limit.
@@ -79,8 +87,8 @@ class BrokenTaskError(UserError):
 
 
 class TaskMemoryError(MemoryError):
-    """A task needs more memory than its limit. `place` names the file and line, and never includes the text
-    of a document.
+    """A task needs more memory than its limit. `place` says where: the line of code or the record, never the
+    text of a document.
     """
 
     def __init__(self, place: str) -> None:
@@ -89,8 +97,8 @@ class TaskMemoryError(MemoryError):
 
 
 class StorageError(Exception):
-    """A disk failed, and the task is retried. It is not an OSError, because readers treat an OSError as a
-    damaged file.
+    """A disk, or a process that reads for us, failed in a way that the user cannot fix, so the task is
+    retried. It is not an OSError, because readers treat an OSError as a damaged file.
     """
 
 

@@ -1,4 +1,4 @@
-"""Event logs: each event is a JSON line with its own checksum, and can also be formatted as a readable line."""
+"""Event logs: files of JSON lines, one per event, each with its own checksum."""
 
 import json
 import os
@@ -71,10 +71,11 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
 
 
 def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Return the events of complete lines. Lines cut off when a process was killed are skipped.
+    """Return the events of complete lines. Lines cut off when a process was killed, and the `cut_off` events
+    after them, are left out.
 
-    A line whose checksum does not match, or which is not an event, becomes the event `damaged`. Its `message`
-    gives the line number, and its `time` is that of the event before it, or 0 at the start.
+    Any other line whose checksum does not match, or which is not an event, becomes the event `damaged`. Its
+    `message` gives the line number, and its `time` is that of the event before it, or 0 at the start.
     """
     entries = [_event(line) for line in lines]
     found: list[dict[str, Any]] = []
@@ -106,8 +107,8 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def human_line(**fields: Any) -> str:
-    """Format a readable line: `name value` pairs joined by two spaces, floats with four significant
-    digits.
+    """Format a readable line: `name value` pairs joined by two spaces. Floats have four significant digits,
+    or no decimal places from 100,000 on; integers have thousands separators.
     """
     return "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
 

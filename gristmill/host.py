@@ -1,9 +1,9 @@
 """Everything that storage and leases need from the machine: clock, sleep, randomness, processes and files.
 
-Code that works on files below an output directory uses `host()` and never the operating system directly. A
-test can therefore substitute another host: one with virtual time and files in memory, on which several
-commands run in any order (`tests/schedules`). Everything durable is built from the operations below. Each
-takes effect at once or not at all, except that a write may be cut off.
+`gristmill.storage` and other code that publishes files use `host()` instead of the operating system. A test
+can therefore substitute another host: one with virtual time and files in memory, on which several commands
+run in any order (`tests/schedules`). Everything durable is built from the operations below. Each takes effect
+at once or not at all, except that a write or the removal of a tree may be cut off.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ class TimedOut(Exception):
 
 
 class Host:
-    """The machine that this process runs on. Paths are strings; failures raise OSError."""
+    """The machine that this process runs on. Paths are strings; failed operations on files raise OSError."""
 
     def monotonic(self) -> float:
         """Return the seconds of a clock that never goes back."""
@@ -161,15 +161,13 @@ class Host:
         os.utime(path, ns=times)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and everything below it. This takes one listing per directory and one removal
-        per name.
-        """
+        """Remove a directory and everything below it."""
         shutil.rmtree(path)
 
     @contextmanager
     def lock(self, path: str) -> Iterator[bool]:
         """Try to lock a file or directory for the duration of the block, without waiting. Yields False if the
-        lock is already held on this machine, else True. On file systems without locks, it always yields True.
+        lock is already held, else True. On file systems without locks, it always yields True.
         """
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -86,8 +86,8 @@ def _dataclass(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def field_notes(cls: type) -> dict[str, str]:
-    """Return the documentation of each field of a dataclass and its bases. A field's documentation is the
-    string literal that follows it.
+    """Return the documentation of the fields of a dataclass and its bases, by name. A field's documentation
+    is the string literal that follows it. Fields without one are left out.
     """
     bases = [base for base in cls.__bases__ if dataclasses.is_dataclass(base)]
     notes = {name: note for base in bases for name, note in field_notes(base).items()}

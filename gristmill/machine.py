@@ -27,7 +27,8 @@ def free_memory() -> int:
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, at least one. It is the number of cores in its
-    affinity mask or the quota of its control group (version 2) rounded down, whichever is less.
+    affinity mask or, if that is less, the smallest CPU quota of its control group (version 2) and the group's
+    ancestors, rounded down.
     """
     cores = len(os.sched_getaffinity(0))
     for group in _groups(""):
@@ -38,8 +39,8 @@ def usable_cores() -> int:
 
 
 def _group_limits() -> Iterator[int]:
-    """Yield the memory limits of this process's control group and its ancestors (versions 1 and 2). Groups
-    without a limit are skipped.
+    """Yield the memory limits in bytes of this process's control group and its ancestors (versions 1 and 2).
+    A group of version 2 without a limit is skipped.
     """
     for controller, file in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
         for group in _groups(controller):

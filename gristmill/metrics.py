@@ -3,8 +3,8 @@ metrics.
 
 Ray prefixes each name with `ray_`. Unless Ray is running, nothing is recorded and Ray is not imported. The
 exporter's port requires no token, so anyone who can reach it can read the tags. Tags are names of corpora,
-runs, steps, sources and rules, never text or names of documents. These names come from configurations, so
-their number is bounded.
+runs, steps, sources, rules and reasons for quarantine, never text or names of documents, so their number is
+bounded.
 """
 
 import math
@@ -36,7 +36,7 @@ class Metric:
 
 
 class Exporter:
-    """Records the values of metrics. `tags` are added to every value."""
+    """Records metric values for Ray's exporter. `tags` are added to every value."""
 
     def __init__(self, metrics: Sequence[Metric], **tags: str) -> None:
         self._known = {metric.name: metric for metric in metrics}

@@ -1,4 +1,6 @@
-"""Facts from /proc that let a process find out whether another process on the same machine is dead."""
+"""Facts about processes from /proc: in which scope a process id is unique, when a process started, and the
+processor time of a tree of processes.
+"""
 
 import json
 import os
@@ -24,8 +26,8 @@ def kernel() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """Return the start time of a process, in ticks since boot. The result is "" for a zombie or dead process,
-    and None if unknown.
+    """Return the start time of a process, in ticks since boot. The result is "" for a zombie, and None if
+    /proc does not show the process.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

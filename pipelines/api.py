@@ -1,8 +1,8 @@
 """The Python interface to corpora: `from pipelines import build, diff, index, open_corpus, plan, search,
 what_if`.
 
-The functions do the same as the commands of the same names, but return values instead of printing them. A
-location is a path, or a URL of an object store.
+Except for `open_corpus`, each function does the same as the command of its name (`whatif` for `what_if`), but
+returns values instead of printing them. A location is a path, or a URL of an object store.
 """
 
 import os
@@ -223,9 +223,9 @@ def plan(
     """Plan a build without running anything: its steps, which of them are finished, why the others will run,
     warnings, and the time, memory and disk space that they are expected to take.
 
-    The arguments are those of `build`. `rates` are local output directories of other corpora, whose builds
-    also inform the estimates. Raises the same errors (UserError and its subclasses) as `build` raises before
-    it runs anything.
+    `config`, `overrides` and `stages` are those of `build`. `rates` are local output directories of other
+    corpora, whose builds also inform the estimates. Raises the same errors (UserError and its subclasses) as
+    `build` raises before it runs anything.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     return plan_build(loaded, [local_path(os.fspath(each)) for each in rates])
@@ -239,12 +239,13 @@ def what_if(
     stages: Mapping[str, StageClass] | None = None,
     full: bool = False,
 ) -> dict[str, Impact]:
-    """Estimate, for each source, which documents changed filters would keep and drop, without building
-    anything. A change looks like `filter.word_count.at_least=100`. The corpus file, `overrides` and `stages`
-    are those of the build.
+    """Estimate, for each source, how many documents changed filters would newly drop and keep, without
+    building anything. A change looks like `filter.word_count.at_least=100`. The corpus file, `overrides` and
+    `stages` are those of the build.
 
     The estimate comes from the sample that every corpus has; with `full`, every document is counted. Raises
-    UserError for a change that names no rule, and for a corpus that was built with other steps.
+    UserError for a change that names no rule, for changes without an effect on the rules, and for a corpus
+    that was built with other steps.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     return ask_what_if(loaded, changes).run(full=full)
@@ -266,10 +267,11 @@ def build(
     the file.
 
     `stages` maps the names of your own stages in the corpus file to their classes. The build runs on Ray: on
-    the cluster at `address`, or on this machine with `workers` workers (default: its number of cores). With
-    `in_process`, every task runs in this process. `memory` is the number of bytes that a task may use.
-    `sample` makes the build a rehearsal with this share of the records, in a separate directory whose
-    `report.json` has the estimates.
+    the cluster at `address` (default: RAY_ADDRESS in the environment), or on this machine with `workers`
+    workers (default: its number of cores). With `in_process`, or if the remaining steps are short, every task
+    runs in this process. With `quarantine_poison`, documents that break a stage are set aside instead of
+    ending the build. `memory` is the number of bytes that a task may use. `sample` makes the build a
+    rehearsal with this share of the records, in a separate directory whose `report.json` has the estimates.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     if sample is not None:

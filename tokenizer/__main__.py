@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_named_path(argument: str) -> str:
-    """Return NAME=PATH or PATH unchanged. Raises NotLocalError if the path is a URL."""
+    """Return NAME=PATH or PATH unchanged. Raises PathError if the path is a URL or cannot be expanded."""
     local_path(argument.partition("=")[2] or argument)
     return argument
 

@@ -1,4 +1,6 @@
-"""Render a comparison of tokenizers as a page: a panel for each measure, followed by the table."""
+"""Render a comparison of tokenizers: a panel for each measure as SVG, or a page with the panels and the
+table.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

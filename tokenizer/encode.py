@@ -4,9 +4,9 @@ There are four implementations. `gigatoken` encodes a byte-level BPE whose pre-t
 arithmetic encodes bytes and characters. If tokens never cross spaces, `tokenizers` encodes each distinct word
 once. Otherwise `tokenizers` encodes the whole text.
 
-Documents are passed in as one Arrow array and returned as one flat array of ids with offsets, without a
-Python object per token. No special tokens are added. Text never yields a reserved id, which is checked on
-every batch.
+Documents are passed in as one Arrow array, and their ids are returned as one flat array with offsets. No
+special tokens are added. Text never yields the id of a special token other than the unknown token, which is
+checked on every batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -112,7 +112,8 @@ class Encoder:
         ids[o[i]:o[i + 1]].
 
         `parallel` lets gigatoken use all cores. The ids are the same, but running one task per core makes
-        better use of a machine. Raises ValueError for a null text, and for a text that yields a reserved id.
+        better use of a machine. Raises ValueError for a null text, for a text that yields a special token
+        other than the unknown token, and for a character that the vocabulary cannot encode.
         """
         _require_texts(texts)
         encode = {
@@ -134,9 +135,9 @@ class Encoder:
         """Encode a sample both with this encoder's library and with `tokenizers`, and compare the tokens.
         Returns the number of documents compared, or 0 if the encoder itself uses `tokenizers`.
 
-        For each special token, a text that contains it is compared as well. Raises ValueError at the first
-        difference. The message gives the position of the token and the name of the document; `ids` has the
-        names of the documents.
+        Unless the tokens are characters, a text that contains each special token is compared as well. Raises
+        ValueError at the first difference. The message gives the position of the token and the name of the
+        document; `ids` has the names of the documents.
         """
         _require_texts(texts)
         assert len(ids) == len(texts)

@@ -1,4 +1,5 @@
-"""Encode every distinct word only once, for tokenizers in which no token depends on text beyond a space.
+"""Encode each distinct word once while it is cached, for tokenizers in which no token depends on text beyond
+a space.
 
 Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes the pieces not seen
 before, and the ids of a text are the concatenated ids of its pieces. Pieces of natural text repeat, so the
@@ -33,8 +34,9 @@ NEXT_LINE = "\x85"
 
 
 def cuts_at_spaces(definition: Definition) -> bool:
-    """Return whether the ids of every text are the concatenated ids of its pieces between spaces and line
-    feeds. This holds for the BPE, WordPiece and unigram kinds trained here and for BERT's tokenizer.
+    """Return whether a text's ids are known to be the concatenated ids of its pieces between spaces and line
+    feeds. This holds for the BPE and WordPiece kinds trained here, for BERT's tokenizer, and for the unigram
+    kind trained here unless the text contains NEXT_LINE.
 
     BERT's normaliser works on characters and combining marks, and its pre-tokenizer cuts at white space. NFC
     and NFKC never combine anything with a space.

@@ -23,7 +23,7 @@ from trainers.commands import (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands and their arguments."""
+    """Return the parser for all commands and their arguments."""
     top = argparse.ArgumentParser(prog="python -m trainers", description="Pretrain and use language models.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for group in (pretrain, finetune, task_pairs, study, examine, evaluations, harness, analyse, use, choices):

@@ -1,5 +1,5 @@
-"""Versions of ray, torch and pyarrow with known security advisories. No command starts while such a version
-is installed.
+"""Versions of ray, torch and pyarrow with known security advisories. Builds, training runs and commands that
+start or join Ray refuse to run with such a version of a library that they use.
 
 These libraries read untrusted bytes or open ports. The affected ranges are taken from the advisories
 (`Advisory.source`). CVE-2023-48022 is not listed, because no version fixes it: anyone who can reach a Ray
@@ -57,8 +57,8 @@ def known(distribution: str, found: str) -> list[Advisory]:
 
 
 def refuse_known(*distributions: str) -> None:
-    """Raise UserError if the installed version of a distribution has a known advisory. The message names one
-    advisory and the version to install.
+    """Raise UserError if the installed version of one of the distributions has a known advisory. The message
+    names one advisory and the version to install.
     """
     for name in distributions:
         try:

@@ -16,8 +16,8 @@ def loading(module: str) -> Iterator[None]:
     so far from later collections.
 
     Importing torch and transformers creates a million objects, all of which stay alive. Collections took a
-    seventh of the import time. If the module is already loaded, nothing changes, because some of the exempted
-    objects could be garbage by then.
+    seventh of the import time. If the module is already loaded, this has no effect, because some of the
+    exempted objects could be garbage by then.
     """
     if module in sys.modules or not gc.isenabled():
         yield

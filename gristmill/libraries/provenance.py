@@ -19,10 +19,10 @@ SCRIPT = "__main__"
 
 def provenance(thing: object) -> dict[str, str]:
     """Return the code identity of a function, or of the class of an object: the versions of the distributions
-    that contain it, by name, and a digest under `source`. The digest covers all Python files of its package,
-    or its module if it is not in a package. The result is empty for our own classes.
+    that contain it, by name, and a digest under `source`. The digest covers all Python files of its top-level
+    package, or its module if it is not in a package. The result is empty for our own code.
 
-    Raises UserError for a class whose source is not in a file.
+    Raises UserError if the source is not in a file.
     """
     owner = _owner(thing)
     return dict(_provenance(owner.__module__, owner.__qualname__))
@@ -34,8 +34,8 @@ def _owner(thing: object) -> FunctionType | type:
 
 def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
     """Raise UserError if the code of a function, or of the class of an object, differs from `code`, which was
-    recorded when the build was planned. Classes defined in a script are not checked, because they travel with
-    their tasks.
+    recorded when the build was planned. Code defined in a script is not checked, because it travels with its
+    tasks.
     """
     module = _owner(thing).__module__
     if module == SCRIPT:

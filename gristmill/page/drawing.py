@@ -119,7 +119,7 @@ def text_width(words: str) -> float:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return about `most` evenly spaced round values from `low` to `high`."""
+    """Return evenly spaced round values from `low` to `high`, at most `most` + 1 of them."""
     step = round_step((high - low) / max(1, most))
     return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) + 1)]
 

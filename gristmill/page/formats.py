@@ -18,8 +18,8 @@ def decimals(value: float | None, places: int) -> str:
 
 
 def compact(value: float) -> str:
-    """Format a number with at most four digits: `9,876`, `1.235M`. From 10,000 on, it has a unit for the
-    power of 1000.
+    """Format a number with at most four significant digits: `9,876`, `1.235M`. From 10,000 on, it has a unit
+    for the power of 1000.
     """
     for limit, divisor, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:

@@ -17,9 +17,9 @@ _LOGARITHMIC = 30.0  # minimum ratio of the highest to the middle value for a lo
 
 @dataclass(frozen=True)
 class Series:
-    """One series of a line chart: points (x, y), ordered by x. `number` determines the colour. Each point of
-    a `dotted` series is drawn as a dot, which suits series of few points. A `band` of (x, low, high) is
-    shaded behind the line.
+    """One series of a line chart: points (x, y), ordered by x. `number` determines its colour and dashes. The
+    points of a `dotted` series are also drawn as dots, which suits series of few points. A `band` of (x, low,
+    high) is shaded behind the line.
     """
 
     number: int
@@ -186,7 +186,7 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return `points` unchanged, or, if there are many, a selection that keeps every peak: the lowest and
+    """Return `points` unchanged or, if there are many, a selection that shows the peaks: the lowest and
     highest point of each of 240 equal parts, and the first and last point.
     """
     if len(points) <= 2 * _BUCKETS:

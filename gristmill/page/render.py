@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def render_template(template: Path, **values: Any) -> str:
-    """Render a template with `values`. Every string is escaped, except the `Markup` of charts."""
+    """Render a template with `values`. Every string is escaped, except `Markup`, such as that of charts."""
     return _environment(template.parent).get_template(template.name).render(values)
 
 

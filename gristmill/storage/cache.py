@@ -1,7 +1,7 @@
 """A bounded local cache of remote files, named by their checksums, and of computed files, named by their
 inputs. Because of these names, no entry can be stale.
 
-The cache is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to
+The cache is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to about
 $GRISTMILL_CACHE_BYTES (default: 20 GiB). The least recently used files are evicted. A file that is evicted
 while open stays readable.
 """
@@ -98,8 +98,8 @@ def _facts(path: LocalPath) -> tuple[int, str]:
 
 
 def _keep(local: LocalPath, checksum: str) -> None:
-    """Move a file into the cache. Each time this process has added a hundredth of the limit, evict other
-    files.
+    """Move a file into the cache. Each time this process has added a hundredth of the limit, evict the least
+    recently used files beyond the limit.
     """
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)

@@ -1,7 +1,8 @@
-"""LocalPath: files on a local disk that are either whole or absent.
+"""LocalPath: a path on a local disk, with atomic and durable writes.
 
-A file is written under a name unique to the attempt, fsynced and renamed; then its directory is fsynced. A
-process that is killed at any instant leaves at most a file whose name ends in `.tmp`, which readers ignore.
+`write_atomic` writes a file under a name unique to the attempt, fsyncs it and renames it; then it fsyncs the
+directory. A process that is killed meanwhile leaves at most a temporary file, whose name ends in `.tmp` and
+which readers ignore.
 """
 
 import errno
@@ -29,7 +30,9 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems withou
 
 @final
 class LocalPath(PosixPath, Location):
-    """A `pathlib.Path` with the operations of a Location. All operations on files go through `host()`."""
+    """A `pathlib.Path` with the operations of a Location. Most of its methods reach files through `host()`,
+    which a test may substitute.
+    """
 
     __slots__ = ()
 
@@ -38,16 +41,16 @@ class LocalPath(PosixPath, Location):
         return host().stat(str(self)) if follow_symlinks else super().stat(follow_symlinks=False)
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether the path exists, as in pathlib."""
+        """Return whether the path exists. Symbolic links are always followed."""
         return self._mode() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether the path is a regular file, as in pathlib."""
+        """Return whether the path is a regular file. Symbolic links are always followed."""
         mode = self._mode()
         return mode is not None and S_ISREG(mode)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether the path is a directory, as in pathlib."""
+        """Return whether the path is a directory. Symbolic links are always followed."""
         mode = self._mode()
         return mode is not None and S_ISDIR(mode)
 
@@ -199,8 +202,8 @@ class LocalPath(PosixPath, Location):
         return ""
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Return the bytes of each range (record, start, end): the bytes [start, end) of a recorded file
-        below the directory.
+        """Return the bytes of each range (record, start, end). Each range is the bytes [start, end) of a
+        recorded file below this directory.
         """
         return [read_range(self / record.path, start, end) for record, start, end in ranges]
 
@@ -226,7 +229,8 @@ class LocalPath(PosixPath, Location):
     def write_atomic(self, content: Content, check: Check | None = None) -> None:
         """Write the file under a temporary name, fsync it and rename it.
 
-        The write is repeated after an I/O error that may be transient. `check` is called before each attempt.
+        The write is repeated after an I/O error that may be transient. `check` is called at the start of each
+        attempt.
         """
         write = content if callable(content) else partial(_write_bytes, content)
         for _ in range(_REMOVALS):
@@ -262,7 +266,9 @@ class LocalPath(PosixPath, Location):
             return host().open(str(self), "wb")
 
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
-        """Write the file unless it already exists, using a hard link. Returns whether this call wrote it."""
+        """Write the file unless it already exists. Returns whether this call wrote it. On a file system
+        without hard links, two simultaneous calls may both write it.
+        """
         if self.exists():
             return False
         aside = self.with_name(f".{self.name}.{host().unique()}.tmp")
@@ -350,7 +356,9 @@ class LocalPath(PosixPath, Location):
                     raise
 
     def remove_temporaries(self) -> None:
-        """Remove all temporary files left below the directory by killed calls of `write_atomic`."""
+        """Remove the temporary files that killed calls of `write_atomic` have left below the directory. A
+        call that is still running loses its file, too, and writes it again.
+        """
         for path in self.rglob(".*.tmp"):
             with suppress(IsADirectoryError):
                 path.unlink(missing_ok=True)

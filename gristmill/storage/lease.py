@@ -35,7 +35,8 @@ Say = Callable[[str], None]
 class Lease:
     """A lease that this process holds.
 
-    `work` says in one word what the process is doing: building, training.
+    `work` says in one word what the process is doing: building, training. `holder` is unique to this lease,
+    and `count` is the counter that shows that the holder is alive.
     """
 
     path: Location
@@ -98,8 +99,8 @@ def lock(
     """Hold the lease of a directory or prefix during the block. Waits and raises ConflictError as `acquire`
     does.
 
-    If another process takes over the lease, `lost` is called in a thread. By default a line is printed and
-    work continues.
+    If another process takes over the lease, `lost` is called in a thread. By default, `say` is called with a
+    message, and work continues.
     """
     lease = acquire(place, work, say, wait=wait, timeout=timeout)
 
@@ -139,8 +140,9 @@ def acquire(
     If another process holds it, wait until that process has finished, is dead, or has not renewed it for
     `timeout` seconds. Without `wait`, raise ConflictError as soon as the holder is known to be alive.
 
-    Also raises ConflictError if this process fails to take over the same lease for 2 * `timeout` seconds.
-    This happens when a process is suspended in the middle of a takeover.
+    Also raises ConflictError if this process fails to take over the same lease for 2 * `timeout` seconds, as
+    happens when a process is suspended in the middle of a takeover. Raises StorageError if the store cannot
+    be read for `timeout` seconds.
     """
     lease, clock, sleep = Lease(place / LEASE, work), host().monotonic, host().sleep
     watched: bytes | None = None
@@ -190,7 +192,7 @@ def acquire(
 
 def _put(lease: Lease, found: bytes | None) -> bool:
     """Write a lease file in place of one with the bytes `found`, or as a new file if `found` is None. Returns
-    False if another process has changed the file in the meantime.
+    False if another process has changed the file in the meantime, or is changing it.
     """
     if found is None:
         try:

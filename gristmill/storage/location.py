@@ -15,14 +15,14 @@ from gristmill.errors import CorruptFileError
 from gristmill.host import host
 
 Content = bytes | Callable[[BinaryIO], None]
-"""The bytes of a file, or a function that writes them to a sink. The function is called again if the write
-fails.
+"""The bytes of a file, or a function that writes them to a sink. The function may be called several times,
+because failed writes are repeated.
 """
 Check = Callable[[], None]
-"""A function that raises an error if a file must not be written. It is called once the temporary file exists
-and is still empty. If another process removes this file before it gets its final name, the check is repeated
-with a new temporary file. A process that makes the check fail and then removes the temporary files, or the
-directory, can therefore be sure that the file will not appear afterwards.
+"""A function that raises an error if a file must not be written. On a local disk, it is called when the
+temporary file exists and is still empty. If another process removes this file before it gets its final name,
+the check is repeated with a new temporary file. A process that makes the check fail and then removes the
+temporary files, or the directory, can therefore be sure that the file will not appear afterwards.
 """
 
 
@@ -173,7 +173,8 @@ class Location(ABC):
         """Write the file as `write_atomic` does, unless it already exists. Returns whether this call wrote
         it.
 
-        If several processes try, exactly one succeeds.
+        If several processes try at once, only one succeeds, except on a file system without hard links or an
+        object store without conditional writes.
         """
 
     @abstractmethod
@@ -185,7 +186,7 @@ class Location(ABC):
         """Overwrite the file if it exists and `accept` returns True for its current bytes. Returns whether it
         was written.
 
-        The write is neither atomic nor durable. It is meant for leases, which are rewritten every few seconds
+        The write need not be atomic or durable. It is meant for leases, which are rewritten every few seconds
         at the same length.
         """
 
@@ -217,7 +218,7 @@ class Location(ABC):
 
     def set_aside(self) -> Self:
         """Rename a directory to a temporary name, so that its whole content disappears at once. Returns the
-        new path.
+        new path. In an object store, the directory keeps its name.
 
         A writer that is about to publish a file in the directory then finds its temporary file gone, and
         calls its `check` again.

@@ -1,8 +1,8 @@
-"""RemotePath: files in an object store, under a prefix that looks like a directory.
+"""RemotePath: a file in an object store, or a prefix that looks like a directory.
 
-Object stores have neither directories nor renames, and neither is needed: one request puts a file under its
-final name, and the file appears whole or not at all. Libraries expect local files, so files are read through
-the cache (`gristmill.storage.cache`).
+Object stores have neither directories nor renames, and neither is needed: an upload puts a file under its
+final name, and the file appears whole or not at all. Libraries expect local files, so `verify` returns copies
+in the cache (`gristmill.storage.cache`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +115,9 @@ class RemotePath(Location):
         return 0
 
     def missing_hint(self) -> str:
-        """Return a hint that names the setting for stores other than AWS, if it is not set."""
+        """Return a hint that names the setting for S3 stores other than AWS. Empty if it is set, or if this
+        is not an S3 URL.
+        """
         return endpoint_hint(self.url, self.remote)
 
     def read_bytes(self) -> bytes:
@@ -179,13 +181,13 @@ class RemotePath(Location):
         return copy
 
     def write_atomic(self, content: Content, check: Check | None = None) -> None:
-        """Store the file with one PUT after `check`, and keep a copy in the cache."""
+        """Call `check`, then upload the file and keep a copy in the cache."""
         if check is not None:
             check()
         cache.put(self.url, self.remote, content)
 
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
-        """Store the file with a conditional PUT after `check`. Returns whether this call stored it."""
+        """Call `check`, then store the file with a conditional PUT. Returns whether this call stored it."""
         if check is not None:
             check()
         return create_url(self.url, self.remote, content)
@@ -238,4 +240,4 @@ class RemotePath(Location):
         remove_url(self.url, self.remote)
 
     def remove_temporaries(self) -> None:
-        """Do nothing: an interrupted PUT leaves no temporary file."""
+        """Do nothing: an interrupted upload leaves no temporary file."""

@@ -16,8 +16,9 @@ def parse_location(name: str, remote: Remote | None = None, field: str = "corpus
 
     `remote` says which URLs may be opened. Without it, as on a command line, the defaults apply, and
     GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public. Raises ConfigError,
-    which names `field`, for a URL that is malformed, has a scheme that may not be opened, or contains
-    credentials or a query. These are refused because locations are stored and shown.
+    which names `field`, for a path that cannot be expanded, and for a URL that is malformed or has a scheme
+    that may not be opened. URLs with credentials and HTTP URLs with a query are refused, too, because
+    locations are stored and shown.
     """
     if not is_url(name):
         return LocalPath(expand_location(name, field))

@@ -23,7 +23,8 @@ class NotLocalError(PathError):
 
 
 def expand_home(name: str) -> str:
-    """Expand a leading `~`, `~USER` or `$HOME` in a path or URL, for this process's user and environment.
+    """Expand a leading `~`, `~USER` or `$HOME` of a path, for this process's user and environment. Other
+    paths and URLs are returned unchanged.
 
     Raises PathError for an unknown user, and for any other leading variable, which would otherwise become the
     name of a directory.

@@ -2,9 +2,9 @@
 file imports.
 
 A URL is opened only if the configuration allows its scheme, and only at public addresses unless the
-configuration says otherwise. Addresses are checked before the first connection, to give a clear message, and
-again for every socket that S3 and HTTP open. Neither a redirect nor a changed DNS answer can therefore lead
-to a private address.
+configuration says otherwise. Addresses are checked before the first connection, to give a clear message. S3
+and HTTP check them again for every socket, so that neither a redirect nor a changed DNS answer can lead to a
+private address.
 """
 
 import errno
@@ -63,7 +63,9 @@ class Remote:
     """
 
     def check(self) -> None:
-        """Raise ValueError for a scheme that cannot be opened or an endpoint that is not an HTTP URL."""
+        """Raise ValueError for a scheme that cannot be opened, or for an endpoint that is not an HTTP URL or
+        contains credentials or a query.
+        """
         for scheme in self.schemes:
             if scheme not in _LIBRARIES:
                 raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_LIBRARIES)}")
@@ -84,8 +86,8 @@ class Facts(NamedTuple):
 
 
 def check_url(field: str, place: str) -> None:
-    """Raise ValueError for a URL that is malformed or contains credentials, because configurations are stored
-    and shown. Paths are accepted.
+    """Raise ValueError for a URL that is malformed, has the scheme `file`, or contains credentials, because
+    configurations are stored and shown. Paths are accepted.
     """
     if not is_url(place):
         return
@@ -445,7 +447,8 @@ def create_url(url: str, remote: Remote, content: bytes) -> bool:
 
     Returns whether this call stored them. It also returns True if the file already has exactly these bytes,
     because an earlier attempt may have stored them although its response was lost. In a store without
-    conditional requests, which answers 501, the last writer wins.
+    conditional requests, which answers 501, two simultaneous calls may both store their bytes, and the last
+    one wins.
     """
 
     def create(store: Any, path: str) -> bool:

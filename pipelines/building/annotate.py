@@ -28,8 +28,9 @@ from pipelines.planning.poison import unwrapped
 @dataclass(frozen=True)
 class StageWork:
     """One stage's share of a task. `key` identifies the stage in the cache of stages that a worker process
-    has set up. `visible` are the names of the steps whose columns the stage may read. `code` says where the
-    code of the stage comes from (`gristmill.libraries.provenance`).
+    has set up. With `where`, the stage receives only the documents that the steps up to and including `where`
+    keep. `visible` are the names of the steps whose columns the stage may read. `code` identifies the stage's
+    code as it was when the build was planned (`gristmill.libraries.provenance`).
     """
 
     name: str

@@ -50,8 +50,9 @@ def find_poison(
 
     Every probe is a separate task with the memory of the last attempt, so that it fails in the same way as
     the task, even if the task was killed. `names` are the names of the task's stages; `run` is a module-level
-    function. A document is blamed only if it breaks the stage alone three times, and if the stage survives
-    without any documents. Otherwise a document could be blamed for what other programs do to a process.
+    function that runs a probe. A document is blamed only if it breaks the stage alone three times, and if the
+    stage survives without any documents. Otherwise a document could be blamed for what other programs do to a
+    process.
     """
     part = task.part
 

@@ -258,7 +258,7 @@ def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str
 
 
 def _annotate(group: Sequence[Step], state: Build) -> None:
-    """Run fused part steps over all parts, then publish each."""
+    """Run a group of fused part steps over all parts of their sources, then publish each step."""
     started = time.perf_counter()
     state.cluster.peak_bytes, state.cluster.usage.purpose = 0, "annotating"
     names = ", ".join(dict.fromkeys(step.name for step in group))

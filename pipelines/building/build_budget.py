@@ -53,8 +53,8 @@ def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
     parts in descending order.
 
     The total is `seconds`, the time that the operating system counted for the processes of this machine, or
-    the sum of `usage.spent` if that is more, because it covers all machines. If Ray ran on this machine, the
-    difference is the purpose `Ray`: the time that its processes used outside of tasks.
+    the sum of `usage.spent`, which covers all machines, if that is more. If Ray was started on this machine,
+    the difference is the purpose `Ray`: the time that its processes used outside of tasks.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())

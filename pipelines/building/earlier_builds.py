@@ -1,10 +1,11 @@
 """Earlier builds of a corpus: manifests that later builds replaced. With them, `diff` compares a corpus with
 an earlier state of itself.
 
-The seventh manifest to be replaced is kept as `earlier-0007-1a2b3c4d5e6f.json`, with digits of its
-fingerprint, next to the manifest of the corpus. The steps of an earlier build stay in place until `gc`
-removes them. `gc` keeps the last earlier build, or as many as the user asks for, and removes the manifests of
-the others. `forget` removes all earlier builds, because it rewrites only the steps of the published corpus.
+A replaced manifest is kept next to the manifest of the corpus under a name such as
+`earlier-0007-1a2b3c4d5e6f.json`, with a running number and the first 12 digits of its fingerprint. The steps
+of an earlier build stay in place until `gc` removes them. `gc` keeps the last earlier build, or as many as
+the user asks for, and removes the manifests of the others. `forget` removes all earlier builds, because it
+rewrites only the steps of the published corpus.
 """
 
 import re
@@ -16,9 +17,9 @@ from gristmill.storage.location import Check, Location
 from pipelines.contracts.manifest import EARLIER, CorpusManifest, load_corpus, load_step, save_corpus
 
 PREVIOUS = "previous"
-"""The name of the last earlier build that differs."""
+"""The name by which a user refers to the last earlier build that differs."""
 KEPT = 1
-"""Earlier builds that `gc` keeps unless told otherwise."""
+"""The number of earlier builds that `gc` keeps by default."""
 _FILE = re.compile(rf"{EARLIER}(\d{{4,}})-([0-9a-f]{{12}})\.json")
 _FINGERPRINT = re.compile(r"[0-9a-f]{6,64}")
 _DIGITS = 12
@@ -55,9 +56,9 @@ def is_build_name(text: str) -> bool:
 
 
 def find_earlier(corpus: Location, name: str) -> Location:
-    """Return the manifest of an earlier build of a corpus. `name` is `previous`, for the last earlier build
-    that differs, or the first digits of a fingerprint. The corpus is given by its directory or its manifest,
-    which may itself be the manifest of an earlier build.
+    """Return the manifest file of an earlier build of a corpus. `name` is `previous`, for the last earlier
+    build that differs, or the first digits of a fingerprint. The corpus is given by its directory or its
+    manifest, which may itself be the manifest of an earlier build.
 
     Raises UserError if no such build is kept, or if several fingerprints begin with `name`.
     """
@@ -85,8 +86,9 @@ def find_earlier(corpus: Location, name: str) -> Location:
 
 
 def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Location | None:
-    """Keep a copy of the published manifest that `manifest` is about to replace, if its steps differ and are
-    all still there. Return the file of the copy; None if nothing is kept.
+    """Keep a copy of the published manifest that `manifest` is about to replace, if the two differ in their
+    steps and all steps of the published one are still there. Return the file of the copy; None if nothing is
+    kept.
 
     `check` must raise an error if documents were forgotten since the build began.
     """

@@ -57,9 +57,7 @@ def corpus_manifest(
 
 
 def _commits(inventory: Inventory) -> dict[str, dict[str, str]]:
-    """Return `commits`, the commit of every git repository of a source by its path; empty for a source
-    without repositories.
-    """
+    """Return {"commits": {path: commit}} for the git repositories of a source, or {} if it has none."""
     commits = {file.path: file.commit for file in inventory.files if file.commit is not None}
     return {"commits": commits} if commits else {}
 
@@ -73,8 +71,8 @@ def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Se
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration without directories, so that the manifest does not depend on where the corpus
-    is built.
+    """Return the configuration without directories and remote stores, so that the manifest does not depend on
+    where the corpus is built.
     """
     places = ("root", "output", "remote")
     sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]
@@ -97,8 +95,8 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 def publish_corpus(state: Build) -> CorpusManifest:
     """Write the corpus's `manifest.json`, and its report if anything changed. For a variant, write only the
-    variant's manifest. If the new manifest replaces the manifest of a different build, the old one is kept
-    (`earlier_builds`).
+    variant's manifest. If the new manifest replaces the manifest of a different build whose steps are still
+    there, the old one is kept (`earlier_builds`).
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """

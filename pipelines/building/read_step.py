@@ -1,5 +1,5 @@
-"""Run the read steps of a build. One task per group of files streams parts to disk; when all tasks of a step
-have finished, the step is published.
+"""Run the read steps of a build. One task per group of files streams parts to disk; when all tasks have
+finished, the steps are published.
 """
 
 import time

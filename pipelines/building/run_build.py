@@ -43,8 +43,9 @@ def run_build(
 ) -> CorpusManifest:
     """Build a corpus, show the progress, and return its manifest.
 
-    The build runs on the Ray cluster at `address`, or on a local Ray with `workers` workers (default: the
-    number of cores). Without `address`, all tasks run in this process if `in_process` is set, or if the
+    The build runs on the Ray cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is
+    given, on a local Ray with `workers` workers (default: the number of cores). Without `address`,
+    `in_process` makes all tasks run in this process. This also happens if no cluster is given and the
     remaining steps take less time than starting Ray.
 
     `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a stage are
@@ -78,11 +79,12 @@ def run_build(
 
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
-    """Return whether the remaining steps take less than _WORTH_RAY, judging by the rates of the steps that
-    are built.
+    """Return whether the remaining steps take at most _WORTH_RAY worker seconds, judging by the rates of
+    earlier builds. Return False if there are no steps left, if their time is unknown, or if the output is in
+    an object store.
 
-    Return False if a remaining step reads a source, annotates texts, or has a stage from outside gristmill,
-    because only on Ray does a build survive a document that kills its process.
+    Also return False if a remaining step reads a source, annotates texts, or has a stage from outside
+    gristmill, because only on Ray does a build survive a document that kills its process.
     """
     output = config.place
     if output.local is None:
@@ -100,7 +102,7 @@ def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: C
 
 
 def _is_safe(step: Step) -> bool:
-    """Return whether no document text can break the process that runs this step."""
+    """Return whether a step has a stage of gristmill and neither reads a source nor annotates texts."""
     ours = type(step.stage).__module__.partition(".")[0] == __name__.partition(".")[0]
     reads_text = isinstance(step.stage, PartStage) and any(isinstance(each, Text) for each in step.stage.reads())
     return ours and step.name != "read" and not reads_text

@@ -88,8 +88,9 @@ class Build:
                 )
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
-        """Write `run.json` of a step: times and rates, which do not belong in its manifest. `seconds` is the
-        sum over tasks and `elapsed` the wall-clock time. `more` are further byte counts.
+        """Write `run.json` of a step: times, byte counts, workers and host, which do not belong in its
+        manifest. `seconds` is the sum over tasks and `elapsed` the wall-clock time. `more` are further byte
+        counts.
 
         The field `peak_bytes` in the file is the peak memory over all tasks of the steps that ran together; 0
         if unknown.

@@ -1,6 +1,4 @@
-"""The sources of a classifier's classes: sources of built corpora, and the sampling of their documents by
-hash.
-"""
+"""Find the sources of a classifier's classes in built corpora, and sample their documents by hash."""
 
 import re
 from collections.abc import Sequence

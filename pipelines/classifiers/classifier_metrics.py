@@ -31,8 +31,8 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str, float]]:
-    """Return points of the precision-recall curve by ascending threshold: at least one per hundredth of
-    recall, unless scores are tied.
+    """Return up to 101 points of the precision-recall curve by ascending threshold. For each hundredth of
+    recall, they include the highest threshold that reaches it.
 
     At threshold t, documents with a score of at least t count as positive. `kept` is their share.
     """
@@ -105,7 +105,7 @@ def calibration_by_source(scores: np.ndarray, positive: np.ndarray, sources: Seq
 
 
 def evaluate(scores: np.ndarray, positive: np.ndarray) -> dict[str, Any]:
-    """Compute all metrics for held-out documents, which must include both classes."""
+    """Return all metrics for held-out documents, which must include both classes."""
     rows, error = calibration(scores, positive)
     return {
         "roc_auc": roc_auc(scores, positive),

@@ -66,7 +66,7 @@ class NumberColumns:
         return f"columns.{name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Return a complaint unless the column holds numbers or booleans."""
+        """Return a complaint if the column holds neither numbers nor booleans, else ""."""
         return "" if is_number(kind) else f"holds {kind} in it, expected numbers or booleans; leave it out"
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
@@ -145,7 +145,8 @@ def labelled_examples(
     corpora: Sequence[str], labels: Labels, numbers: DocumentNumbers, seed: int, held_out: float, threshold: float = 1.0
 ) -> ColumnExamples:
     """Return the labelled documents of some corpora, including dropped documents. Documents with a target of
-    `threshold` or more are positive. Raises UserError for an id that no corpus has.
+    `threshold` or more are positive. Raises UserError for an id that no corpus has, and for a column that a
+    source lacks.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}

@@ -1,5 +1,5 @@
-"""Fit models of columns: a logistic regression with constrained signs, and boosted trees, which scikit-learn
-fits and which are exported as arrays.
+"""Fit models of columns: a logistic regression with constrained signs, a ridge regression, and boosted trees,
+which scikit-learn fits and which are exported as arrays.
 
 A model sees only the columns of a document. Training a regression is deterministic; training trees is
 deterministic with the same version of scikit-learn.
@@ -28,14 +28,16 @@ class RegressionKnobs:
     """
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError for a knob out of range."""
         if not 0 < self.l2 < float("inf"):
             raise ValueError(f"l2: got {self.l2}, expected a number above 0")
 
 
 @dataclass(frozen=True)
 class BoostedKnobs:
-    """Arguments of scikit-learn's HistGradientBoostingClassifier; the defaults are the library's, without early stopping."""
+    """Arguments of scikit-learn's HistGradientBoostingClassifier. The defaults are the library's, but there
+    is no early stopping.
+    """
 
     trees: int = 100
     """Number of trees."""
@@ -49,7 +51,7 @@ class BoostedKnobs:
     """L2 regularisation of the values of leaves."""
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError for a knob out of range."""
         for name, least in (("trees", 1), ("leaves", 2), ("min_documents", 1), ("l2", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected {least} or more")
@@ -128,7 +130,7 @@ def fit_logistic(
     0 allows any weight.
 
     Uses Newton's method: each step minimises the quadratic approximation within the bounds by coordinate
-    descent, and is halved until the loss falls. The loss is convex, so there is only one minimum. Without
+    descent, and is halved until the loss falls. The loss is convex, so this leads to its minimum. Without
     bounds, a step is found by solving linear equations instead, which makes hundreds of columns feasible.
     """
     rows = np.hstack([np.ones((len(values), 1)), values])
@@ -159,8 +161,9 @@ def fit_logistic(
 
 
 def fit_ridge(values: np.ndarray, targets: np.ndarray, weights: np.ndarray, l2: float) -> np.ndarray:
-    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted squared errors plus l2 times
-    the squared weights (Hoerl and Kennard 1970, "Ridge Regression"); the intercept is not penalised.
+    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted squared
+    errors plus l2 times the squared weights (Hoerl and Kennard 1970, "Ridge Regression"). The intercept is
+    not penalised.
     """
     total = weights.sum()
     means, mean = weights @ values / total, float(weights @ targets / total)

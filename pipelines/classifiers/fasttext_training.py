@@ -32,7 +32,9 @@ _LABEL = re.compile(r"(?:(?<=[ \t\v\f\r\n\0])|^)__label__[^ \t\v\f\r\n\0]*")
 
 @dataclass(frozen=True)
 class FastTextKnobs:
-    """Arguments of fastText's `train_supervised`; the defaults are the library's, except word_ngrams."""
+    """Arguments of fastText's `train_supervised`; the defaults are the library's, except those of word_ngrams
+    and thread.
+    """
 
     dim: int = 100
     """Dimension of the vectors."""
@@ -58,7 +60,7 @@ class FastTextKnobs:
     """
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError for a knob out of range."""
         for name in ("dim", "epoch", "word_ngrams", "min_count", "bucket"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
@@ -90,8 +92,8 @@ def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Exam
 
     `none` leaves them unchanged. `downsample` reduces the larger class to the size of the smaller one,
     keeping the documents with the lowest hashes. `repeat` repeats the documents of the smaller class, in the
-    order of their hashes, up to the size of the larger one. `sources` repeats documents until all classes
-    have the same size and, within a class, all sources have the same size.
+    order of their hashes, up to the size of the larger one. `sources` repeats documents until all sources of
+    a class have the same size, and the classes have the same size except for rounding.
     """
     if balance == "none":
         return {label: list(documents) for label, documents in examples.items()}

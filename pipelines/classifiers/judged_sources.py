@@ -48,9 +48,9 @@ def agreement_by_source(
     of a model trained without that source.
 
     `without` returns the predictions, float64 [n], of a model trained without a source, or None if too few
-    documents are left to train on. An entry has `source` and `held_out`. Unless the source has too few
-    documents, it also has `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1`, and with
-    several sources `spearman_left_out` and `f1_left_out`.
+    documents are left to train on. An entry has `source` and `held_out`. If the source has enough held-out
+    documents, it also has `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1`. If there are
+    several sources and `without` does not return None, it also has `spearman_left_out` and `f1_left_out`.
     """
     entries: list[dict[str, Any]] = []
     several = len(documents.names) > 1
@@ -73,8 +73,8 @@ def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
 
     It is `source` if the rank correlation within a source falls by more than half when that source is left
     out of training. The correlations are averaged over the sources, weighted by their held-out documents. It
-    is `unknown` if no source could be measured. Predictions that are all the same count as a correlation of
-    0.
+    is `unknown` if no source could be measured. A model trained without a source counts with a correlation of
+    0 if it gives all documents of that source the same score.
     """
     measured = [each for each in by_source if each.get("spearman") is not None and "spearman_left_out" in each]
     if not measured:
@@ -100,7 +100,7 @@ def count_unjudged(corpora: Sequence[str], scores: Labels) -> tuple[int, int]:
 
 
 def unjudged_warnings(corpora: Sequence[str], scores: Labels) -> list[str]:
-    """Return a warning if kept documents have no score."""
+    """Return a list with one warning if kept documents have no score, else an empty list."""
     without, total = count_unjudged(corpora, scores)
     if not without:
         return []

@@ -75,7 +75,9 @@ class ColumnClassifierConfig:
     """Arguments of the method `boosted`."""
 
     def check(self) -> None:
-        """Validate ranges, and check that the classes are given in exactly one of the two ways."""
+        """Raise ValueError for a value out of range, or if the classes are not given in exactly one of the
+        two ways.
+        """
         if not self.columns:
             raise ValueError(
                 "columns: got none, expected the columns and their signs: {classifier_score: 1, n_words: 0}"

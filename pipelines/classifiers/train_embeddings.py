@@ -92,7 +92,9 @@ class EmbeddingClassifierConfig:
     """
 
     def check(self) -> None:
-        """Validate ranges, and check that the documents are given in exactly one of the three ways."""
+        """Raise ValueError for a value out of range, or if the documents are not given in exactly one of the
+        three ways.
+        """
         given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
         if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):
             got = ", ".join(sorted(given)) or "none of them"
@@ -121,11 +123,11 @@ class _Embeddings:
         return (self.name,)
 
     def knob(self, name: str) -> str:
-        """Return the field that names the column."""
+        """Return `embedding: NAME`."""
         return f"embedding: {name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Return a complaint unless the column holds vectors, all of one encoder."""
+        """Return a complaint if the column holds no vectors, or vectors of several encoders, else ""."""
         if vector_width(kind) is None:
             return f"holds {kind} in it, expected vectors; name the column of `transformer_embeddings`"
         return (

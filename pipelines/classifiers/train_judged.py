@@ -3,8 +3,8 @@ a model card.
 
 A large model, or people, judge a sample of the documents. fastText (as in DCLM, Li et al. 2024, arXiv
 2406.11794, section 4.4) then learns from words alone to recognise the documents that the judge would give
-`threshold` or more (3 of 0 to 5 in FineWeb-Edu, Penedo et al. 2024, arXiv 2406.17557, section 4), or to
-predict the bin of a document's score.
+`threshold` or more (3 on a scale of 0 to 5 in FineWeb-Edu, Penedo et al. 2024, arXiv 2406.17557, section 4),
+or to predict the bin of a document's score.
 """
 
 import tempfile
@@ -87,7 +87,7 @@ class JudgedClassifierConfig:
     """Arguments of the training."""
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if no corpus or no file of scores is given, or for a value out of range."""
         for name in ("corpora", "scores"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: expected at least one")

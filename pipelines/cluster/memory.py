@@ -43,7 +43,8 @@ def ceiling_of(text: str) -> int:
 
 def room_here(memory: int | None, workers: int) -> int:
     """Return the bytes that all tasks on this machine may use together: `memory` per worker, but no more than
-    the machine has for tasks. Raises UserError if the machine has less than `memory`.
+    the machine has for tasks, which is also the result if `memory` is None. Raises UserError if the machine
+    has less than `memory`.
     """
     machine = machine_memory()
     if memory is None:

@@ -1,11 +1,11 @@
 """Disk-partitioned shuffles: a map task writes a file with one byte range per partition, and a reduce task
 reads one partition of all files.
 
-A partitioned file is an Arrow IPC stream with one record batch for each partition that has rows. A table of
-(offset, length, xxh3_64) for each partition follows, then the end of the schema and the number of partitions.
-A reduce task reads and verifies only its own ranges. A shuffle is therefore read only once in total, however
-many processes share the work, and the driver holds none of it. From an object store, exact ranges of many
-files are requested at once.
+A partitioned file is an Arrow IPC stream with one record batch for each partition that has rows. It is
+followed by a table of (offset, length, xxh3_64) for each partition, then by the length of the schema and the
+number of partitions. A reduce task reads and verifies only its own ranges. A shuffle is therefore read only
+once in total, however many processes share the work, and the driver holds none of it. From an object store,
+exact ranges of many files are requested at once.
 """
 
 import struct
@@ -35,8 +35,8 @@ _RECORDS = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("xxh3_128",
 class FileList:
     """The files that one phase wrote, in order. The list itself is stored in a file.
 
-    A task carries only this object of about 200 bytes instead of one record per file. A process reads each
-    list once.
+    A task carries only this object of about 200 bytes instead of one record per file. Each process caches the
+    lists that it has read.
     """
 
     directory: Location

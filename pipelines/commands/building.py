@@ -14,7 +14,7 @@ _VARIANT = re.compile(r"[\w-]+", re.ASCII)
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that plan and build."""
+    """Add the commands `init`, `plan` and `build`."""
     init = commands.add_parser("init", help="look at directories of files and write a first corpus file for them")
     init.add_argument("directories", nargs="+", metavar="DIR", type=local_path, help="each becomes a source per format")
     init.add_argument("--name", default="corpus", help="name of the corpus (default corpus)")
@@ -131,8 +131,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _memory(options: argparse.Namespace) -> int | None:
-    """Return the value of --memory-per-worker in bytes, and load Arrow without pandas. Must be called before Arrow is
-    loaded, because it sets Arrow's allocator.
+    """Return the value of --memory-per-worker in bytes, or None if it is not given, and load Arrow without
+    pandas. Must be called before Arrow is loaded, because it sets Arrow's allocator.
     """
     from pipelines.cluster.memory import ALLOCATOR, ceiling_of, leave_pandas_out
 

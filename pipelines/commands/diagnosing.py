@@ -1,4 +1,4 @@
-"""The command `doctor`: check an installation."""
+"""The command `doctor`: check an installation, or fetch the language model."""
 
 import argparse
 from pathlib import Path

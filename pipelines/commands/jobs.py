@@ -1,8 +1,9 @@
-"""Jobs on a Ray cluster: submit or attach, follow, retry, stop. This module imports ray.
+"""Jobs on a Ray cluster: submit or attach, follow, retry, stop.
 
-The submission id of a job is the fingerprint of its work. Ray accepts an id only once, so a second submission
-of the same work attaches to the job. Ray does not retry jobs; this module does. A retry has the same id with
-the suffix -2, -3, ..., and the commands of this project continue where the previous attempt stopped.
+The submission id of a job includes the fingerprint of its work. Ray accepts an id only once, so a second
+submission of the same work attaches to the job. Ray does not retry jobs; this module does. A retry has the
+same id with the suffix -2, -3, ..., and the commands of this project continue where the previous attempt
+stopped.
 """
 
 import asyncio
@@ -145,10 +146,10 @@ def _job(details: Any) -> SubmittedJob:
 def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
     """Return the job of this work: a job that is running or has succeeded, or otherwise a new attempt.
 
-    A job that still runs the same work for an earlier slot counts as the job of this work. Raises
-    ConflictError if the same command is running with other code or another configuration, since both jobs
-    would write to the same place. Two processes that submit at the same moment do not see each other's job
-    beforehand. Each therefore checks again afterwards, and stops its own job if the other one is older.
+    A job that still runs the same work for another slot counts as the job of this work. Raises ConflictError
+    if the same command is running with other code or another configuration, since both jobs would write to
+    the same place. Two processes that submit at the same moment do not see each other's job beforehand. Each
+    therefore checks again afterwards, and stops its own job if the other one is older.
     """
     for oldest in _same_command(client, work):
         return _attach(oldest, work, say)
@@ -183,7 +184,9 @@ def _age(job: SubmittedJob) -> tuple[float, str]:
 
 
 def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
-    """Return a running job of the same command. Raises ConflictError if it does other work."""
+    """Return `other`, an active job of the same command, if it does the same work. Otherwise raise
+    ConflictError.
+    """
     if other.metadata.get("submission") == work.id:
         say(f"{other.id}: is already running; attached to it")
         return other
@@ -197,7 +200,9 @@ def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
 
 
 def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> SubmittedJob:
-    """Submit an attempt. If another process has just submitted it, attach to that job."""
+    """Submit an attempt and return its job. If another process has just submitted the same attempt, return
+    that job. Raises UserError if the cluster does not accept it.
+    """
     name = work.id if attempt == 1 else f"{work.id}-{attempt}"
     metadata = {"submission": work.id, "words": work.words, "work": work.key, "attempt": str(attempt)}
     environment: dict[str, Any] = {"env_vars": dict(launch.variables)} if launch.variables else {}

@@ -1,4 +1,6 @@
-"""The commands `classifier` and `vectors`: learn classifiers and word vectors from built corpora."""
+"""The commands `classifier` and `vectors`: learn classifiers and word vectors from built corpora, and query,
+align and compare word vectors.
+"""
 
 import argparse
 from collections.abc import Iterable, Mapping

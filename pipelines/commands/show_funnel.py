@@ -22,10 +22,8 @@ _GLUE = "\u00a0"  # no-break space
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print, for each source, the input and output of every step and, below each step, why documents were
-    dropped.
-
-    The rules of a step are on separate lines below its figures, so that the output fits into 80 columns.
+    """Print, for each source, the input and output of every step, with the reasons for drops below it, and
+    the documents and tokens in each split of its shards.
     """
     console = wide_console()
     density = bytes_per_token(manifest)

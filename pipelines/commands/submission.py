@@ -1,7 +1,7 @@
 """A submission to a Ray cluster: a command, the files that it runs from, and an id that is always the same
 for the same work.
 
-Nothing here talks to a cluster. The submission id is a fingerprint of the command, the contents of the
+Nothing here talks to a cluster. The submission id includes a fingerprint of the command, the contents of the
 configuration files that it names, the code, and the slot of a schedule. Submitting the same work again
 therefore attaches to the same job. Environment variables are passed on only if they are requested by name and
 are listed in ENVIRONMENT, because everyone who can see a job can read them.
@@ -62,7 +62,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Work:
-    """One piece of work. `command` begins with the word python; `name` is a short name for display.
+    """One piece of work. `command` begins with `python` or `python3`; `name` is a short name for display.
 
     `words` is a digest of the command alone, and `key` a digest of the work without its slot.
     """
@@ -88,7 +88,7 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
     """Describe the work of a command that is submitted from `directory`.
 
     Raises ConfigError for a command that does not begin with python, holds credentials, names a missing
-    configuration file, or would write to a directory that is removed with the job. Also raises it for an
+    configuration file, or would use files in a directory that is removed with the job. Also raises it for an
     invalid slot.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
@@ -131,7 +131,8 @@ def _name(command: Sequence[str]) -> str:
 
 def _named(word: str, directory: Path) -> str | None:
     """Return the file that a word of the command names, either alone or after its `=`; a relative name is
-    looked up in `directory`. None if it names no file. Raises ConfigError for a missing YAML file.
+    looked up in `directory`. None if it names no file. Raises ConfigError if a YAML file with a relative name
+    is missing.
     """
     for name in filter(None, (word, word.partition("=")[2])):
         if (directory / name).is_file():
@@ -168,8 +169,8 @@ def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | Non
 
 
 def code_version(directory: Path) -> str:
-    """Return a digest of gristmill's packages and of constraints.txt. The packages are those in `directory`
-    if it has them, otherwise the installed ones.
+    """Return a digest of the Python, HTML and CSS files in gristmill's packages, and of constraints.txt. The
+    packages are those in `directory` if it has them, otherwise the installed ones.
     """
     root = directory if (directory / "pipelines").is_dir() else Path(__file__).parents[2]
     files = [path for name in _CODE for path in (root / name).rglob("*") if path.suffix in (".py", ".html", ".css")]
@@ -178,8 +179,11 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """Raise ConfigError if an output or an input of the command is a relative path. The working directory of
-    a job is a copy on each node, and Ray removes it with everything written there.
+    """Raise ConfigError if `pipelines build` or `trainers pretrain` would read or write data at a relative
+    path. The working directory of a job is a copy on each node, and Ray removes it with everything written
+    there.
+
+    Also raise it if a corpus file that would be uploaded contains a URL with a query.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
@@ -223,9 +227,9 @@ def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
     """Collect the files below `directory` that go with a job: all except those that match EXCLUDES or
     `excludes`.
 
-    A pattern without a slash excludes every file and directory of that name. A pattern with a slash excludes
-    that path relative to `directory`. Raises UserError, naming the largest files, if they exceed UPLOAD_BYTES
-    together.
+    A pattern without a slash excludes every file and directory whose name matches it. A pattern with a slash
+    is compared with the path relative to `directory`. Raises UserError, naming the largest files, if they
+    exceed UPLOAD_BYTES together.
     """
     patterns = (*EXCLUDES, *excludes)
     files, left_out = [], []

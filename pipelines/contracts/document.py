@@ -40,8 +40,8 @@ QUARANTINE = pa.schema(
         pa.field("bytes", pa.int64()),
     ]
 )
-"""A record set aside: its path and number, the reason (a key of `pipelines.reading.entries.reasons`), and its length in bytes if
-known.
+"""A record set aside: its path and number, the reason (see `pipelines.reading.entries.reasons`), and its length in
+bytes if known.
 """
 
 NOT_SAMPLED = "not_sampled"

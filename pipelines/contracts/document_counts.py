@@ -25,7 +25,7 @@ class Counts:
 
     @classmethod
     def parse(cls, facts: Mapping[str, Any]) -> Self:
-        """Parse the counts of a receipt or a manifest; ignores everything else in a receipt."""
+        """Parse the counts of a receipt or a manifest. Other entries are ignored."""
         return cls(**{each.name: facts[_JSON_NAMES.get(each.name, each.name)] for each in fields(cls)})
 
     def facts(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Counts:
 
     @property
     def left(self) -> int:
-        """Number of documents accounted for: equal to `arrived` unless some were lost."""
+        """The number of documents accounted for: equal to `arrived` unless some were lost."""
         return self.kept + sum(self.dropped.values()) + sum(self.quarantined.values())
 
 

@@ -7,8 +7,8 @@ and do not overlap.
 When edits of several steps overlap, an edit that contains another absorbs it, whichever step came first.
 Otherwise an edit that inserts text wins over an edit that only removes text, then the longer edit wins, then
 the edit of the earlier step. The winner is extended over the loser's range, so no byte that any step removed
-comes back. As a consequence, inserted text survives unless another edit covers its whole range, and an edit
-that inserts text never empties a document.
+comes back. As a consequence, inserted text survives unless other edits cover its whole range or insert text
+themselves, and an edit that inserts text never empties a document.
 """
 
 from collections.abc import Sequence
@@ -63,8 +63,8 @@ def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
 
 @spend(COMPOSING)
 def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArray:
-    """Apply edits to texts. The cost grows with the number of bytes and edits, not with the number of
-    documents.
+    """Return the texts with their edits applied. The work in Python grows with the number of edits, not with
+    the number of documents.
     """
     document, start, end = _positions(edits)
     if not len(document):
@@ -189,9 +189,9 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
     """Return which texts have no visible characters after the last step's edits, bool [rows].
 
     `columns` are the `edits` columns of the steps in order. A text that the last step does not edit is False,
-    so at most one step counts as emptying a text. `pipelines.contracts.document.is_empty` defines which
-    characters are visible, as it does when documents are read. Edits are composed only for the few texts in
-    which no visible character of the stored text remains.
+    even if an earlier step has emptied it. `pipelines.contracts.document.is_empty` defines which characters
+    are visible, as it does when documents are read. Edits are composed only for the few texts in which no
+    visible character of the stored text remains.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)

@@ -120,8 +120,8 @@ class IdSplit:
     def identity(self, source: str) -> dict[str, Any]:
         """Return everything that the labels depend on besides the documents.
 
-        Raises ConfigError for a file that is missing, is not UTF-8 or has no id, and for an id that is in
-        both files or belongs to another source.
+        Raises ConfigError for a file that is missing, is not UTF-8 or has no id, and for an id that is
+        malformed, is in both files or belongs to another source.
         """
         self._ids(source)
         return {
@@ -135,7 +135,9 @@ class IdSplit:
         return tuple(split for split, _ in self._named())
 
     def label(self, docs: pa.Table, source: str) -> pa.Array:
-        """Return the split of each document, string [n]. Raises UserError for a record without the field."""
+        """Return the split of each document, string [n]. Raises ConfigError as `identity` does, and UserError
+        for a record without the field.
+        """
         of_id = self._ids(source)
         ids = docs["id"].to_pylist() if self.field is None else field_values(docs, self.field, source)
         return pa.array([of_id.get(each, TRAIN) for each in ids], pa.string())

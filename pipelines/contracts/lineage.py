@@ -1,8 +1,8 @@
 """Lineage: find a document's history from its id, using only the published corpus directory.
 
-The corpus manifest names its steps. The read step's file index gives the part and row of a document, or says
-that it is in quarantine. The manifest of each step names the file with its columns for that part. Neither the
-configuration nor the sources are needed.
+The corpus manifest names its steps. The read step's file index leads from an id to the part and row of a
+document, or to the quarantine. The manifest of each step names the file with its columns for that part.
+Neither the configuration nor the sources are needed.
 """
 
 import difflib
@@ -80,7 +80,7 @@ class Origin:
 
     @property
     def printed(self) -> str:
-        """`source/path#record`."""
+        """The printed id, `source/path#record`."""
         return format_id(self.source, self.path, self.record)
 
 
@@ -116,8 +116,8 @@ class ShardRow:
 
 
 def open_corpus(directory: Location) -> "Corpus":
-    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step differs from
-    what the corpus manifest recorded.
+    """Open a published corpus, given its directory or the path of its manifest. Raises UserError if there is
+    none, and CorruptFileError if a step is missing or differs from what the corpus manifest recorded.
     """
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory
@@ -178,7 +178,8 @@ class Corpus:
         """Yield the parts of a source (default: all sources) in order, each with the annotations of all
         steps.
 
-        Raises CorruptFileError if `forget` has rewritten only some of the steps.
+        Raises UserError for an unknown source, and CorruptFileError if `forget` has rewritten only some of
+        the steps.
         """
         if source is not None:
             self.check_source(source)
@@ -190,8 +191,8 @@ class Corpus:
     def find(self, identifier: str) -> Located | Quarantined:
         """Return the record with this id, given in printed form (`source/path#record`) or as 32 hex digits.
 
-        Raises UserError for an unknown source, an unknown path (with a near match) and a record number beyond
-        the end of its file.
+        Raises UserError if the id is malformed, or if the corpus has no such record; for an unknown path, the
+        message suggests another.
         """
         raw = _from_hex(identifier)
         if raw is not None:

@@ -28,7 +28,7 @@ from pipelines.contracts.tombstone import FORGOTTEN, REWRITTEN, current_mark, is
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
 EARLIER = "earlier-"
-"""Prefix of the manifests that later builds have replaced (`pipelines.building.earlier_builds`)."""
+"""Prefix of the file names of manifests that later builds have replaced (`pipelines.building.earlier_builds`)."""
 _VARIANT = "variant-"
 _LARGE = 1 << 20  # bytes; below, several threads take a third longer than one, and few columns longer than all bytes
 _SMALL = 1 << 16  # bytes; a zstd frame per buffer then takes ten times the time of the rest, to write and to read
@@ -49,7 +49,7 @@ class PartRecord:
 
 @dataclass(frozen=True)
 class StepManifest:
-    """A published step.
+    """The manifest of a published step.
 
     `fingerprint` is the digest of `identity`: stage, version, knobs, libraries and the fingerprints of the
     inputs. `counts` are totals by source. `facts` is what the stage publishes in addition to its columns.
@@ -112,8 +112,8 @@ class StepOutput:
         """Return the receipt of a finished unit, otherwise None. The unit `SOURCE-INDEX` is a part of a
         source; all other units have names that no source can have.
 
-        A receipt whose files are gone does not count: another command removed the step, and a task that was
-        still running wrote the receipt into a new directory.
+        A receipt whose files are gone does not count: another command has removed the step, and a task that
+        was still running has written the receipt into a new directory.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -174,7 +174,8 @@ class StepOutput:
         return self.finish_unit(unit, [self.write(relative, content) for relative, content in files.items()], counts)
 
     def finish(self, published: StepManifest) -> None:
-        """Remove all files of a published step that its manifest does not name: receipts, intermediate files,
+        """Clean up a published step: remove each entry of its directory that contains no file named in its
+        manifest, except the manifest itself and `run.json`. Such entries hold receipts, intermediate files,
         and files left by builds that were killed or overtaken. Builds of a step that is not reproducible name
         their files differently, so an overtaken build leaves such files.
 
@@ -227,13 +228,15 @@ def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
 def read_table(
     directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
 ) -> pa.Table:
-    """Read some columns of a part, each as one chunk, after verifying the file's checksum and exact schema."""
+    """Read some columns of a step's Arrow file, each as one chunk, after verifying the file's checksum.
+    Raises CorruptFileError unless the file's columns and their types are exactly those in `expected`.
+    """
     wanted = list(columns)
     return _read(directory, record, lambda path: _columns(path, wanted, expected))
 
 
 def read_schema(directory: Location, record: FileRecord) -> pa.Schema:
-    """Return the schema of a part, after verifying the file's checksum."""
+    """Return the schema of a step's Arrow file, after verifying the file's checksum."""
     return _read(directory, record, _schema)
 
 
@@ -394,7 +397,7 @@ def _load_step(root: Location, name: str) -> StepManifest:
 
 @dataclass(frozen=True)
 class CorpusManifest:
-    """A published corpus. It names all files that a trainer needs."""
+    """The manifest of a published corpus. It names all files that a trainer needs."""
 
     corpus: str
     fingerprint: str

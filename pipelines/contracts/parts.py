@@ -109,7 +109,7 @@ class Part:
 
     def drop(self, upto: str | None = None) -> pa.Array:
         """Return the rule that dropped each document, or null. It is the first non-null `drop` of the steps
-        up to and including `upto`.
+        up to and including `upto`, or of all steps.
         """
         columns = [a.column(DROP).combine_chunks() for a in self._upto(upto) if DROP in a.schema]
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())

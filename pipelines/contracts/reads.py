@@ -1,5 +1,5 @@
 """The inputs of a stage: a union of small types. A plan resolves them to earlier steps, and `Part.table`
-resolves them to columns.
+turns each `TableInput` into a column.
 """
 
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ class MeasuresText(ReadsText):
             raise ValueError(f"prefix: got {self.prefix!r}, expected letters, digits and underscores, such as edited_")
 
     def named(self, columns: pa.Schema) -> pa.Schema:
-        """Add the prefix to the names of the columns."""
+        """Return the columns with the prefix added to their names."""
         if not self.prefix:
             return columns
         return pa.schema([column.with_name(f"{self.prefix}{column.name}") for column in columns])

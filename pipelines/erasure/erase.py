@@ -95,7 +95,7 @@ def _read_lines(path: Path | None) -> list[str]:
 
 def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
     """Return one line for each training run under `runs` that read this corpus while it held the forgotten
-    documents, or may have done so.
+    documents, or may have done so. If there is no such run, return one line that says so.
 
     A run is recognised by the earlier fingerprints of the corpus. A run that read another state of the
     corpus, or several corpora, is recognised by the directory in its configuration.
@@ -135,8 +135,8 @@ def _directories(corpora: Sequence[str]) -> set[Path]:
 
 
 def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool, keep: int = KEPT) -> None:
-    """List the step directories that nothing uses, and with `delete` remove them. Steps of the last `keep`
-    earlier builds count as used.
+    """List the step directories and search indexes that nothing uses, and all earlier builds but the last
+    `keep`; with `delete`, remove them. Steps of the last `keep` earlier builds count as used.
     """
     console = Console(highlight=False, markup=False)
     output = _require_local(configs[0].place)

@@ -1,7 +1,7 @@
 """Forget documents: remove them from all files of a corpus directory, and keep them out.
 
-Forgetting is not a rebuild: only files that hold a forgotten document are rewritten, no step's fingerprint
-changes, and nothing is measured again. The record of the document becomes a quarantined record of its read
+Forgetting is not a rebuild: files that hold a forgotten document are rewritten and the funnel is counted
+again, but no step's fingerprint changes. The record of the document becomes a quarantined record of its read
 step, with the reason `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written
 first, so the same command resumes after a kill, and later reads in this directory skip the records in it.
 
@@ -10,8 +10,8 @@ removed as well, and so is the search index of each part that held a forgotten d
 again.
 
 Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
-document stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a
-file's name and a record number.
+document stays dropped), what was learned from many documents (the tokenizer), and ids, which consist of a
+hash of the file's name and the record's number.
 """
 
 from collections.abc import Callable, Iterable, Sequence

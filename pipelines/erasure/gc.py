@@ -1,4 +1,4 @@
-"""Garbage collection: find and remove step directories that nothing uses any more."""
+"""Garbage collection: find and remove step directories and search indexes that nothing uses any more."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -94,7 +94,7 @@ class Comparison:
         return sum(sum(tally.reasons[name].values()) for tally in self.tallies.values() if name in tally.sets)
 
     def alone(self, name: str) -> int:
-        """Return the number of documents that only this rule set drops."""
+        """Return the number of documents that this rule set drops and none of the others does."""
         return sum(int(t.alone[t.sets.index(name)]) for t in self.tallies.values() if name in t.sets)
 
     def reasons(self, name: str) -> Counter[str]:
@@ -122,8 +122,8 @@ class Comparison:
         return tuple(sorted(pairs, key=lambda pair: -(pair.jaccard or 0)))
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
-        """Return (printed id, reason) for up to `count` documents that only this rule set drops or, if `name`
-        is empty, that all sets drop.
+        """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops or, if
+        `name` is empty, that all sets drop.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
@@ -140,8 +140,8 @@ def compare_rules(directory: Location, names: Sequence[str] = (), samples: int =
     """Apply rule sets (default: all) to every document. A rule set is skipped in sources that lack the
     columns it reads. `samples` is the number of sample documents to keep for each set.
 
-    Raises UserError for an unknown name, if no source has the columns of a set that was given by name, or if
-    no source has the columns of any set.
+    Raises UserError for an unknown name or negative `samples`, if no source has the columns of a set that was
+    given by name, or if no source has the columns of any set.
     """
     for name in names:
         if name not in RULE_SETS:

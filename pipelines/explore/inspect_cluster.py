@@ -29,7 +29,8 @@ def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) 
     """Print the clusters that contain a document. For each cluster, the kept member is shown, and up to
     `samples` other members with their differences from it.
 
-    Raises UserError if the corpus has no such document or if the document is in no cluster.
+    Raises UserError if the corpus has no such document, if the document is in no cluster, or if `samples` is
+    below 1.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")

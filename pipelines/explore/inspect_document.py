@@ -1,5 +1,5 @@
 """Inspect a published corpus: the full history of one document, or a sample of the documents that a rule
-dropped.
+dropped or that were quarantined for a reason.
 
 All output is escaped, so that no document can control the terminal. It shows the edited view with personal
 data redacted, unless raw text is requested.
@@ -70,8 +70,9 @@ def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print up to `samples` documents that a rule dropped, or records that were set aside for a reason. Every
     call prints the same documents.
 
-    Raises UserError if `rule` is neither a rule that dropped a document nor a reason for which a record was
-    set aside. The message names the closest match and lists the counts of all rules.
+    Raises UserError if `samples` is below 1, or if `rule` is neither a rule that dropped a document nor a
+    reason for which a record was set aside. In the second case, the message names the closest match and lists
+    the counts of all rules.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -224,7 +225,7 @@ def winner_name(corpus: Corpus, identifier: bytes) -> str:
 
 
 def _reference_corpora(corpus: Corpus) -> list[str]:
-    """Return the finished corpora against which the steps deduplicated."""
+    """Return the directories of the finished corpora against which the steps deduplicated."""
     knobs = [value for entry in corpus.manifest.config["steps"] for value in entry.values() if isinstance(value, dict)]
     return list(dict.fromkeys(directory for knob in knobs for directory in knob.get("against", ())))
 
@@ -361,8 +362,8 @@ def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple
 
 
 def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
-    """Print the values that a rule tested in the only document of a part, and the beginning of the document's
-    text.
+    """Print why a rule dropped the only document of a part, and the beginning of its text. The reason is the
+    values that a filter's rule tested, or the columns that another step wrote.
     """
     steps = {step.directory: step for step in corpus.steps}
     for annotation in part.annotations:

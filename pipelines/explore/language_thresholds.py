@@ -92,9 +92,9 @@ def language_thresholds(
     including dropped ones.
 
     In the language `reference`, the bounds of a rule set are used unchanged. Only one column is in memory at
-    a time. Raises UserError for an unknown name and for columns that the corpus lacks. Also raises UserError
-    if a method compares distributions with the reference language, but the corpus has fewer than `least`
-    values in that language.
+    a time. Raises UserError for an unknown name, for columns that the corpus lacks, and for a `least` below
+    1. Also raises UserError if a rule set's bounds are transferred by comparing distributions with the
+    reference language, but the corpus has fewer than `least` values in that language.
     """
     if least < 1:
         raise UserError(f"--least: got {least}, expected 1 or more")

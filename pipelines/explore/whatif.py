@@ -189,8 +189,11 @@ class WhatIf:
 
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
-    """Parse changes of thresholds into a question about a built corpus. Raises UserError if the corpus was
-    not built as configured, if a change does not name a rule, or if nothing changes.
+    """Turn changes of thresholds into a question about a built corpus. `changes` are `STEP.RULE.FIELD=value`,
+    `STEP.RULE.FIELD.KEY=value` or `STEP=[rules]`.
+
+    Raises UserError if the corpus was not built as configured or has no filter, if a change does not name a
+    rule, if nothing changes, or if the changed filters decide by columns that newly kept documents lack.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
@@ -210,8 +213,8 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
 
 
 def _refuse_unmeasured(question: WhatIf) -> None:
-    """Raise UserError if a filter reads a column that was measured only on documents kept by a filter that
-    has changed.
+    """Raise UserError if a filter reads a column that was measured only on the documents that a changed
+    filter let through.
     """
     order = [entry.name for entry in question.config.steps]
     for entry in question.config.steps:
@@ -228,8 +231,8 @@ def _refuse_unmeasured(question: WhatIf) -> None:
 
 
 def _apply_change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter]:
-    """Parse one change, `STEP.RULE.FIELD=value` or `STEP=[rules]`, and return the name of the step and its
-    changed filter.
+    """Parse one change, `STEP.RULE.FIELD=value`, `STEP.RULE.FIELD.KEY=value` or `STEP=[rules]`, and return
+    the name of the step and its changed filter.
     """
     path, equals, raw = change.partition("=")
     name, _, rest = path.partition(".")

@@ -82,7 +82,9 @@ def write_mds(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> 
 
 
 def _rows(schema: pa.Schema, tables: Iterator[pa.Table]) -> Iterator[dict[str, Any]]:
-    """Yield the documents of tables as dictionaries, with columns in the order of `schema`."""
+    """Yield the documents of tables as dictionaries, with columns in the order of `schema`. NaN and
+    infinities become None.
+    """
     for table in tables:
         for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
             yield from batch.to_pylist()

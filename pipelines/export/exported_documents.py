@@ -35,7 +35,8 @@ def export_schema(
     """Return EXPORT_SCHEMA without the columns `without`, followed by `split` if a source comes with a split,
     and by the annotations `columns`.
 
-    Raises UserError for a column that no step writes or that does not have scalar values.
+    Raises UserError for a column that no step writes or that does not have scalar values, and for a column in
+    `without` other than OPTIONAL_COLUMNS.
     """
     for name in without:
         if name not in OPTIONAL_COLUMNS:

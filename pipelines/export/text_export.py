@@ -3,12 +3,13 @@ use by other software.
 
 An export is a directory or URL prefix with these files:
 
-- `data/`: one or more files per source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`. They are numbered over the
-  whole export and written atomically, several at a time by workers. Columns: `id` (printed), `text`, `source`,
+- `data/`: the files of each source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`. They are numbered over the whole
+  export and written atomically, several at a time by workers. Columns: `id` (printed), `text`, `source`,
   `url`, `meta`, `split` if a source comes with one, and requested annotations. If a source comes with a split, each
   file has documents of only one split, `00000-SOURCE.SPLIT.parquet`; documents without a given split are for
   training. MDS has a directory for each split instead, `train/00000-SOURCE.mds`, with an `index.json`.
-- `README.md`: a dataset card that lets `datasets.load_dataset` read the whole export, its splits and each source.
+- `README.md`: a dataset card that lets `datasets.load_dataset` read the whole export, its splits and each source
+  (with MDS, which `datasets` does not read, the card only describes the export).
 - `croissant.json`: the same for readers of Croissant. WebDataset and MDS have none, because their files are not
   tables.
 - `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.

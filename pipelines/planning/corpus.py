@@ -115,7 +115,7 @@ def load_corpus_config(
 
 
 def _at_home(source: Source, where: str) -> Source:
-    """Expand `~` in the files of a source's split."""
+    """Return the source with `~` expanded in the files of its split. Raises ConfigError for a URL."""
     split = source.split
     if not isinstance(split, IdSplit):
         return source
@@ -274,8 +274,8 @@ def _paths(value: Any, where: str, may_be_url: bool) -> Any:
     """Expand `~` in the value of a knob that names files. Raises ConfigError for a URL if only local files
     are allowed.
 
-    In a mapping with the field `file` or `files`, that field is the path; in any other mapping every value is a path.
-    `file:PATH` is the `key` of the stage pii.
+    In a mapping with the field `file` or `files`, that field is the path; in any other mapping every value is
+    a path. A value `file:PATH`, which the stage pii allows for its `key`, keeps its prefix.
     """
     if isinstance(value, str):
         if may_be_url:

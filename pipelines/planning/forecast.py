@@ -33,8 +33,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimate for one step: worker seconds, memory of a task (`peak`, 0 if unknown), and bytes shuffled
-    (`work`) and stored (`disk`). `measured_on` is the number of bytes of text behind the rate.
+    """The estimate for one step: worker seconds, memory of its largest task in bytes (`peak`), and bytes
+    shuffled (`work`) and stored (`disk`). `measured_on` is the number of bytes of text behind the rate.
     """
 
     seconds: float
@@ -46,10 +46,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast for a build. `steps` has the estimates of the steps that will run, by label, and `unknown`
-    the labels of steps without a rate. `workers` is the number of workers of the last build. `fixed` is the
-    wall-clock time in seconds that the last build spent outside steps: starting Ray, planning, and writing
-    the report.
+    """The forecast for a build. `steps` has the estimates of its unfinished steps, by label, and `unknown`
+    the labels of the unfinished steps that cannot be estimated. `workers` is the number of workers of the
+    step that finished last. `fixed` is the wall-clock time in seconds that the last build spent outside
+    steps: starting Ray, planning, and writing the report.
     """
 
     steps: dict[str, Estimate]
@@ -69,7 +69,9 @@ class Forecast:
 
     @property
     def disk(self) -> int:
-        """Peak bytes on disk: everything that is kept, plus the largest shuffle of any step."""
+        """Peak bytes on disk that the build adds: the files of all estimated steps, plus the largest shuffle
+        of any of them.
+        """
         return sum(step.disk for step in self.steps.values()) + max((s.work for s in self.steps.values()), default=0)
 
 

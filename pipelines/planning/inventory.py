@@ -37,7 +37,8 @@ _CHECKSUMS = ".checksums.json"
 @dataclass(frozen=True)
 class Inventory:
     """The files of a source in order, each with its xxh3_128 checksum. For a repository, the id of its commit
-    takes the place of the checksum.
+    takes the place of the checksum; for a source with `identity: listing`, a digest of the file's size and
+    listed version does.
     """
 
     files: tuple[SourceFile, ...]
@@ -72,7 +73,7 @@ class Read(Stage):
     version: ClassVar[int] = read.VERSION
 
     def depends(self) -> dict[str, str]:
-        """Return the versions of all code that decodes and normalises the source."""
+        """Return the versions of the libraries and rules by which the source is decoded and normalised."""
         source = self.source
         found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
         found |= {"licences": LICENCES_VERSION} if format_of(source.format).shared else {}
@@ -89,9 +90,9 @@ class Read(Stage):
 
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
-    """List and checksum the files of every source. Checksums are cached under `output` by path, size,
-    modification time and status-change time. A copy may preserve the modification time, but never the
-    status-change time.
+    """List and checksum the files of every source, and return the inventories by source name. Checksums are
+    cached under `output`; those of local files by path, size, modification time and status-change time. A
+    copy may preserve the modification time, but never the status-change time.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)

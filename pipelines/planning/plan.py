@@ -62,7 +62,7 @@ class Step:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hex digits."""
+        """The digest of `identity`, 32 hex digits."""
         return digest(self.identity)
 
     @cached_property
@@ -111,7 +111,8 @@ def make_plan(
     """Return the plan. `poison` lists the documents that are withheld from steps, `files` the published files
     of steps that are not reproducible.
 
-    Raises ConfigError for columns that no step writes, columns written twice, and drops after deduplication.
+    Raises ConfigError if the steps do not fit together: for example, if no step writes a column that is read,
+    if two steps write it, or if a step drops documents after deduplication.
     """
     _check_order(config)
     _refuse_twice(config)

@@ -12,8 +12,8 @@ from pipelines.planning.plan import FINGERPRINT_DIGITS, Plan, Step, make_plan
 
 
 def add_published_files(plan: Plan) -> Plan:
-    """Add the files of published steps that are not reproducible to a plan. Planning is repeated until it
-    finds no more such steps.
+    """Return the plan with the files of published steps that are not reproducible. Planning is repeated until
+    it finds no more such steps.
     """
     root = plan.config.place
     while True:
@@ -26,7 +26,9 @@ def add_published_files(plan: Plan) -> Plan:
 
 
 def explain(step: Step, root: Location) -> str:
-    """Return why a step is not finished: what has changed since the last published step of the same label."""
+    """Return why a step is not finished, for example what has changed since the last published step of the
+    same label.
+    """
     if (root / step.directory / "manifest.json").exists():
         return "it may hold forgotten documents"
     last = _latest(step, root)
@@ -60,7 +62,9 @@ def _differences(path: str, old: Any, new: Any) -> list[str]:
 
 
 def _list_differences(path: str, old: list[Any], new: list[Any]) -> list[str]:
-    """Compare two lists, ignoring their common prefix and their common suffix."""
+    """Describe how two lists differ, one line per difference, ignoring their common prefix and their common
+    suffix.
+    """
     first = 0
     while first < min(len(old), len(new)) and old[first] == new[first]:
         first += 1

@@ -50,8 +50,8 @@ its format (`not_...`), the field is `format`.
 
 @dataclass
 class SampleTally:
-    """Counts from a sample of a source: the number of `documents`, and in `aside` the number of records set
-    aside, by reason.
+    """Counts of the records of a source or of a sample of it: the number of `documents`, and in `aside` the
+    number of records set aside, by reason.
 
     `fields` are the fields of the first record that lacks its text. `texts` are the texts of documents (pages
     excepted) from the first 16 MiB of records.
@@ -65,7 +65,7 @@ class SampleTally:
 
     @property
     def unexpected(self) -> Counter[str]:
-        """Records set aside for reasons other than the structure of the source."""
+        """The records set aside by reason, without the reasons that are expected (STRUCTURAL)."""
         return Counter({reason: count for reason, count in self.aside.items() if reason not in STRUCTURAL})
 
     @property
@@ -87,11 +87,12 @@ class SampleTally:
 
 
 def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """Sample the first records of files spread over a source: about 1,000 records in all and 64 MiB, from at
+    """Sample the first records of files spread over a source: up to about 1,000 records and 64 MiB, from at
     most 64 files, or 4 remote files.
 
-    Pages count as documents; nothing is extracted. Raises SourceError as `read_documents` does. Storage
-    errors are ignored here, because the read step retries.
+    Pages count as documents; nothing is extracted. Archives that would have to be searched for the wanted
+    members are skipped. Raises SourceError as `read_documents` does. Errors of storage and memory are ignored
+    here, because the read step retries.
     """
     tally = SampleTally()
     most = _REMOTE_FILES if files and files[0].remote is not None else _FILES
@@ -113,7 +114,9 @@ def _is_searched(file: SourceFile, source: Source) -> bool:
 
 
 def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: SampleTally) -> int:
-    """Add the records of one file to `tally`. Return their size in bytes."""
+    """Add up to `quota` records of one file to `tally`, stopping after `limit` bytes. Return their size in
+    bytes.
+    """
     size = 0
     joined = format_of(source.format).joined
     for entry in open_entries(file, source):
@@ -166,7 +169,9 @@ def _sampled(entry: Entry, source: Source, limit: int) -> Iterator[TextRecord | 
 
 
 def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """Sample the first records of a source. Raises SourceError if they show that it is misconfigured."""
+    """Sample the first records of a source, and return their counts. Raises SourceError if they show that the
+    source is misconfigured.
+    """
     tally = sample_source(source, files)
     if not tally.documents and (source.allow_empty or not tally.unexpected):
         return tally  # no document is expected, or no record could have been one
@@ -178,9 +183,9 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
-    """Raise SourceError if too small a share of a source became documents. `read` is its published read step,
-    and `directory` the directory of that step. A source that is read only in part is not checked, because a
-    small sample has too few records.
+    """Raise SourceError if too small a share of a source became documents. `read` is the manifest of its
+    published read step, and `directory` the directory of that step. A source that is read only in part is not
+    checked, because a small sample has too few records.
     """
     if source.sample < 1:
         return

@@ -36,8 +36,8 @@ single line. Of the first 1,000 documents: English Wikipedia 0.27, Stack Exchang
 0.17, news and technical texts 0.
 """
 SEVERAL = 0.5
-"""If a smaller share of its documents has two or more sentences, the lines of a source say nothing: titles
-and short messages have one line because they have one sentence.
+"""The lines of a source say nothing if a smaller share than this of its documents has two or more sentences:
+titles and short messages have one line because they have one sentence.
 """
 MOST_BYTES = 0.5
 """Share of a source's bytes above which an upper bound on length drops most of it."""
@@ -60,8 +60,8 @@ LINES = frozenset((
     *_C4_SENTENCES, "dup_line_char_ratio_fineweb_datatrove", "newline_to_word_ratio_datatrove", "max_line_chars",
     "mean_line_chars",
 ))  # fmt: skip
-"""Signals that compare the lines of a document; duplicate paragraphs are rare in any source and are not among
-them.
+"""Signals that depend on the lines of a document. Signals of duplicate paragraphs are not among them, because
+duplicate paragraphs are rare in any source.
 """
 LENGTHS = frozenset(
     ("n_bytes", "n_chars", "n_lines", "n_paragraphs", "n_sentences", "word_count", "word_count_datatrove")
@@ -96,11 +96,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Test:
-    """A rule of a filter, or a stage that removes lines, applied to one source.
+    """A rule of a filter, or a stage that judges lines or words, applied to one source.
 
-    `signal` is the tested column without its prefix, and `text` the text that the signal was measured on.
-    `kinds` says which of `lines`, `lengths` and `words` the test depends on. `earlier` are the names of the
-    earlier steps.
+    `signal` is the tested column without its prefix, or empty for a stage, and `text` the text that is
+    judged. `kinds` says which of `lines`, `lengths` and `words` the test depends on. `rule` is None for a
+    stage. `earlier` are the names of the earlier steps.
     """
 
     step: str
@@ -218,7 +218,9 @@ def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) 
 
 
 def published_notices(plan: Plan, root: Location) -> list[str]:
-    """Return the notices of a built corpus, from the documents that its funnel sampled."""
+    """Return the notices of a corpus, from the documents that its funnel sampled. There are none if it is not
+    built.
+    """
     config, name = plan.config, plan.step("funnel").directory
     directory = root / name
     funnel = load_step(root, name)
@@ -238,8 +240,8 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
 def markup_notices(
     source: Source, tests: Sequence[Test], markup: pa.Array | pa.ChunkedArray, title: str
 ) -> Iterator[str]:
-    """Yield a notice if a source holds HTML, naming the steps that would judge its lines. `markup`, bool,
-    says which sampled documents have block tags.
+    """Yield a notice if a source holds HTML that is read as text, naming the steps that would judge its
+    lines. `markup`, bool, says which sampled documents have block tags.
     """
     count = pc.sum(markup).as_py() or 0
     if not holds_pages(source) and source.text_is == "text" and count > MARKUP * len(markup):
@@ -255,9 +257,7 @@ def markup_notices(
 
 
 def fit_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
-    """Yield a notice for each step and each condition that makes the tests of the step meaningless for a
-    source.
-    """
+    """Yield notices about the tests that are meaningless for a source, grouped by condition."""
     yield from _line_notices(source, tests, sample)
     yield from _length_notices(source, tests, sample)
     yield from _word_notices(source, tests, sample)

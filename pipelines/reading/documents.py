@@ -36,9 +36,7 @@ _RECORDS_PER_BYTE = 4  # allowed in larger files; near-empty records (`1` per li
 
 
 def depends() -> dict[str, str]:
-    """Return what the documents depend on apart from the source's fields and files: the Unicode version that
-    normalises them.
-    """
+    """Return what normalisation depends on: the version of Unicode."""
     return {"unicode": unicodedata.unidata_version}
 
 
@@ -52,16 +50,16 @@ def read_documents(
     """Read the files of a source, in the given order, as a stream of at least one part. The last part may
     have no documents.
 
-    A part holds at most `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or one larger document.
-    Memory is bounded by `part_bytes` plus a few times `max_document_bytes`, whatever is in the files. The
-    parts are a function of (source, bytes of the files, `part_bytes`).
+    A part holds about `part_bytes` bytes of text, URLs, `meta` and bookkeeping at most, or one larger
+    document. Memory is bounded by `part_bytes` plus a few times `max_document_bytes`, whatever is in the
+    files. The same arguments and files give the same parts.
 
     `poison` and `forgotten` list records as `path#record`. Poison records are set aside without being parsed.
     Forgotten records, which the user removed from the corpus, are set aside too.
 
-    Raises SourceError if a file cannot be opened or a Parquet file lacks the text column, PoisonError for a
-    record that crashes its parser, and TaskMemoryError, which names the record at which memory ran out. Any
-    other fault in the bytes yields a quarantined record with a reason of REASONS.
+    Raises SourceError if a file cannot be opened or a table lacks the text column, PoisonError for a record
+    that crashes its parser, and TaskMemoryError, which names the record at which memory ran out. Any other
+    fault in the bytes yields a quarantined record with a reason of REASONS.
     """
     builder = PartBuilder(source, part_bytes, forgotten)
     share = format_of(source.format).load_shared()(source)
@@ -174,7 +172,7 @@ def _foreign_records(
 
 
 def _is_record(record: Any) -> bool:
-    """Return whether an object is a record whose values have the right types."""
+    """Return whether an object is a TextRecord or a Bad whose values have the right types."""
     if isinstance(record, Bad):
         return record.reason in REASONS
     if not isinstance(record, TextRecord) or not isinstance(record.text, str) or not isinstance(record.size, int):

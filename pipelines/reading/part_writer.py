@@ -40,7 +40,7 @@ class ReadPart:
 
 @dataclass
 class _Share:
-    """The open entry's share of the part under construction."""
+    """The records that one entry contributes to a part. Its fields become a row of `files`."""
 
     path: str
     key: int
@@ -69,10 +69,10 @@ class _Rows:
 
 
 class PartBuilder:
-    """Collects the records of entries into parts. A part takes at most `part_bytes` bytes of memory, unless a
-    single document is larger.
+    """Collects the records of entries into parts of about `part_bytes` bytes of memory each. A part is larger
+    if a single document is.
 
-    Records are normalised and stored about a megabyte at a time, which keeps short documents cheap.
+    Records are normalised and stored in batches of about a megabyte, which keeps short documents cheap.
     """
 
     def __init__(self, source: Source, part_bytes: int, forgotten: Collection[str] = ()) -> None:
@@ -217,13 +217,15 @@ class PartBuilder:
         self._share.decoded_bytes += size or 0
 
     def _make_room(self, cost: int) -> Iterator[ReadPart]:
-        """Reserve `cost` bytes in the part. If they do not fit, yield the part and start another."""
+        """Reserve `cost` bytes in the open part. If they do not fit, yield that part and reserve them in a
+        new one.
+        """
         if self._rows.cost and self._rows.cost + cost > self._part_bytes:
             yield self._close_part()
         self._rows.cost += cost
 
     def _close_part(self) -> ReadPart:
-        """Close the part and return it; the open entry continues in the next one."""
+        """Close the part and return it. The entry being read, if any, continues in the next part."""
         rows, share = self._rows, self._share
         if self._reading:
             if share.records:

@@ -1,1 +1,3 @@
-"""The report of a corpus: the page `report.html`, and `report.json` with the same numbers."""
+"""What a published corpus reports about itself: `report.html` and `report.json`, its datasheet, and sweeps of
+thresholds.
+"""

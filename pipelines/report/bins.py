@@ -34,7 +34,7 @@ class Axis:
         return (self._bend(value) - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        """Return about five round values for the ticks."""
+        """Return at most six round values for the ticks."""
         if self.logarithmic:
             powers = [0.0, *(sign * 10.0**e for e in range(13) for sign in (-1, 1))]
             inside = [p for p in sorted(powers) if self.low <= p <= self.high]

@@ -154,7 +154,7 @@ def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return tables of the values of string columns. Each has the most frequent values in one source and the
-    number of documents with any other value.
+    number of documents with any other value, or no rows if the values were too many to count.
     """
     tables = []
     for column in sorted({name for columns in report["values"].values() for name in columns}):

@@ -56,7 +56,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class SheetTable:
-    """A table. Numbers are right-aligned; None stands for a missing value."""
+    """A table of text and numbers, with a heading for each column. None stands for a missing value."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str | int | None]]
@@ -84,7 +84,9 @@ def load_report(root: Location) -> dict[str, Any]:
 
 
 def datasheet(report: Mapping[str, Any], notes: DatasheetNotes) -> dict[str, list[Block]]:
-    """Return the sections of the datasheet by title. They are plain text, which the writer must escape."""
+    """Return the sections of the datasheet by title. All their text is plain and must be escaped by the
+    writer.
+    """
     return {
         "Motivation": [_stated("motivation", notes.motivation)],
         "Composition": [_totals(report), _sources(report), *_languages(report), *_shards(report)],
@@ -173,8 +175,8 @@ def _funnel(report: Mapping[str, Any]) -> list[Block]:
 
 
 def _filters(report: Mapping[str, Any]) -> list[Block]:
-    """Return a table of all rules with the number of documents that each dropped in each source, including
-    rules that dropped none.
+    """Return a table with the number of documents that each rule dropped in each source. Rules of filters are
+    included even if they dropped none.
     """
     rows = [
         (rule["step"], rule["rule"], rule["keeps"], source, dropped)

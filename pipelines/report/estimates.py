@@ -171,9 +171,9 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
     """Return bounds on the duplicates in the whole. `at_least` is the share of documents that the step drops
-    in the sample; the share in the whole is higher. `pairs` estimates the number of pairs of duplicates in
-    the whole. Every dropped document is in at least one pair, so the number of pairs is an upper bound on the
-    documents dropped.
+    in the sample, a lower bound of the share in the whole. `pairs` estimates the number of pairs of
+    duplicates in the whole. Every dropped document is in at least one pair, so the number of pairs is an
+    upper bound on the documents dropped.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}

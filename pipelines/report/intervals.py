@@ -1,5 +1,5 @@
-"""Estimate properties of a whole from a random sample without replacement. The intervals contain the true
-value in 95 of 100 samples.
+"""Estimate properties of a whole from a random sample without replacement. The intervals are meant to contain
+the true value in 95 of 100 samples.
 
 `records` is the size of the whole, and `sampled` the size of the sample, at least 2. Every record has a
 value, which is 0 if the record was set aside or dropped.

@@ -1,5 +1,5 @@
-"""The numbers of the report as one JSON value. It depends only on the published corpus, and contains no times
-or directories.
+"""The numbers of the report as one JSON value. It depends only on the published corpus, not on when or where
+it was built.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ _PLACES = 3  # places named per source and reason of quarantined records
 def collect(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Collect all numbers of the report except the samples. Counts are numbers of documents unless their
-    names say otherwise.
+    """Collect the report except for its warnings, topics and samples. Counts are numbers of documents unless
+    their names say otherwise.
     """
     facts = published["funnel"].facts
     sources = [_source(name, manifest, published, corpus) for name in manifest.sources]
@@ -97,7 +97,7 @@ def _source(
 
 
 def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
-    """Return the printed ids of the first quarantined records, by reason."""
+    """Return the printed ids of the first three quarantined records, by reason."""
     places: dict[str, list[str]] = {}
     for record in corpus.quarantined(source):
         printed = places.setdefault(record.reason, [])

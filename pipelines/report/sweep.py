@@ -1,9 +1,10 @@
-"""Sweep a threshold: for each possible value of a bound on one signal, show the share of each source's
-documents that it would keep.
+"""Sweep a threshold: for many values of a bound on one signal, show the share of each source's documents that
+the bound would keep.
 
-The shares come from the histograms that a build publishes. They are exact at the ends of the bins (two
-significant digits, see materialise.column_profile), and consider this bound alone. Documents without a value
-are treated as filters treat them by default.
+The shares come from the histograms that a build publishes, and consider this bound alone. They are exact for
+a lower bound at the beginning of a bin, which is a number of two significant digits (see
+materialise.column_profile), and estimated within bins. Documents without a value are treated as filters treat
+them by default.
 """
 
 from collections.abc import Mapping
@@ -51,7 +52,7 @@ def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> flo
     """Return the share of the documents that a bound keeps. `at_most` keeps documents without a value, and
     `at_least` drops them. Neither side keeps NaN and infinities.
 
-    The documents of a bin that contains the threshold are divided in proportion.
+    If the threshold lies inside a bin, the bin's documents are divided in proportion.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0

@@ -9,7 +9,7 @@ from pipelines.contracts.parts import Part
 
 
 def write_words(corpus: Corpus, sources: Sequence[str], lower: bool, sink: BinaryIO) -> Counter[str]:
-    """Write one line for every kept document of some sources: its words, separated by spaces. Returns the
+    """Write one line for every kept document of some sources: its words, separated by spaces. Return the
     counts of the words.
 
     Words are those of pipelines/kernels/text/segment.py, without punctuation. In scripts without spaces,

@@ -30,8 +30,8 @@ class MovedWord:
 
 @dataclass(frozen=True)
 class Displacement:
-    """The common words of two spaces, in the order of the new space, with their cosine distances, float32
-    [words].
+    """The comparison of two spaces, `old` and `new`: their common words, in the order of `new`, with the
+    cosine distances of these words, float32 [words].
     """
 
     words: list[str]

@@ -37,7 +37,7 @@ _NO_LABEL = "<label>"  # no word begins like this, so that fastText takes none f
 @dataclass(frozen=True)
 class VectorSettings:
     """The settings for training vectors. The defaults are fastText's, except that fastText also uses
-    character n-grams.
+    character n-grams, keeps upper case and runs several threads.
     """
 
     model: Literal["skipgram", "cbow"] = "skipgram"

@@ -125,7 +125,7 @@ class Neighbour:
 
 
 def neighbours(vectors: WordVectors, word: str, count: int) -> list[Neighbour]:
-    """Return the `count` words with the highest cosine to a word."""
+    """Return the `count` other words with the highest cosine to a word, highest first."""
     row = vectors.row(word)
     return _highest(vectors, vectors.unit[row], {row}, count)
 

@@ -26,7 +26,7 @@ documents and 3.7 % more on forum posts, but 2.1 % fewer on Wikipedia, where yea
 """
 
 SMALLEST_VOCABULARY: Final = len(SPECIALS) + 256
-"""The reserved tokens and the 256 bytes, without any merge."""
+"""The number of reserved tokens and bytes, which a vocabulary without any merge has."""
 
 
 def train_byte_bpe(
@@ -44,9 +44,9 @@ def train_byte_bpe(
     bytes, and to one token per merge. A pair of tokens is merged only if it occurs at least `min_frequency`
     times. `texts` is read once, and only distinct pre-tokens are kept in memory.
 
-    Raises ValueError for a `vocab_size` below 384 (`SMALLEST_VOCABULARY`), for texts with too few repeated
-    pairs to fill it (a smaller vocabulary is never returned silently), for an unknown `pattern`, and for a
-    text with a lone surrogate.
+    Raises ValueError for a `vocab_size` below 384 (`SMALLEST_VOCABULARY`), for a `min_frequency` below 1, for
+    texts with too few repeated pairs to fill the vocabulary (a smaller one is never returned silently), for
+    an unknown `pattern`, and for a text with a lone surrogate.
     """
     why = f"{len(SPECIALS)} reserved tokens and 256 bytes come before the first merge"
     check_request(vocab_size, SMALLEST_VOCABULARY, why, 1, min_frequency)

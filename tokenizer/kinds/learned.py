@@ -1,4 +1,4 @@
-"""Code shared by all trained kinds: checks before and after training, and the selection of a vocabulary's
+"""Code shared by the trained kinds: checks before and after training, and the selection of a vocabulary's
 characters.
 """
 

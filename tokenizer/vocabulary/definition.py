@@ -49,8 +49,9 @@ class Definition:
 
     @cached_property
     def first_byte(self) -> int | None:
-        """The id of byte 0 if every id is a byte plus a constant, else None. This requires no merges, 256
-        consecutive ids and a text that is not changed before encoding.
+        """The id of byte 0 if text is encoded as its bytes plus a constant, else None. This requires a
+        vocabulary without merges, consecutive ids for the 256 bytes, and a text that is not changed before
+        encoding.
         """
         model = self.data["model"]
         first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
@@ -98,7 +99,7 @@ class Definition:
 
     @property
     def json(self) -> str:
-        """The whole file as text."""
+        """The whole definition as JSON."""
         return json.dumps(self.data, ensure_ascii=False)
 
     @cached_property
@@ -110,8 +111,8 @@ class Definition:
 
     @cached_property
     def plain_json(self) -> str:
-        """The copy of the file that encodes text, without special tokens, truncation, padding, dropout and
-        post-processing.
+        """The copy of the file that encodes text, without special added tokens, truncation, padding, dropout
+        and post-processing.
         """
         dropped = {"truncation": None, "padding": None, "post_processor": None}
         changed = {"added_tokens": self._plain_added, "model": self._plain_model()}
@@ -150,8 +151,8 @@ class Definition:
         return model
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the UTF-8 bytes that a token represents. For kinds that are not byte-level, these are the
-        bytes of the token as written.
+        """Return the UTF-8 bytes that a token represents. For added tokens, and for kinds that are not
+        byte-level, these are the bytes of the token as written.
         """
         token = self.tokens[token_id]
         if not self._byte_level or token_id in self._added:
@@ -232,8 +233,8 @@ class Definition:
 
 
 def read_definition(path: str) -> Definition:
-    """Read the `tokenizer.json` at `path`, which is the file or its directory. Raises ValueError if the file
-    cannot be read.
+    """Read the `tokenizer.json` at `path`, which is the file or its directory. Raises ValueError if there is
+    no such file, if it is not a `tokenizer.json`, or if its vocabulary is empty.
     """
     from tokenizers import Tokenizer
 

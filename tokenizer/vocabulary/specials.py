@@ -1,10 +1,10 @@
 """The reserved tokens, which have fixed ids at the start of every vocabulary trained here, and their names in
 other tokenizers.
 
-Readers of token shards add these tokens; text never yields them (see `tokenizer.encode`). They cover the
-objectives of all families: padding, document marks, BERT's classification and masking tokens, T5's 100
-sentinels, the marks of fill-in-the-middle (Bavarian et al. 2022), and spare tokens. No objective therefore
-needs a different vocabulary.
+Readers of token shards add these tokens. Text never yields them, except `<unk>` (see `tokenizer.encode`).
+They cover the objectives of all families: padding, document marks, BERT's classification and masking tokens,
+T5's 100 sentinels, the marks of fill-in-the-middle (Bavarian et al. 2022), and spare tokens. No objective
+therefore needs a different vocabulary.
 """
 
 import difflib
@@ -86,7 +86,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "all": SPECIALS,
 }
 """The reserved tokens that each objective of `trainers.objectives` uses, whatever the model. `mixture` is the
-mixture of UL2.
+mixture of UL2; `all` stands for every reserved token.
 """
 
 

@@ -2,10 +2,12 @@
 
 `adapter_model.safetensors` holds the tensors. If peft supports the method, they are in peft's layout, and
 `adapter_config.json` is peft's configuration, so that `PeftModel.from_pretrained(base, directory)` gives the
-same results. Otherwise the tensors are stored under our parameter names. If the stock model for the task has
-the same head, the head is among peft's `modules_to_save`, and `base` must be this stock model with a new head
-of the same size. Otherwise the head is in `task_head.safetensors`. `gristmill.json`, written last, records
-the method, the architecture and the fingerprint of the base.
+same results. Otherwise the tensors are stored under our parameter names.
+
+If the method uses peft's layers and the stock model for the task has the same head, the head is among peft's
+`modules_to_save`, and `base` must be this stock model with a new head of the same size. Otherwise the head is
+in `task_head.safetensors`. `gristmill.json`, written last, records the method, the architecture, the
+fingerprint of the base and the files.
 """
 
 import json
@@ -72,8 +74,8 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return a mapping to peft's names in the stock model, from our names of the head's parameters and
-        from the names in `own`, which peft would use in our model.
+        """Return a mapping from names in our model to peft's names in the stock model. Its keys are our names
+        of the head's parameters, and the names in `own`, which peft would use in our model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {
@@ -94,7 +96,7 @@ def save_adapter(
     """Write the parameters of `network` that `method` has trained to a new directory.
 
     `base` is the fingerprint of the base. `path` is the path where peft looks for the base, or None to record
-    no path. `head` is the head of the task in the stock model. If it is given and the method uses peft's
+    no path. `head` is the head of the task in the stock model. If it is given and peft can load the method's
     layers, the head is stored in peft's file; otherwise it is stored in a separate file.
     """
     directory.mkdir(parents=True)

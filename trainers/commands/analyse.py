@@ -231,7 +231,7 @@ def _text_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Exam
 
 
 def _settings(given: Sequence[str], names: tuple[str, ...]) -> dict[str, str]:
-    """Return name=value settings as a mapping. Raises ConfigError for anything else."""
+    """Return name=value settings as a mapping. Raises ConfigError for a setting whose name is not in `names`."""
     named, others = split_settings(given, names)
     if others:
         near = near_match(others[0].partition("=")[0], names)

@@ -1,4 +1,4 @@
-"""`finetune`: train a base on one or more tasks, or on every task of a suite."""
+"""`finetune`: train a model on one or more tasks, or a model on each task of a suite."""
 
 import argparse
 import gc
@@ -115,7 +115,7 @@ def _directory(output: LocalPath, task: str | None, setting: "Setting", seed: in
 
 
 def _job(request: _Request, named: dict[str, str]) -> "Finetuning":
-    """Return the job of a request, which is not yet resolved."""
+    """Return the unresolved job of a request."""
     from gristmill.config import near_match, override, parse, plain
     from trainers.adapters import METHODS
     from trainers.config.finetuning import Finetuning
@@ -165,7 +165,9 @@ def _check_settings(requests: Sequence[_Request], named: dict[str, str]) -> None
 
 
 def _chosen(output: LocalPath, requests: Sequence[_Request], suite: "Suite | None") -> list[LocalPath]:
-    """Choose a setting for each task of a sweep, and return the runs of the chosen settings."""
+    """Choose a setting for each task of a sweep, predict all splits with the runs of this setting, and return
+    these runs.
+    """
     from trainers.studies.settings_sweep import finish_sweep
 
     of_task: dict[str, dict[Setting, list[LocalPath]]] = {}

@@ -17,7 +17,9 @@ def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[
 
 
 def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories or URLs in `corpus=A,B`. Raises ConfigError for a value that is neither."""
+    """Return the directories or URLs in `corpus=A,B`; empty without this setting. Raises ConfigError for an
+    invalid URL.
+    """
     corpora = tuple(filter(None, named.get("corpus", "").split(",")))
     for name in corpora:
         parse_location(name)

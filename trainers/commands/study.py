@@ -122,7 +122,7 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
 
 
 def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """Return the study that a command names, or None, and the command's settings."""
+    """Return the study named on the command line, or None, and the words of the form a.b=value."""
     named = [word for word in options.overrides if "=" not in word]
     if len(named) > 1:
         raise ConfigError(f"{named[1]!r}: expected one study, then a.b=value")
@@ -188,8 +188,8 @@ def _plan(options: argparse.Namespace) -> int:
 def _train(
     runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int, resources: "RayResources | None" = None
 ) -> None:
-    """Train the runs that have no result yet or failed. They are trained on Ray if `resources` are given,
-    otherwise in `workers` processes.
+    """Train the runs whose corpus is built and that have no result yet or have failed. They are trained on
+    Ray if `resources` are given, otherwise in `workers` processes.
     """
     from gristmill.machine import usable_cores
     from trainers.studies.running.study_workers import StudyWorkers
@@ -435,7 +435,9 @@ def _sizes(words: list[str]) -> dict[str, float]:
 
 
 def _table(options: argparse.Namespace) -> "RunTable":
-    """Read the table of runs, and print for each metric how many runs have no value (are censored)."""
+    """Read the table of runs. For each metric that is missing (censored) in some runs, print their number and
+    the first of their names.
+    """
     from trainers.studies.run_table import read_run_table
 
     better, chosen = options.higher_is_better, options.metric or ()

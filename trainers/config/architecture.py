@@ -31,11 +31,11 @@ class Traits:
     Three flags each name a kind of pretraining: `permutes` predicts tokens in a random order,
     `bidirectional_lm` trains a forward and a backward language model, and `decodes_neighbours` trains
     decoders that write the sentences before and after a sentence. An architecture with a flag is pretrained
-    only in this way, and no other architecture is.
+    only in this way, and other architectures are never pretrained in this way.
 
     `characters` says that the model reads characters instead of tokens, and counts positions in characters.
-    `window_objective` is the objective with which it can be trained in windows of a row, each of which begins
-    with the state that the previous window left; None if the architecture carries no state.
+    `window_objective` is the objective with which the model can be trained in windows of a row, each of which
+    begins with the state that the previous window left; None if the architecture carries no state.
     """
 
     family: Family
@@ -224,9 +224,9 @@ class Model:
     (width / heads), `key_value_heads` (= heads), `position_buckets` (256), `highway_layers` (2 with
     `character_filters`), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width,
     rounded up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT; 23/8 x width in
-    AWD-LSTM), `position` (the architecture's default), `vocab_size` (the tokenizer's, rounded up to a
-    multiple of 64 for the matrix products). With a generator, so are `generator_layers` (= layers) and, in
-    DeBERTa, `embedding_sharing` (gradient_disentangled).
+    AWD-LSTM; width in GRU), `position` (the architecture's default), `vocab_size` (the tokenizer's, rounded
+    up to a multiple of 64 for the matrix products). With a generator, so are `generator_layers` (= layers)
+    and, in DeBERTa, `embedding_sharing` (gradient_disentangled).
     """
 
     architecture: ArchitectureName
@@ -417,8 +417,9 @@ def generator_of(model: Model) -> Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """Return the model with every null field computed, for a tokenizer with `tokens` tokens. Raises
-    ConfigError if `vocab_size` is smaller than `tokens`.
+    """Fill in the sizes and the position scheme that are null, and return the model. `tokens` is the number
+    of tokens of the tokenizer. Fields that the architecture lacks stay null, and so do the fields of a
+    generator. Raises ConfigError if `vocab_size` is smaller than `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

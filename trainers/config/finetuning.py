@@ -1,5 +1,5 @@
 """The configuration of a fine-tuning run: tasks, method, head and base. `trainers.runs.resolve_finetuning`
-computes the fields that are null here.
+computes the null fields that depend on the tasks and the base.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,9 +24,10 @@ class HeadSettings:
 
     `pooling` chooses the state that represents a text: the state of its first or last token, the mean or the
     maximum over its tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018,
-    section 3.3). Null means `first` for encoders and `last` for the others. `dropout` is applied before each
-    linear layer of the head; null means the model's rate. Which layers the head reads is set by
-    `method.layers`, in methods that have it.
+    section 3.3). Null means `first` for encoders, `mean` for recurrent encoders, and `last` for the others.
+    `dropout` is applied before the output layer of the head and, in some architectures, also before its dense
+    layer. Null means the model's rate, or none where the stock head has no dropout. Which layers the head
+    reads is set by `method.layers`, in methods that have it.
     """
 
     pooling: Pooling | None = None
@@ -107,7 +108,7 @@ class TaskValidation:
 
 @dataclass(frozen=True)
 class TaskObjective(TrainingObjective):
-    """A placeholder for the objective: the inputs and targets of a fine-tuning run come from its task."""
+    """A placeholder for the objective: the inputs and targets of a fine-tuning run come from its tasks."""
 
     kind: str = "task"
 
@@ -126,11 +127,16 @@ class Finetuning(Job):
     `init.path` is the base: a run, an export or a Hugging Face directory; `model` is taken from it. Without
     `init`, the weights are random (a control without pretraining) and `tokenizer` names the tokenizer.json to
     use. `files` is the directory with the tasks' files; null means the directory that $GRISTMILL_TASKS names.
-    Several tasks are always solved as text to text. `label_smoothing` (Szegedy et al., 2016, section 7)
-    spreads that share of the target probability evenly over all classes. With `class_weights: balanced`, each
-    class is weighted by the inverse of its share of the training examples. At the end, the best checkpoint
-    predicts all splits except `train`. With `final_splits: dev` it predicts only the split that the run
-    validates on; the runs of a sweep use this.
+    Several tasks are always solved as text to text.
+
+    `label_smoothing` (Szegedy et al., 2016, section 7) spreads that share of the target probability evenly
+    over all classes. With `class_weights: balanced`, each class is weighted by the inverse of its share of
+    the training examples; a mapping gives the weight of every class. The learning rate of a layer at distance
+    d from the head is multiplied by `layer_decay`^d and, with `unfreeze_every`, is 0 before step d x
+    `unfreeze_every` (Howard and Ruder, 2018, sections 3.2 and 3.3).
+
+    At the end, the best checkpoint predicts all splits except `train`. With `final_splits: dev` it predicts
+    only the split that the run validates on; the runs of a sweep use this.
     """
 
     kind: Literal["finetuning"] = "finetuning"

@@ -2,7 +2,7 @@
 execution.
 
 A recipe overrides the defaults, and `a.b=value` on the command line overrides both. `resolved.yaml` contains
-every field.
+all fields, except newer ones that have their default.
 """
 
 from abc import ABC, abstractmethod
@@ -85,8 +85,8 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over the run: linear warm-up, then a decay of shape `kind` to `final_fraction` of the
-    peak.
+    """The learning rate over the run: a linear warm-up, then the shape `kind`, which decays to
+    `final_fraction` of the peak unless it is `constant`.
 
     `wsd` (warm-up, stable, decay; Hu et al., 2024) decays linearly over the last `decay_fraction` of the
     steps. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the step, down to
@@ -156,9 +156,9 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When checkpoints are written and which are kept. A checkpoint is written every `every` steps and at the
-    end, and the newest `keep` are kept. Checkpoints at multiples of `keep_every` steps are never deleted; 0
-    turns this off.
+    """When checkpoints are written and which are kept. A checkpoint is written every `every` steps, and when
+    the run ends or is stopped. The newest `keep` are kept, and the best of a fine-tuning run. Checkpoints at
+    multiples of `keep_every` steps are kept, too; 0 turns this off.
     """
 
     every: int = 250
@@ -177,8 +177,8 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Init:
-    """Start a new run from the weights at `path` instead of random ones. `path` is a run, an export, or a
-    Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. Its
+    """The weights at `path`, from which a new run starts instead of random ones. `path` is a run, an export,
+    or a Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. Its
     tokenizer must be the corpus's, unless `vocabulary` is `transfer`.
 
     With `vocabulary: transfer`, the run uses the tokenizer of its corpus, even if the parent has a different
@@ -213,7 +213,8 @@ class Init:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run is executed. None of this changes what is computed, so it is not part of a run's identity.
+    """How a run is executed. None of this changes what is computed, except for rounding and the random draws
+    of dropout, so it is not part of a run's identity.
 
     `micro_batch` is the number of sequences per worker and backward pass; `auto` takes all of a worker's
     share of the batch in one pass, or in as few passes as its memory allows. `threads` is the number of CPU
@@ -313,7 +314,7 @@ class Job(ABC):
     @property
     @abstractmethod
     def validation_interval(self) -> int:
-        """Steps between two validations."""
+        """The number of steps between two validations."""
 
     def validates_at(self, step: int) -> bool:
         """Return whether a validation is due after `step` steps. The last step is always validated, even if

@@ -6,7 +6,7 @@ from typing import Literal
 from trainers.config.architecture import require
 
 WEIGHTS_FILE = "domain_weights.yaml"
-"""The file in a run's directory that holds its mean weights, in the form that `data.weights` takes."""
+"""The file in a run's directory with the mean weights of its domains, in the form that `data.weights` takes."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""The configuration of a pretraining run. `trainers.runs.resolve.resolve` computes the fields that are null
-here.
+"""The configuration of a pretraining run. `trainers.runs.resolve.resolve` computes the null fields that
+depend on the corpus.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,9 @@ _CAUSAL = Causal()
 
 @dataclass(frozen=True)
 class MixtureStage:
-    """Use `weights` (as in Data) until the run has read `until_tokens` tokens, counted from its start."""
+    """A stage of the mixture: `weights` (as in Data) apply until the run has read `until_tokens` tokens,
+    counted from its start.
+    """
 
     until_tokens: int
     weights: str | dict[str, float]
@@ -42,7 +44,9 @@ def _check_weights(weights: str | dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class LengthPhase:
-    """Use rows of `sequence_length` tokens up to step `until_step`, counted from the start of the run."""
+    """A phase of the run: rows have `sequence_length` tokens up to step `until_step`, counted from the start
+    of the run.
+    """
 
     until_step: int
     sequence_length: int
@@ -87,12 +91,12 @@ class Data:
     counts that end stages, and the epochs that `max_epochs` limits, continue across phases.
 
     With `bptt`, a row is trained in consecutive windows of that many tokens, with an optimizer update for
-    each window: truncated back-propagation through time. A window begins with the state in which the previous
-    window left the row (in xlnet, with a memory of its states in every layer), and gradients stop at the
-    beginning of the window. `bptt` must divide the length of a row; steps, their learning rate and `batch`
-    count whole rows. The gradient norm of a step is the largest norm of its windows. If the loss or gradient
-    of a window is not finite, the step ends there, and its earlier updates remain. Only awd_lstm with
-    objective causal and xlnet with objective permutation support it, both with packing concatenate. Null
+    each window: truncated back-propagation through time. A window begins with the state at the end of the
+    row's previous window (in xlnet, with a memory of that window's states in every layer), and gradients stop
+    at the beginning of the window. `bptt` must divide the length of a row; steps, their learning rate and
+    `batch` count whole rows. The gradient norm of a step is the largest norm of its windows. If the loss or
+    gradient of a window is not finite, the step ends there, and its earlier updates remain. Only awd_lstm
+    with objective causal and xlnet with objective permutation support it, both with packing concatenate. Null
     trains rows whole.
 
     `shard_set` selects one of the shard sets of a corpus. With `isolation`, the documents of a row do not
@@ -145,8 +149,8 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """The loss on the validation split, measured every `every` steps from `from_step` on, and at the end. It
-    is measured on `tokens` tokens of each source, spread evenly over the source's split.
+    """When the validation loss is measured, and on how much text: every `every` steps from `from_step` on,
+    and at the end, on `tokens` tokens of each source, spread evenly over the source's validation split.
 
     The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
@@ -171,14 +175,14 @@ class Validation:
 
 @dataclass(frozen=True)
 class PeriodicEvaluation:
-    """Evaluate `suite` every `every` steps and after the last step (docs/evaluation.md), on checkpoints that
-    are saved at these steps.
+    """Evaluations of checkpoints with `suite`, every `every` steps and after the last step
+    (docs/evaluation.md). A checkpoint is saved at each of these steps.
 
-    A separate process evaluates them while training goes on, with `threads` CPU threads and low priority. The
-    results are in `RUN/evaluations`, in the log and in the report. If an evaluation takes longer than `every`
-    steps, some checkpoints are skipped. A run ends only when its last checkpoint has been evaluated. `data`
-    is the directory of the tasks' files; null takes `$GRISTMILL_TASKS`. `limit` and `shots` mean the same as
-    in `trainers evaluate`.
+    A separate process evaluates the checkpoints while training goes on, with `threads` CPU threads and low
+    priority. The results are in `RUN/evaluations`, in the log and in the report. If an evaluation takes
+    longer than `every` steps, some checkpoints are skipped. A run ends only when its last checkpoint has been
+    evaluated. `data` is the directory of the tasks' files; null takes `$GRISTMILL_TASKS`. `limit` and `shots`
+    mean the same as in `trainers evaluate`.
     """
 
     suite: str
@@ -367,9 +371,9 @@ class Pretraining(Job):
         )
 
     def _check_isolation(self) -> None:
-        """Require `isolation` for objectives that rewrite rows, in models with a position table. Rewritten
-        rows may be longer than the table, and positions stay within it only if they restart in every
-        document.
+        """Require `isolation` for objectives that rewrite rows, except with the position schemes `rope` and
+        `t5_bias`. Rewritten rows may be longer than the model's positions, and stay within them only if
+        positions restart in every document.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),

@@ -5,14 +5,14 @@ cannot be compared with the loss of other runs. This metric depends on none of t
 
 - From the validation split of each source, the documents with the smallest ids (which are hashes) are taken,
   until their text reaches BUDGET_BYTES. Documents of more than MAX_DOCUMENT_BYTES are skipped.
-- Each document is cut into chunks of half a window. A chunk is predicted from `<bos>` and the previous chunk;
-  the first chunk, from `<bos>` only. A window is WINDOW positions, or fewer if the model has fewer.
+- Each document is cut into chunks of half a window. A chunk is predicted from the previous chunk, and the first
+  chunk from no text. A window is WINDOW positions, or fewer if the model has fewer.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
 The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)
 and prefix LMs on a decoder or an encoder-decoder learn this likelihood. So does a mixture that contains one
-of these objectives; the first such part of the mixture is measured. Masked models, sentence pairs, span
-corruption and denoising do not learn it and have no value.
+of these objectives; the first such part of the mixture is measured. Other objectives, such as masking, span
+corruption and denoising, do not learn it; runs with them have no value.
 """
 
 import math
@@ -52,8 +52,8 @@ class DocumentData:
     mode: int | None
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` in batches of `size` rows, one chunk per row. Every rank has the
-        same number of batches.
+        """Yield rank `rank`'s share of the chunks, in batches of `size` rows with at most one chunk per row.
+        Every rank gets the same number of batches.
         """
         lengths = np.array([len(one) + len(other) for one, other in zip(self.inputs, self.targets, strict=True)])
         by_length = np.argsort(-lengths, kind="stable")
@@ -98,8 +98,8 @@ def window(data: DocumentData) -> int:
 
 
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
-    """Return the documents on which a run is measured; None if its objective does not learn the likelihood of
-    text, or if no source has documents.
+    """Return the documents on which a run is measured. None if its objective does not learn the likelihood of
+    text, or if the validation split of no source has a document to measure.
     """
     members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]
     if not members:
@@ -151,7 +151,7 @@ def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
 
 
 def _id_prefixes(ids: Any) -> np.ndarray:
-    """Return the first 8 bytes of each 16-byte id, uint64."""
+    """Return the first 8 bytes of each 16-byte id, as big-endian numbers in uint64."""
     whole = np.frombuffer(ids.buffers()[1], dtype=">u8")[2 * ids.offset :: 2]
     return whole[: len(ids)].astype(np.uint64)
 

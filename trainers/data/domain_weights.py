@@ -1,9 +1,9 @@
 """Weights of domains at any level: compute the weight of each domain of a corpus from weights such as `web:
 0.6, web:science: 0.3`.
 
-The leaves of a corpus are its sources or, for a source that `shards` splits, its groups, such as
-`web:science:q5`. A name stands for all leaves below it, except those below a longer name: here, `web` stands
-for all of the source `web` outside `web:science`.
+The leaves of a corpus are its sources or, for a source that the `shards` step splits into groups, these
+groups, such as `web:science:q5`. A name stands for all leaves below it, except those below a longer name:
+here, `web` stands for all of the source `web` outside `web:science`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,8 +19,8 @@ def names_above(leaf: str) -> list[str]:
 
 
 def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> dict[str, list[str]]:
-    """Return the leaves that each name stands for, ordered by name. A leaf belongs to the longest name above
-    it.
+    """Return, for each of `names`, the sorted leaves that it stands for. A leaf belongs to the longest of
+    `names` that is its own name or a level above it; a leaf without such a name is left out.
 
     Raises ConfigError, with a message that begins with `field`, for a name whose leaves all belong to longer
     names.

@@ -11,7 +11,9 @@ from trainers.rows.batch import Batch
 
 
 class JobCorpus(Protocol):
-    """The data that a job reads: its fingerprint and its tokenizer, a file in `directory`."""
+    """The data that a job reads, as seen by the training loop: its fingerprint, and its tokenizer, a file in
+    `directory`.
+    """
 
     @property
     def fingerprint(self) -> str:
@@ -78,7 +80,7 @@ class JobTraining(Protocol):
         ...
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` of a step's samples, in batches of `size` samples. Every rank gets
+        """Yield rank `rank`'s share of a step's samples, in batches of up to `size` samples. Every rank gets
         the same number of batches.
         """
         ...
@@ -104,16 +106,16 @@ class JobValidation(Protocol):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """The weight of each source in the total loss. Empty if the total is the mean over all targets."""
+        """The weight of each source in the total loss. If empty, all sources have the same weight."""
         ...
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` in batches of `size` samples. Every rank gets the same number of
-        batches.
+        """Yield rank `rank`'s share of the samples, in batches of up to `size` samples. Every rank gets the
+        same number of batches.
         """
         ...
 
 
 def verified_tokenizer(corpus: JobCorpus) -> Path:
-    """Return the path of the corpus's tokenizer.json after verifying its checksum."""
+    """Return the local path of the corpus's tokenizer file, after verifying its checksum."""
     return corpus.directory.verify(corpus.tokenizer.file)

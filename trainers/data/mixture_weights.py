@@ -1,5 +1,5 @@
-"""The tokens that a mixture requests from each source after any number of tokens, through stages and epoch
-caps.
+"""Compute how many tokens a mixture requests from each source up to any point of a run, given stages and caps
+on epochs.
 
 A mixture is a list of parts with constant shares. A part ends where a stage ends, or where a source reaches
 its cap on epochs; from there on, the other sources of the stage share its weight in proportion to their own.
@@ -21,8 +21,8 @@ class SourceMixture:
     """A mixture of the sources `names`, in parts. `shares` [parts, sources] are the sources' shares of the
     tokens; they sum to 1 in each part. `ends` [parts] are the ends of the parts, in tokens of the whole run.
 
-    `caps` [sources] is the maximum number of tokens drawn from each source, 0 if no part reads it. `stages`
-    are the stages that the mixture was built from.
+    `caps` [sources] is the maximum number of tokens drawn from each source: 0 if no part reads it, UNCAPPED
+    if it has no cap. `stages` are the stages that the mixture was built from.
     """
 
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class SourceMixture:
 
     @cached_property
     def given(self) -> np.ndarray:
-        """Tokens requested from each source before each part, shape [parts, sources]."""
+        """The tokens requested from each source before each part begins, shape [parts, sources]."""
         sizes = (self.ends - self.starts)[:-1, None] * self.shares[:-1]
         before: np.ndarray = np.concatenate([np.zeros((1, len(self.names))), np.cumsum(sizes, axis=0)])
         # Rounding errors must not lift a request above a cap.
@@ -68,7 +68,7 @@ def build_mixture(
     stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
 ) -> SourceMixture:
     """Build the mixture of `stages`, each given as (tokens of the whole run at its end, weights by source).
-    The last stage ends at infinity.
+    The last stage must end at infinity.
 
     `caps` are tokens by source. The mixture ends early, at `total`, if all sources of a stage reach their
     caps: sources of other stages do not replace them.

@@ -88,11 +88,12 @@ class Samples:
         return Samples(self.number[rows], self.source[rows], self.sequence[rows], self.tokens[rows], self.epoch[rows])
 
     def share(self, size: int, rank: int, world: int) -> Iterator["Samples"]:
-        """Yield the share of rank `rank`: the same number of parts of up to `size` samples on every rank.
+        """Yield rank `rank`'s share of the samples in parts of up to `size` samples. Every rank gets the same
+        number of parts.
 
         The longest samples come first, so that a part has rows of similar length, all ranks work on similar
-        lengths at the same time, and incomplete parts come last. Which rank gets a sample affects only
-        rounding.
+        lengths at the same time, and incomplete parts come last. Without dropout, which rank gets a sample
+        affects only rounding.
         """
         count = len(self)
         by_length = np.argsort(-self.tokens, kind="stable")
@@ -185,7 +186,7 @@ class Order:
         return self._mixture(self._at)
 
     def take(self, first: int, count: int) -> Samples:
-        """Return samples `first` to `first + count` of the run. Raises MixtureExhausted if the mixture's
+        """Return `count` samples of the run, from sample `first` on. Raises MixtureExhausted if the mixture's
         epoch caps end it earlier.
         """
         self._seek(first)
@@ -205,7 +206,7 @@ class Order:
 
     def steps(self, size: int, tokens: int) -> int:
         """Return the number of steps of `size` samples that fit in `tokens` tokens. Raises MixtureExhausted
-        if the mixture ends first.
+        if the mixture ends within these steps or the step after them.
         """
         steps, total = 0, 0
         longest = size * max(phase.length for phase in self.phases)
@@ -226,8 +227,8 @@ class Order:
         return {"order": self.identity, "sample": state.sample, "phase": state.phase, **arrays}
 
     def resume(self, record: Mapping[str, Any]) -> bool:
-        """Register `record`, a result of `state`, as a replay point. Returns False, without effect, if
-        `record` belongs to another order.
+        """Register `record`, a result of `state`, as a replay point, and return True. Returns False, without
+        effect, if `record` belongs to another order.
         """
         if record.get("order") != self.identity:
             return False
@@ -287,7 +288,7 @@ class Order:
     def caps(self, samples: int = 0) -> np.ndarray:
         """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources]: the
         tokens drawn before the phase of sample `samples`, plus the whole sequences of that phase that still
-        fit under the cap.
+        fit under the source's cap. It is UNCAPPED for a source without a cap.
         """
         self._seek(samples)
         return self._caps(self._at)
@@ -315,9 +316,11 @@ def _replay_points(_identity: str) -> list[_State]:
 
 class _SequenceTable(NamedTuple):
     """The sequences of a phase by source. `full` is the number of full sequences, and `short` the tokens of a
-    shorter last sequence (0 if there is none). `sizes` concatenates the token counts of the sequences of all
-    sources that list them; the list of a source begins at `size_starts` (-1 if it has no list). `keys` are
-    the keys of the permutations.
+    shorter last sequence (0 if there is none). For a source that lists the sizes of its sequences, `full`
+    counts all sequences and `short` is 0.
+
+    `sizes` concatenates these lists; the list of a source begins at `size_starts` (-1 if it has no list).
+    `keys` are the keys of the permutations.
     """
 
     full: np.ndarray

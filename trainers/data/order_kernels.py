@@ -127,8 +127,8 @@ def draw(
 
 @kernel(nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
-    """Return the number of tokens of the whole run at which the request of a source reaches `tokens`. The
-    search begins at `part`.
+    """Return the number of tokens of the whole run at which the request of a source reaches `tokens`;
+    infinity if it never does. The search begins at `part`.
     """
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1

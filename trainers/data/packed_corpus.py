@@ -1,8 +1,9 @@
-"""Turn the shards of a build into batches: memory-map them, pack them, and make the rows of each worker.
+"""Turn the shards of a build into batches: memory-map the shards, cut their documents into sequences, and
+make each worker's rows from the sequences.
 
 The stream of a source is cut into sequences once. `trainers.data.order` determines the sequence of sample n,
-and the objective turns it into inputs and targets. A batch therefore depends on the corpus, the seed, the
-mixture, the sequence length, the objective and the sample number, and on nothing else.
+and the objective turns it into inputs and targets. The tokens and targets of a sample therefore depend on the
+corpus and the configuration of the data, but not on the number of workers or the micro-batch.
 """
 
 import math
@@ -75,8 +76,8 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     """Read the manifests of `directories` and check that they fit together. No shard is opened. `frame` comes
     from the objective.
 
-    Raises UserError if a manifest is missing, sources share a name, tokenizers differ, or a tokenizer lacks a
-    special token of the frame, and ConfigError if no directory is given.
+    Raises UserError if a manifest or the shard set is missing, sources share a name, tokenizers differ, or a
+    tokenizer lacks a special token of the frame, and ConfigError if no directory is given.
     """
     if not directories:
         raise ConfigError(
@@ -174,7 +175,8 @@ class PackedCorpus:
 
     def _packed(self, samples: Samples, minimum: int) -> Batch:
         """Return a batch with the sequence of sample i in row i, before the objective is applied. Rows are as
-        long as the longest sequence, rounded up to a multiple of 8, but at most `length`.
+        long as the longest sequence with the marks that its packing adds, rounded up to a multiple of 8, but
+        at most `length`.
         """
         rows = max(minimum, len(samples))
         added = max((source.packing.added_marks for source in self.sources if source.packing), default=0)
@@ -220,7 +222,7 @@ class TrainingData:
     """The training split in the order of a run; each phase reads one of `packed_phases`.
 
     Documents with an `excluded` id keep their position but have no targets. The run reads this corpus from
-    sample `since` on, which is 0 unless it began with another corpus.
+    sample `since` on, which is 0 unless the run began with another corpus.
     """
 
     packed_phases: tuple[PackedCorpus, ...]
@@ -258,8 +260,8 @@ class TrainingData:
         return self.packed_phases[self.order.phase_of(sample)]
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return, for each source, what samples `since` to `samples` consumed, in tokens (marks of the frame
-        included), sequences and epochs, and the tokens that the mixture requested.
+        """Return, for each source, what the run consumed from sample `since` up to sample `samples`: tokens
+        (marks of the frame included), sequences and epochs, and the tokens that the mixture requested.
 
         `padding` counts the positions of these sequences that hold no token of the source's stream, so marks
         that an objective itself adds to each document count as padding. `cropped` counts the tokens of these
@@ -290,14 +292,16 @@ class TrainingData:
         return self.packed_at(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the batches of `size` rows in which rank `rank` reads its share of samples `first` to `first
-        + count` (`Samples.share`). Every rank has the same number of batches; short batches are filled with
+        """Yield rank `rank`'s share of the samples from `first` up to `first + count`, in batches of `size`
+        samples (`Samples.share`). Every rank gets the same number of batches; short batches are filled with
         rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` of the samples of a step, as in `micro_batches`. Thread-safe."""
+        """Yield rank `rank`'s share of a step's samples, in batches as in `micro_batches`. All samples must
+        be in one phase. Thread-safe.
+        """
         packed = self.packed_at(int(samples.number[0]))
         for chosen in samples.share(size, rank, world):
             yield packed.rows(chosen, size, self.excluded)
@@ -316,8 +320,9 @@ def training_data(
 def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[PackedCorpus, ...]:
     """Return the packed corpus of each phase of a run, with sources ordered by name.
 
-    Raises CorruptFileError if a shard is missing. Raises ConfigError if the corpus lacks a required column,
-    or if all of its documents are too short to give a target.
+    Raises CorruptFileError if a shard is missing or has the wrong size. Raises ConfigError if the corpus
+    lacks what the objective or the packing needs: a column, or documents that are long enough or have spans
+    or targets.
     """
     sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
     for source in sources:
@@ -434,7 +439,7 @@ def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
     """Return the word marks of a tokenizer's file. `checksum` is the checksum of the file; it is part of the
     cache key because the path does not determine the content.
 
-    The result is cached because a run asks three times, and 128,000 tokens take a quarter of a second.
+    The result is cached because computing it for 128,000 tokens takes a quarter of a second.
     """
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
@@ -465,9 +470,9 @@ def _tokens_read(source: SourceStream, data: Data) -> int:
 
 @dataclass(frozen=True)
 class ValidationData:
-    """Sequences spread evenly over each source's validation split. They are the same for every run with the
-    same objective, sequence length and packing. `weights` are the shares of the sources in training, empty if
-    they are not resolved.
+    """Sequences spread evenly over each source's validation split. They depend neither on the run's seed nor
+    on its mixture. `weights` are the sources' weights in the last stage of training, empty if they are not
+    resolved.
     """
 
     packed: PackedCorpus
@@ -480,8 +485,8 @@ class ValidationData:
         return self.packed.sources
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` in batches of `size` rows. Every rank has the same number of
-        batches.
+        """Yield rank `rank`'s share of the sequences, in batches of `size` sequences. Every rank gets the
+        same number of batches; short batches are filled with rows of padding.
         """
         for samples in self.samples.share(size, rank, world):
             yield self.packed.rows(samples, size)
@@ -507,8 +512,8 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers and the token counts of the fewest evenly spread sequences of a source that together
-    have `tokens` tokens. If the source has fewer tokens, all of its sequences are returned.
+    """Return the numbers and the token counts of evenly spread sequences of a source, enough to have `tokens`
+    tokens together. If the source has fewer tokens, all of its sequences are returned.
     """
     total, longest, count = source.count(length), source.longest(length), 0
     sizes = np.empty(0, np.int64)

@@ -1,5 +1,5 @@
-"""Prefetch the batches of coming steps in threads. The number of threads changes neither their content nor
-their order.
+"""Make the batches of upcoming steps in threads. The number of threads changes neither the batches nor their
+order.
 """
 
 from collections import deque

@@ -1,6 +1,4 @@
-"""The documents in a sequence, and how to exclude documents from the loss while every token keeps its
-position.
-"""
+"""Find the documents in a sequence, and exclude documents from the loss while every token keeps its position."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence, Set
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
     """Return (shard number, row in the shard) of the document of each segment of a packed sequence, in the
-    order of segments. `epoch` matters only for sentence pairs, which are paired anew in every epoch.
+    order of segments. `epoch` matters only for sentence pairs, which change from epoch to epoch.
     """
     marks = source.frame.marks
     if source.packing is not None:

@@ -53,7 +53,7 @@ class SourceStream:
         return sum(shard.text_bytes for shard in self.shards)
 
     def count(self, length: int) -> int:
-        """Return the number of sequences, each of up to `length` tokens."""
+        """Return the number of sequences in an epoch, if sequences have up to `length` tokens."""
         return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
 
     def longest(self, length: int) -> int:
@@ -73,7 +73,7 @@ class SourceStream:
         return {}
 
     def shard(self, number: int) -> Shard:
-        """Return shard `number`, opened and verified on first use in this process."""
+        """Return shard `number`, which is opened and verified on first use."""
         if number not in self._opened:
             self._opened[number] = open_shard(self.directory, self.shards[number].file)
         return self._opened[number]

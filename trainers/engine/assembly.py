@@ -23,9 +23,10 @@ def build_forward(
     """Return the model of a resolved job with its losses, in fp32 and the same on every worker.
 
     `base` holds the initial weights by parameter name; parameters that it lacks are initialised from the
-    job's seed. In fine-tuning, the model also gets its head, whose hidden layers may be in `base` as
-    `task_head...`, and the parameters that the method adds. Parameters that the method does not train are
-    frozen. `encode` (text to token ids) is needed only for a prompt that is initialised from a text.
+    job's seed. In fine-tuning, the model also gets the task's head, if it needs one, and the parameters that
+    the method adds. The hidden layers of the head may be in `base` as `task_head...`. Parameters that the
+    method does not train are frozen. `encode` (text to token ids) is needed only for a prompt that is
+    initialised from a text.
     """
     forward = build_without_method(config, specials, base)
     if isinstance(config, Finetuning):

@@ -1,8 +1,9 @@
 """The engine: a model with its optimizer. A single worker uses torch alone, several workers use DeepSpeed
 ZeRO.
 
-Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. ZeRO
-stage, world size, micro-batch and accumulation therefore change nothing but rounding.
+Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step.
+Without dropout, the ZeRO stage, world size, micro-batch and accumulation therefore change nothing but
+rounding.
 """
 
 import math
@@ -36,8 +37,8 @@ from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 # death of a worker is noticed at once, because its connections close.
 _WRITING = timedelta(days=30)
 Scale = Callable[[np.ndarray], np.ndarray]
-"""Maps the number of targets of an update, float64 [losses, sources], to the factors of their nats in the loss that the
-update minimises, an array of the same shape.
+"""Returns the factors by which an update multiplies the nats of each loss and source, given the number of targets of
+each: both float64 [losses, sources].
 """
 
 
@@ -77,8 +78,10 @@ class Totals:
     """The results of a step or an evaluation, summed over all workers.
 
     `sums` are the sums of `engine.loss_metrics`. `loss` is the loss computed from them: weight x nats per
-    target, summed over all losses. `stops` is the number of workers that requested a stop. `read` counts the
-    tokens that the model read, and `decoded` the tokens that the decoder of an encoder-decoder read.
+    target, summed over all losses. `stops` is the number of workers that requested a stop.
+
+    The other fields are 0 after an evaluation. `read` counts the tokens that the model read (in an
+    encoder-decoder, its encoder), and `decoded` the tokens that the decoder of an encoder-decoder read.
     `updates` is the number of times that the step changed the weights.
     """
 
@@ -136,12 +139,12 @@ class Engine:
     def train_step(
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool, scale: Scale | None = None
     ) -> tuple[Totals, float]:
-        """Take one optimizer step over this worker's micro-batches. Returns (sums over all workers, gradient
-        norm).
+        """Take one optimizer step over this worker's micro-batches. Returns (totals over all workers,
+        gradient norm).
 
-        `rate` is the learning rate of AdamW; Muon's rate changes in proportion. Without `scale`, each loss is
-        its nats per target. If the loss or the norm is not finite, no worker changes weights or optimizer
-        state.
+        `rate` is the learning rate of AdamW or SGD; Muon's rate changes in proportion. Without `scale`, each
+        loss is its nats per target. If the loss or the norm is not finite, no worker changes weights or
+        optimizer state.
 
         With `data.bptt`, the optimizer updates the weights after every window of the rows. The loss of an
         update covers the window's targets, and the norm returned is the largest of all updates. If a loss or
@@ -227,7 +230,7 @@ class Engine:
         return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
     def _scaled_loss(self, nats: Mapping[str, Any], batch: Batch, scales: np.ndarray) -> Any:
-        """Return the loss that a step minimises if the nats of each source's targets are multiplied by a
+        """Return the loss that a step minimises if the nats of each loss and source are multiplied by a
         factor: `scales`, [losses, sources].
         """
         source, total = torch.from_numpy(batch.source).to(self._device), 0.0
@@ -237,9 +240,9 @@ class Engine:
         return total
 
     def excess(self, batches: Sequence[Batch], reference: Forward, sources: int) -> np.ndarray:
-        """Return the excess loss over `reference` by source, and the number of targets: float64 [2, sources].
-        The excess of a target of the first loss is max(0, nats of this model - nats of `reference`). Both are
-        summed over all workers' batches. Nothing is trained.
+        """Return the excess loss over `reference` by source, and the number of targets by source: float64 [2,
+        sources]. The excess of a target of the first loss is max(0, nats of this model - nats of
+        `reference`). Both rows are sums over the batches of all workers. Nothing is trained.
         """
         self._workers.forward.eval()
         first, sums = self.losses[:1], no_sums(1, sources)
@@ -251,7 +254,7 @@ class Engine:
         return np.array(self._sum(sums.flatten().tolist())).reshape(2, sources)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
-        """Return the sums over the batches of all workers, without an optimizer step."""
+        """Return the totals over the batches of all workers, without an optimizer step."""
         self._workers.forward.eval()
         sums = no_sums(len(self.names), sources)
         with torch.no_grad():
@@ -260,8 +263,8 @@ class Engine:
         return self._totals(sums, False)
 
     def predict(self, batches: Iterable[Batch], sources: int) -> tuple[Totals, TaskOutputs | None]:
-        """Return the sums that `evaluate` returns, and the outputs of the model's head for the inputs of the
-        batches of all workers. The outputs are None on all workers but the first.
+        """Return the totals that `evaluate` returns, and the outputs of the model's head for the inputs of
+        the batches of all workers. The outputs are None on all workers but the first.
 
         All workers must pass the same number of batches, at least one. A batch may have no inputs or no gold.
         """
@@ -333,7 +336,7 @@ class Engine:
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         """Yield (name of a trained parameter, {"weight" and each name of its optimizer state: full fp32
         tensor on the CPU}). With `asgd`, "weight" is the average, and "iterate" the weight that training
-        continues from.
+        continues from. A method that reallocates ranks adds its statistics of the parameter.
 
         Frozen parameters are left out, because the run's base has them. Parameters are gathered by
         collectives, so every worker must iterate to the end.

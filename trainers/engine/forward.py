@@ -67,8 +67,8 @@ class Forward(torch.nn.Module):
 
     def layers(self, **arrays: Any) -> dict[str, list[Any]]:
         """Return the states [rows, length, width] of every layer by stack, beginning with the embeddings. The
-        key `decoder` has the states of the model's last stack in every family; the key `encoder` has those of
-        an encoder-decoder's encoder.
+        key `decoder` has the states of the model's last stack, in every family; an encoder-decoder also has
+        the key `encoder`, with the states of its encoder.
         """
         encoder, final = self._architecture.encoder_blocks, []
         with ExitStack() as recording:
@@ -92,7 +92,7 @@ class Forward(torch.nn.Module):
         return self._architecture.logits(self.model, made.states.flatten(0, 1)[at])
 
     def new_past(self) -> Past | None:
-        """Return an empty `Past`, or None if this model has no cache."""
+        """Return an empty `Past`, or None if this model cannot use a cache."""
         from transformers import DynamicCache, EncoderDecoderCache
 
         # Clipped relative distances are counted along the row, which has gaps after short texts.
@@ -187,7 +187,8 @@ def forward_of(model: Any, config: Job) -> Forward:
 
 
 def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:
-    """Return the attention mask, bool [rows, 1, queries, keys], from segments [rows, length].
+    """Return the attention mask, bool [rows, 1, queries, keys], from the segment numbers of the queries and
+    of the keys, each [rows, length].
 
     A position attends to its own document and, with `causal`, to no later position, except that the positions
     of a document that are in `prefix` [rows, length] all attend to one another. A position also attends to

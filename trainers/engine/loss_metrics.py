@@ -49,11 +49,10 @@ def loss_fields(
     `predicts_text`; and all of these by source. The first loss of `names` must have targets. Only sources
     with targets of this loss are listed; their `tokens` is the number of these targets.
 
-    `weights` are shares by source. The losses are then those of a text mixed in these shares, regardless of
-    how much of each source was measured. `uniform_loss` weights all sources equally. A source without a
-    weight counts only in `uniform_loss`; if no source has a weight, all count equally. If sources are domains
-    such as `web:en`, `parents` holds the same fields for each level above them, computed from the domains of
-    that level only.
+    With `weights`, shares by source, the losses are those of a text mixed in these shares, regardless of how
+    much of each source was measured. If no source has a share, all count equally. `uniform_loss` is then
+    added, which weights all sources equally. If sources are domains such as `web:en`, `parents` is added,
+    too: the same fields for each level above the sources, computed from the sources below it.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text). The ratio of targets to
     bytes is taken from a source's whole split, because the measured sequences are an even sample of it.
@@ -88,8 +87,8 @@ def loss_fields(
 
 
 def _parents(sources: Sequence[JobSource]) -> dict[str, np.ndarray]:
-    """Return, for each level above sources, which sources are below it, bool [sources]. Levels are ordered by
-    name.
+    """Return, for each level above the sources, which sources are below it, bool [sources]. Levels are
+    ordered by name.
     """
     levels = [names_above(source.name)[1:] for source in sources]
     return {
@@ -99,7 +98,7 @@ def _parents(sources: Sequence[JobSource]) -> dict[str, np.ndarray]:
 
 
 def _counting(shares: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Return the shares [sources], or equal ones if no source with targets has a share."""
+    """Return `shares` [sources], or equal shares if no source with targets has a share."""
     return shares if shares[sums[0, 1] > 0].any() else np.ones(len(shares))
 
 

@@ -1,8 +1,9 @@
 """Losses by name. Training minimises and logs them; reports and evaluations show them.
 
 A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all
-workers and micro-batches, so how a step is divided changes nothing but rounding. The number of targets must
-therefore be known before the first backward pass. It follows from the batch alone, not from the model.
+workers and micro-batches, so without dropout, how a step is divided changes nothing but rounding. The number
+of targets must therefore be known before the first backward pass. It follows from the batch alone, not from
+the model.
 
 An objective names its losses and their weights (`objectives/`). The first is called `loss` and the others
 `..._loss`, also in `log.jsonl`. To add a loss, add an entry to LOSSES and its name to the objective that
@@ -50,9 +51,9 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), which a loss
-        overwrites, and the tokens, int64 [n], that a generator draws from them. The tokens are None without a
-        generator.
+        """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), and the tokens,
+        int64 [n], that a generator draws from them. The tokens are None without a generator. The loss
+        overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
         decodes = self.architecture.neighbours is not None and "documents" in self.arrays

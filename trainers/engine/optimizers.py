@@ -27,10 +27,10 @@ class AveragedSGD(torch.optim.Optimizer):
     average equals the weights.
 
     It computes the same as the code of Merity et al. (2017), which replaces torch.optim.SGD with
-    torch.optim.ASGD (t0=0, lambd=0). As in that code, the average of n updates is the mean of the weights
-    after all of them but the first. The state of a tensor consists of `average` and of `averaged`, the number
-    of updates averaged or None; `new_state` creates it. `step` divides gradients by `grad_scale`, and changes
-    nothing while `skip` is set.
+    torch.optim.ASGD (t0=0, lambd=0). As in that code, the average of two or more updates is the mean of the
+    weights after all of them but the first. The state of a tensor consists of `average` and of `averaged`,
+    the number of updates averaged or None; `new_state` creates it. `step` divides gradients by `grad_scale`,
+    and changes nothing while `skip` is set.
     """
 
     skip = False
@@ -83,7 +83,7 @@ class AveragedSGD(torch.optim.Optimizer):
 
 def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any]:
     """Return a new optimizer state of a tensor, with the names `keys`: moments of zero, as if after `updates`
-    steps, or an average that equals the tensor.
+    steps; or, for averaged SGD, an average that equals the tensor.
     """
     if keys == AVERAGE:
         return {"average": tensor.detach().clone(), "averaged": None}
@@ -109,8 +109,8 @@ def clipping_divisor(norm: float, largest: float) -> Any:
 
 
 def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
-    """Return the parameter groups of a job. In fine-tuning they are divided by layer, if learning rates
-    depend on the layer.
+    """Return the parameter groups of a job. If learning rates depend on the layer, as they can in
+    fine-tuning, the groups are divided by layer.
     """
     groups = parameter_groups(model, config.optimizer)
     if isinstance(config, Finetuning) and (config.layer_decay < 1 or config.unfreeze_every):

@@ -1,8 +1,9 @@
 """Read and write full tensors of a model whose weights and optimizer state ZeRO has spread over the workers.
 
-AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`, averaged SGD `average`. DeepSpeed
-keeps them flat, by parameter group: whole at stage 0, this worker's part at stages 1 to 3. Muon at stages 1 and 2 is
-an exception: without offload, each worker that has a part of a matrix keeps the whole momentum of that matrix.
+AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`, averaged SGD `average`. At
+stage 0 every worker has the whole state of each parameter. At stages 1 to 3 DeepSpeed keeps the state flat,
+by parameter group, and each worker has a part. Muon at stages 1 and 2 is an exception: without offload, each
+worker that has a part of a matrix keeps the whole momentum of that matrix.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +14,13 @@ import torch
 from trainers.engine.optimizers import new_state, state_keys
 
 _GATHERED = 2**24
-"""Elements of the tensors that are gathered together, 64 MiB: with fewer, a model of many small tensors waits for many
-collectives; with more, it needs more memory besides the model's.
+"""The maximum number of elements gathered in one collective, 64 MiB in fp32. With a lower limit, a model of many small
+tensors would wait for more collectives; with a higher one, gathering would need more memory.
 """
 
 
 class Partitions:
-    """The weights and optimizer state of one engine."""
+    """Reads and writes the full weights and optimizer state of one engine."""
 
     def __init__(self, model: Any, optimizer: Any, zero: Any, stage: int, offloads: bool) -> None:
         """`zero` is DeepSpeed's optimizer at this stage; the torch optimizer `optimizer` inside it updates
@@ -93,9 +94,10 @@ class Partitions:
         return view
 
     def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
-        """Yield the full `weight` or optimizer state of each (parameter, its key). This is a collective
-        operation: every worker must request the same tensors and iterate to the end. Tensors are gathered in
-        groups of up to _GATHERED elements; a larger tensor is gathered alone.
+        """Yield the full tensor of each (parameter, key) of `wanted`: its weight if the key is `weight`,
+        otherwise the optimizer state of this name. This is a collective operation: every worker must request
+        the same tensors and iterate to the end. Tensors are gathered in groups of up to _GATHERED elements; a
+        larger tensor is gathered alone.
         """
         together: list[tuple[Any, str]] = []
         size = 0

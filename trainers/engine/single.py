@@ -11,7 +11,8 @@ from trainers.engine.optimizers import AveragedSGD, clipping_divisor, job_groups
 
 
 class SingleWorker:
-    """The whole model and the whole optimizer state of AdamW or SGD, with the interface of `engine.zero.ZeroWorkers`.
+    """The whole model and the whole optimizer state of AdamW or SGD. Has the interface of
+    `engine.zero.ZeroWorkers`, and also `discard`.
 
     With `precision: bf16` the model computes in bf16, as under ZeRO: a copy of the weights is kept in fp32,
     and gradients are summed over micro-batches in fp32.
@@ -100,7 +101,9 @@ class SingleWorker:
             self._optimizer.state[master] = new_state(master, self.keys(parameter), updates)
 
     def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
-        """Yield the fp32 `weight` or optimizer state of each (trained parameter, its key)."""
+        """Yield the fp32 tensor of each (trained parameter, key) of `wanted`: its weight if the key is
+        `weight`, otherwise the optimizer state of this name.
+        """
         return (self._tensor(parameter, key) for parameter, key in wanted)
 
     def _tensor(self, parameter: Any, key: str) -> torch.Tensor:

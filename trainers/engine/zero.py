@@ -116,7 +116,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 class ZeroWorkers(Partitions):
     """This worker's part of the model and of the optimizer state, at a ZeRO stage.
 
-    Has the interface of `engine.single.SingleWorker`.
+    Has the interface of `engine.single.SingleWorker`, except `discard`.
     """
 
     def __init__(self, forward: Any, config: Job, micro_batch: int, accumulation: int) -> None:

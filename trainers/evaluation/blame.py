@@ -31,7 +31,7 @@ class Blamed:
     `losses` has the nats per target of each loss in which the document has targets. `tokens` is its number of
     targets in the first loss. `excess` is the document's contribution to the minimised loss minus that of an
     average document with the same number of targets, multiplied by the step's number of targets in the first
-    loss. With a single loss, the unit of `excess` is nats. `excluded` says that the run excludes the
+    loss. With a single loss, the unit of `excess` is nats. `excluded` says whether the run excludes the
     document.
     """
 
@@ -45,7 +45,9 @@ class Blamed:
 
 @dataclass(frozen=True)
 class History:
-    """The origin of a document: its printed id, its URL or None, and a line for each step of the build."""
+    """The origin of a document: its printed id, its URL or None, and lines that say what the steps of the
+    build did to it.
+    """
 
     printed: str
     url: str | None
@@ -54,8 +56,8 @@ class History:
 
 @dataclass(frozen=True)
 class Blame:
-    """The documents of a step, worst first, and the losses of the step in nats per target. Both are measured
-    with the weights after step `weights` (0: the initial weights).
+    """The documents that step `step` read, worst first, and the losses of the step in nats per target. All
+    losses are measured with the weights after step `weights` (0: the initial weights).
     """
 
     step: int
@@ -65,8 +67,8 @@ class Blame:
     corpus: TrainingCorpus
 
     def history(self, document: Blamed) -> History:
-        """Return the history of a document, read from the manifests of its corpus. Raises UserError if these
-        are missing.
+        """Return the history of a document, read from its corpus. Raises UserError if the corpus records no
+        steps or they cannot be read.
         """
         published = _published(self.corpus.train[document.source].directory)
         if not published.steps:
@@ -169,8 +171,8 @@ def _sums(
     """Return the losses of a run and, for every document of a step by (id, source), its nats and targets in
     each loss, float64 [losses, 2].
 
-    A document that was read twice counts twice. A target of a whole row is divided equally among the
-    documents of the row.
+    If the step read a document twice, both readings are added up. In a loss with one target for a whole row,
+    the nats and the target are divided equally among the documents of the row.
     """
     import torch
 
@@ -209,8 +211,8 @@ def _sums(
 
 
 def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
-    """Print the `count` worst documents, calling `line` with each line. Untrusted paths and URLs are escaped,
-    and no text of a document is printed.
+    """Print the `count` worst documents, calling `line` with each line. Untrusted names, such as URLs, are
+    escaped, and no text of a document is printed.
     """
     weights = f"the weights of step {blamed.weights}" if blamed.weights else "the initial weights"
     weights += ", because no earlier checkpoint is kept" if blamed.weights >= blamed.step else ""

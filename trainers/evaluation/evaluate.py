@@ -36,10 +36,12 @@ def evaluate(
     `tokens` tokens per source (default: as in the run). Each `loss` is accompanied by `unigram_loss`, the
     loss of a model that ignores the context and knows only how often each token is a target in training
     documents. That model is estimated from the training documents of the source. For the total, and for a
-    source without training documents, it is estimated from those of all sources. A contrastive loss is
-    accompanied by `chance_loss` instead, the loss of guessing among the candidates.
+    source without training documents, it is estimated from the training documents of several sources. A
+    corpus without training documents has no `unigram_loss`. A contrastive loss is accompanied by
+    `chance_loss` instead, the loss of guessing among the candidates.
 
-    Raises UserError if the corpus was made with a tokenizer other than the model's, or lacks the split.
+    Raises UserError if the corpus was made with a tokenizer other than the model's, lacks the split, or has
+    no targets for the objective.
     """
     import torch
 

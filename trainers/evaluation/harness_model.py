@@ -31,10 +31,10 @@ class HarnessModel(LM):
     """A model of lm-evaluation-harness whose requests are answered by a `Scorer`. Contexts and continuations
     are joined as in the library's own `HFLM`.
 
-    Two things differ from `HFLM`. If a context is too long for the model, tokens after `<bos>` are removed,
+    Three things differ from `HFLM`. If a context is too long for the model, tokens after `<bos>` are removed,
     but `<bos>` is kept. The log-likelihood of whole texts uses windows that overlap by half
-    (`Scorer.score_texts`), so all tokens except the first few have context. A sampled text depends only on
-    `seed` and on the request.
+    (`Scorer.score_texts`), so every token after the first half window has at least that much context. A
+    sampled text depends only on `seed` and on the request.
     """
 
     def __init__(self, scorer: Scorer, seed: int = 0) -> None:
@@ -61,7 +61,7 @@ class HarnessModel(LM):
         return nats
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model writes after each context, up to the first stop sequence of `until`."""
+        """Return what the model writes after each context, up to the first stop sequence of the request."""
         texts = [""] * len(requests)
         alike: dict[Generation, list[int]] = {}
         for number, request in enumerate(requests):
@@ -80,7 +80,8 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
     is downloaded if the environment variables HF_HUB_OFFLINE and HF_DATASETS_OFFLINE were 1 when the library
     was imported.
 
-    Raises ConfigError for an unknown name, and UserError for data that is not on this machine.
+    Raises ConfigError for an unknown name, and UserError for a task that cannot be loaded, usually because
+    its data is not on this machine.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     # The library has some 10,000 files of tasks, and listing them takes seconds.
@@ -103,8 +104,8 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Run loaded tasks and return the report of lm-evaluation-harness: `results` by task and metric,
-    `versions`, `n-shot`, and `samples`, the items with their log-likelihoods.
+    """Run loaded tasks and return the report of lm-evaluation-harness. Among its fields are `results` by task
+    and metric, `versions`, `n-shot`, and `samples`, the items with their log-likelihoods.
     """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),

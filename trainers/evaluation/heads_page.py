@@ -36,7 +36,7 @@ class HeadCell:
 
 @dataclass(frozen=True)
 class HeadGrid:
-    """A measure of all heads. `rows` has (name of a layer, cells of its heads)."""
+    """A grid that shows one measure of every head. `rows` has (name of a layer, cells of its heads)."""
 
     title: str
     note: str

@@ -15,8 +15,8 @@ _FINETUNED = "fine-tuned"
 def render_probes(
     model: str, task: str, train: str, test: str, layers: Sequence[ProbedLayer], finetuned: NoisyScore | None = None
 ) -> str:
-    """Return the page as self-contained HTML. `train` and `test` name the splits. `finetuned` is the score of a fine-tuned
-    model on the same examples.
+    """Return the page as self-contained HTML. `train` and `test` name the splits. `finetuned` is the score of
+    a fine-tuned model on the same examples.
     """
     kinds = list(dict.fromkeys(each.classifier for each in layers))
     single = [each for each in layers if "+" not in each.layer]
@@ -38,8 +38,8 @@ def render_probes(
 def _chart(
     stack: str, kinds: Sequence[str], layers: Sequence[ProbedLayer], finetuned: NoisyScore | None
 ) -> LineChart | None:
-    """Return a chart of the accuracy and the control accuracy by layer of a stack, with the score of the
-    fine-tuned model as a horizontal line. None if there are no layers to show.
+    """Return a chart of each classifier's accuracy and control accuracy by layer of `stack`, with the score
+    of the fine-tuned model as a horizontal line.
     """
     series: list[Series] = []
     ticks: dict[float, str] = {}

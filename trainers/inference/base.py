@@ -1,8 +1,9 @@
-"""The base that a fine-tuning run starts from: a run, an export or a Hugging Face directory.
+"""The base that a fine-tuning run starts from (a run, an export or a Hugging Face directory), and the model
+of a trained run.
 
-open_base(path)       -> sizes, tokenizer, specials
-base_weights(config)  -> tensors
-trained_forward(run)  -> model
+    open_base(path)                         -> sizes, tokenizer, specials
+    base_weights(config, specials, record)  -> tensors
+    trained_forward(run, picked)            -> model
 """
 
 from collections.abc import Mapping
@@ -71,10 +72,10 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}.
 
-    Parameters that the base lacks are left out, and so are its pretraining heads unless the run uses them.
-    Hidden layers of a head in the base are named `task_head.*`. `record` describes the parent, as in
-    `run.json`. Raises UserError if the parent's files are missing, have changed or lack a tensor that the run
-    needs, and ConfigError if the run's model differs from the parent's.
+    Parameters that the base lacks are left out; parameters that the run does not use may be included. Hidden
+    layers of a head in the base are named `task_head.*`. `record` describes the parent, as in `run.json`.
+    Raises UserError if the parent's files are missing, have changed or lack a tensor that the run needs, and
+    ConfigError if the run's model differs from the parent's.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)
@@ -104,8 +105,8 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
 
 
 def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
-    """Raise any error that building the model of a resolved run would raise because of its base, its head or
-    its method. Nothing is written, and no memory is allocated for the parameters of the model.
+    """Raise the errors that building the model of a resolved run would raise because of its base, its head or
+    its method. Nothing is written.
     """
     import torch
 

@@ -2,8 +2,8 @@
 
 For the first token, the model reads whole rows, as in training, so that virtual tokens, prefixes and inserted
 modules work as they were trained. Keys and values are cached, and for each further token the model reads only
-one position of every row. Models without a cache (GPT, and models with clipped relative positions) read whole
-rows for every token.
+one position of every row. Models without a cache, such as GPT and models with clipped relative positions,
+read whole rows for every token.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,12 +72,12 @@ def decode_batch(
     choose: Choose = choose_likeliest,
     stops: Stops = lambda written: False,
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the ids that the model writes after each of n prompts, without the end token, and bool [n]:
-    whether each text ended before it was cut off, at one of the tokens `ends` or because `stops` returned
-    true.
+    """Return two values for n prompts: a list of the ids that the model writes after each, without the end
+    token, and bool [n], whether each text is complete. A text is complete if it ended at one of the tokens
+    `ends`, or because `stops` returned true.
 
-    A text is cut off after `tokens` tokens, or when its row is full: `rooms`, int64 [n], is the number of
-    tokens that fit. `allowed`, bool [vocabulary], marks the ids that may be written.
+    Otherwise it was cut off after `tokens` tokens, or when its row was full: `rooms`, int64 [n], is the
+    number of tokens that fit. `allowed`, bool [vocabulary], marks the ids that may be written.
     """
     reader = _RowReader(forward, rows)
     banned = torch.from_numpy(~allowed).to(reader.device)

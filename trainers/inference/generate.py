@@ -17,8 +17,9 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are sampled. `temperature` 0 takes the most probable token. `top_k` and `top_p` cut off the
-    tail of the distribution; `top_k` 0 and `top_p` 1 disable this.
+    """Settings for generating text: the maximum number of `tokens`, and how each is sampled. `temperature` 0
+    takes the most probable token. `top_k` and `top_p` cut off the tail of the distribution; `top_k` 0 and
+    `top_p` 1 disable this.
     """
 
     tokens: int = 100
@@ -110,8 +111,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return the sampling arguments of `generate`. All are set explicitly, because otherwise defaults would
-    come from the model's generation_config.json.
+    """Return the sampling arguments of `generate`; none for temperature 0. They are set explicitly, because
+    otherwise defaults would come from the model's generation_config.json.
     """
     if sampling.temperature == 0:
         return {}

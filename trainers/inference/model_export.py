@@ -1,10 +1,10 @@
 """Export a model in Hugging Face layout: config.json, safetensors and tokenizer files, which `AutoTokenizer`
 and an auto class can load.
 
-The auto class is `AutoModelForCausalLM` (for XLNet too), `...MaskedLM` or `...Seq2SeqLM`. For a discriminator
-it is `...PreTraining` (for DeBERTa's, `AutoModel`), and the generator is in `generator/` with its own
-tokenizer files. For tasks it is `...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering`
-or `...MultipleChoice`.
+The auto class is `AutoModelForCausalLM` (for XLNet too), `...MaskedLM` or `...Seq2SeqLM`. For a model with a
+sentence head and for a discriminator it is `...PreTraining`, for CANINE and for DeBERTa's discriminator
+`AutoModel`. For tasks it is `...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering` or
+`...MultipleChoice`. The generator of a discriminator is in `generator/` with its own tokenizer files.
 
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that
@@ -70,8 +70,8 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
 
     An earlier export in `output` is replaced. Raises ConflictError if the directory holds other files.
     Exports to the same directory are serialised by a lease on the directory `.NAME` next to it, in which they
-    are also prepared. If a process has lost the lease and finds that its attempt was removed or that another
-    export was published, it starts over.
+    are also prepared. If another process removes the unfinished export or the checkpoint, the export starts
+    over.
     """
     from safetensors import SafetensorError
 
@@ -251,8 +251,8 @@ def _silence_progress_bars() -> None:
 
 
 def notes_of(export: LocalPath) -> list[str]:
-    """Return the notes of an export for users of plain `transformers`; empty while another process replaces
-    the export.
+    """Return the notes of an export for users of plain `transformers`; empty if its `gristmill.json` is
+    missing, as while another process replaces the export.
     """
     origin = _origin_of(export)
     return [] if origin is None else list(origin["transformers"]["notes"])

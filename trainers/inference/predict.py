@@ -32,7 +32,7 @@ PREDICTIONS = "predictions"
 
 
 def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutputs:
-    """Return the outputs of the model's head for every input, in batches of `size` inputs."""
+    """Return the outputs of the model's head for every input. They are computed in batches of `size` inputs."""
     import torch
 
     kind = forward.model.task_head.kind
@@ -127,7 +127,8 @@ def predict_file(model: LocalPath, file: Location, split: str = "input", base: L
 
     The file is JSONL, CSV, TSV with a header, or Parquet; a name with `*` stands for all files that match it.
     Fields are named after the roles of the task's kind: `text`, `text_b`, `words`, `question`, `passage`,
-    `candidates`. Raises UserError if `model` is not a fine-tuned model of a single task.
+    `candidates`. Raises UserError if there is no such file, or if `model` is not a fine-tuned model of a
+    single task.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())

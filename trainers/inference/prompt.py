@@ -19,11 +19,11 @@ _PARTS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)  # a space before one of these bel
 
 def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingObjective, str | None, str]:
     """Choose the objective that determines how a model reads a prompt. Returns the objective, the special
-    token that precedes its inputs (or None), and the prompt without that token.
+    token that precedes its inputs (or None), and the prompt, without this token if the prompt begins with it.
 
-    In a mixture, this is the member whose special token begins the prompt. If there is none, it is the first
-    member that uses a special token in the prompt, or else the first member that trains on plain text, or
-    else the first member.
+    In a mixture, the objective is the member whose special token begins the prompt. Otherwise it is the first
+    member whose prompt format has a special token that occurs in the prompt, or else the first member that
+    trains on plain text, or else the first member.
     """
     members = objective.members()
     for member, lead in members:

@@ -30,8 +30,8 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
     """Build a freshly initialised fp32 `transformers` language model. It uses the attention implementation of
     its architecture (sdpa, in some architectures eager), or ours for clipped relative positions.
 
-    The weights depend on the sizes and the seed alone; the caller's random state is unchanged. `model` must
-    be resolved (`trainers.config.architecture.fill`).
+    The weights depend only on the arguments; the caller's random state is unchanged. `model` must be resolved
+    (`trainers.config.architecture.fill`).
     """
     import torch
     import transformers
@@ -64,8 +64,8 @@ def give_characters(network: Any, model: Model, tokenizer: Path) -> None:
 
 
 def _fuse_gelu(network: Any) -> None:
-    """Compute GELU's tanh approximation in one operation. `transformers` uses seven, which take a quarter of
-    the time of a small model's step.
+    """Make a network compute GELU's tanh approximation in one operation. `transformers` uses seven, which
+    take a quarter of the time of a small model's step.
     """
     from torch.nn import GELU
     from transformers.activations import NewGELUActivation
@@ -160,8 +160,8 @@ def _tie_stacks(network: Any, architecture: Architecture) -> None:
 
 
 def untie_stacks(network: Any, architecture: str) -> None:
-    """Give the decoder copies of the parameters that it shares with the encoder. The result is a stock model
-    with the same outputs.
+    """Give the decoder copies of the parameters that it shares with the encoder, except the embeddings. The
+    result is a stock model with the same outputs.
     """
     import torch
 

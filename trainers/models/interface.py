@@ -61,10 +61,10 @@ class Carried:
     of a recurrent model, or `memories`, the states that entered each of XLNet's layers in the previous
     window, [columns, rows, width], without gradients.
 
-    `columns` is the number of columns of the rows read so far. `positions`, int64 [rows], are the positions
-    in the last column read. A sequence continues in the next window only if its first position there is the
-    next one. `segments`, int64 [rows, columns], are the segments of the memories. Every call replaces all
-    fields.
+    `columns` is the number of columns of the rows read so far. A recurrent model also keeps `positions`,
+    int64 [rows], the positions in the last column read. A sequence continues in the next window only if its
+    first position there is the next one. `segments`, int64 [rows, columns], are the segments of the memories.
+    Every forward pass updates these fields.
     """
 
     columns: int = 0
@@ -161,16 +161,18 @@ class Architecture:
     `transformers` computes the same results.
 
     `sizes` is the inverse of `configuration`: it returns a Model with the sizes of a published configuration.
-    The Model's only dropout rate is that of the hidden states. `sizes` raises ConfigError for settings that a
-    Model cannot express, except for those that `runs.published_model.check_configuration` compares.
+    If a transformer's configuration has several dropout rates, the Model has that of the hidden states.
+    `sizes` raises ConfigError for settings that a Model cannot express, except for those that
+    `runs.published_model.check_configuration` compares.
 
     `blocks` are the layers of the stack with which `hidden` ends, in order. Each takes states as its first
     argument, and returns states or a tuple that begins with them. `encoder_blocks` are the layers of the
     encoder of an encoder-decoder. `heads` gives the form of the head for each kind of task. `caches` says
     whether `hidden` accepts `Inputs.past`, and `unmasked` whether it accepts None as mask. Without
-    `branches`, `hidden` does not read the mask, so several continuations cannot share one context in a row.
-    `register` registers an architecture of our own with the auto classes of `transformers`. `own_class`
-    returns the class of a network whose layers are those of `transformers` but whose head is ours.
+    `branches`, several continuations cannot share one context in a row, because `hidden` divides the row into
+    separate documents instead of applying the mask. `register` registers an architecture of our own with the
+    auto classes of `transformers`. `own_class` returns the class of a network whose layers are those of
+    `transformers` but whose head is ours.
 
     `auto` is the auto class of `transformers` that loads the model, if it differs from the family's.
     `layer_states` converts the states that the blocks take and return to [rows, length, width], if they have

@@ -5,13 +5,13 @@ For "A B C . D E ." with the mask M:
 
     sentence permutation   D E . A B C .      sentences in random order
     document rotation      C . D E . A B      starts at a random token
-    token deletion         A . C . E .        random tokens are removed
+    token deletion         A C . E .          random tokens are removed
     token masking          A M C . M E .      random tokens become masks
     text infilling         A M . D M E .      each span, even one of length 0, becomes a single mask
 
 The noises are applied in this order: the paper's large models permute first, then infill (all sentences, 30 %
-of the tokens). Input and target are `<bos> text <eos>` for an encoder-decoder, with BART's own marks; for a
-decoder both end with `<eos>`.
+of the tokens). For an encoder-decoder, input and target are `<bos> text <eos>`, as in BART; for a decoder,
+both end with `<eos>`.
 """
 
 import math
@@ -77,7 +77,9 @@ class Denoising(PairObjective):
         return PromptFormat(names=(MASK,), gap=gap, closed=True, answer=replace_text)
 
     def check(self) -> None:
-        """Validate ranges, and check that there is some noise and that the options are compatible."""
+        """Raise ValueError if a field has a value that is not allowed, if there is no noise, or if the
+        options are incompatible.
+        """
         for name in ("infilling", "masking", "deletion"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 (none) or more and below 1")
@@ -179,7 +181,9 @@ def infill_spans(
     rows: np.ndarray,
     free: np.ndarray,
 ) -> Ragged:
-    """Return the text with each span in a document replaced with one `mask`.
+    """Return the text with random spans of each document replaced with one `mask` each. The spans contain a
+    share `share` of the document's tokens, and their lengths follow a Poisson distribution with mean
+    `mean_span`.
 
     `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
     tokens; if a document becomes shorter, later documents of its row may use the free positions. `offsets`

@@ -52,7 +52,7 @@ class FillInTheMiddle(PairObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(names=_MARKS)
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if `rate` or `spm` is not between 0 and 1."""
         for name in ("rate", "spm"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")

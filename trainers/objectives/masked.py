@@ -53,8 +53,8 @@ class Masked(Masking):
         return Frame(CLS if self.marks == "documents" else None, SEP)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens in a row: one fewer than the row's length if every row begins
-        with an additional `<cls>`.
+        """Return the number of stream tokens in a row: `sequence_length`, less one if every row begins with
+        an additional `<cls>`.
         """
         return sequence_length - (self.marks == "rows")
 

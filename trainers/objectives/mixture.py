@@ -44,8 +44,8 @@ class MixturePart:
     token: str | None = None
 
     def check(self) -> None:
-        """Check the weight, and that a `token` is given only if the objective writes inputs for it to
-        precede.
+        """Raise ValueError if `weight` is out of range, or if a `token` is given although the objective
+        writes no inputs that it could precede.
         """
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight: got {self.weight}, allowed above 0")
@@ -155,7 +155,7 @@ class ObjectiveMixture(TrainingObjective):
         return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
 
     def check(self) -> None:
-        """Check that there is at least one part, and a family of models that all parts can train."""
+        """Raise ValueError if there are no parts, or if no family of models can be trained by all parts."""
         if not self.parts:
             raise ValueError("parts: got none, allowed one or more")
         if not self.families:

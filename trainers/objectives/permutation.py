@@ -44,7 +44,7 @@ class Permutation(TrainingObjective):
     permutes: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if `partial_prediction` is below 2 or `span_tokens` below 1."""
         if self.partial_prediction < 2:
             raise ValueError(f"partial_prediction: got {self.partial_prediction}, allowed 2 or more")
         if self.span_tokens < 1:

@@ -42,7 +42,7 @@ class PrefixLM(PairObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def check(self) -> None:
-        """Validate ranges, and check that the options are compatible."""
+        """Raise ValueError if `target_share` is out of range or the options are incompatible."""
         if self.target_share is not None and not 0 < self.target_share < 1:
             raise ValueError(
                 f"target_share: got {self.target_share}, allowed above 0 and below 1, or null for any split"
@@ -66,8 +66,8 @@ class PrefixLM(PairObjective):
         return self.split(documents, sizes - np.minimum(np.maximum(wanted, 1), sizes - 1), context)
 
     def split(self, documents: Documents, places: np.ndarray, context: Context) -> Pairs:
-        """Split document i before its token number `places[i]`. A document of one token becomes an input
-        without a target.
+        """Return the pairs that result when document i is split before its token number `places[i]`, counted
+        from 0. A document of one token becomes an input without a target.
         """
         content = documents.content
         many = content.sizes > 1

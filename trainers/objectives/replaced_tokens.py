@@ -28,7 +28,7 @@ class ReplacedTokens(Masking):
     paper masks all). For the discriminator, each chosen token is replaced with a token drawn from the
     generator. Three measures are also logged: `replaced_share`, the share of tokens that differ from the text
     after the replacement, and the discriminator's accuracy on these tokens, `replaced_accuracy`, and on all
-    others, `original_accuracy`. The other fields are those of `masked`. Requires `model.generator_size`.
+    others, `original_accuracy`. The other fields work as in `masked`. Requires `model.generator_size`.
     """
 
     mask_share: float = 0.85
@@ -47,7 +47,7 @@ class ReplacedTokens(Masking):
         return {"loss": 1.0, "discriminator_loss": self.discriminator_weight}
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if a field has a value that is not allowed."""
         super().check()
         if not 0 < self.discriminator_weight < float("inf"):
             raise ValueError(f"discriminator_weight: got {self.discriminator_weight}, allowed above 0")

@@ -53,7 +53,7 @@ class SalientSpans(PairObjective):
     )
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if `types` is empty or `rate` is out of range."""
         if not self.types:
             raise ValueError(f"types: got none, allowed one or more of {', '.join(SPAN_TYPES)}")
         if self.rate is not None and not 0 < self.rate <= 1:

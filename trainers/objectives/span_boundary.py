@@ -18,7 +18,7 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Batch
 
 PLACES = 20
-"""How many tokens of a span the objective predicts, counted from its beginning; the authors' code predicts as many."""
+"""The boundary loss has targets at the first PLACES tokens of a span, as in the authors' code."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,9 @@ class SpanBoundary(Masking):
 
     The minimised loss is the sum of both losses, each a mean over its targets. For the second, a token is
     predicted from the final states of the tokens before and after its span and from its place in the span, 1
-    to 20. Tokens of a longer span have no such target beyond place 20. The tokens of a span have none if the
-    span is at the beginning or end of its document or row, with no token before or after it. The two tokens
-    may be marks, or belong to other spans. The other fields are those of `masked`. Requires
-    `model.boundary_head`.
+    to 20. Tokens beyond place 20 have no such target. Nor do the tokens of a span at the beginning or end of
+    its document or row, where the token before or after it is missing. The two tokens may be marks, or belong
+    to other spans. The other fields work as in `masked`. Requires `model.boundary_head`.
     """
 
     unit: Literal["spans"] = "spans"

@@ -52,7 +52,7 @@ class Corruption(PairObjective):
     families: ClassVar[tuple[str, ...]] = ("encoder_decoder", "decoder")
 
     def check(self) -> None:
-        """Validate ranges, and check that the options are compatible."""
+        """Raise ValueError if `rate` or `mean_span` is out of range or the options are incompatible."""
         if not 0 < self.rate < 1:
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
         if self.mean_span < 1:
@@ -76,10 +76,11 @@ class Corruption(PairObjective):
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the longer of input and target, or for a decoder on both together. T5's
-        inputs of 512 hold documents of 568 tokens (`random_spans_helper` in the paper's code). If tokens are
-        chosen one by one, the bound is six standard deviations above the mean, which one document in a
-        billion exceeds, or the largest possible length if that is smaller.
+        """Return an upper bound on the number of positions: for a decoder, of input and target together; for
+        an encoder-decoder, of the longer of the two. T5's inputs of 512 hold documents of 568 tokens
+        (`random_spans_helper` in the paper's code). If tokens are chosen one by one, the bound is six
+        standard deviations above the mean, which one document in a billion exceeds, or the largest possible
+        length if that is smaller.
         """
         if self.style in ("replace", "drop"):
             amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
@@ -174,12 +175,14 @@ class SpanCorruption(Corruption):
     `style` says what happens to the noise. The target is the noise if each run of noise is replaced with a
     different sentinel (replace) or removed (drop). The target is the original if noise tokens become masks
     (mass), or masks and random tokens (bert), or if the whole document is shuffled (deshuffle).
+    `closing_sentinel` ends a target of `replace` with one more sentinel.
 
     As in T5's code, the noise of a document of n tokens is m = min(max(round(rate n), 1), n - 1) tokens in
     max(round(m / mean_span), 1) spans, but never more spans than the n - m tokens that are not noise. Every
     way to divide noise and text into this number of parts is equally likely, and a document begins with text.
-    A document has no target if the style's target is the noise and there is none (one token, or `tokens` with
-    none chosen), or if it is a single token to be shuffled.
+    A document has no target if the target would be the noise and the document has none, because it has a
+    single token (`spans`) or no token was chosen (`tokens`). A single token to be shuffled has no target
+    either.
     """
 
     kind: Literal["span_corruption"] = "span_corruption"

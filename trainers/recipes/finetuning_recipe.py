@@ -16,7 +16,7 @@ RATES: dict[str, float] = {
     "adapter": 3e-4,  # Houlsby et al. (2019), section 3.1: 3e-5, 3e-4, 3e-3
     "prefix": 5e-3,  # Liu et al. (2021, P-tuning v2), appendix: 5e-3 to 1e-2
 }
-"""The default peak learning rate of each method. `DEFAULT_RATE` is for methods whose papers' rates belong to
+"""Default peak learning rates by method. `DEFAULT_RATE` is for the other methods, whose papers' rates belong to
 other optimizers and sizes.
 """
 DEFAULT_RATE = 1e-3
@@ -25,10 +25,10 @@ DEFAULT_RATE = 1e-3
 def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None, method: Method) -> Finetuning:
     """Return the job that fine-tunes a base model: batches of 32, warm-up over 6 % of the steps, linear decay
     to 0, betas 0.9 and 0.98, weight decay 0.1 (RoBERTa; Liu et al., 2019, table 10), 3 epochs (Devlin et al.,
-    2019, appendix A.3: 2 to 4), and the method's learning rate in `RATES`.
+    2019, appendix A.3: 2 to 4), and the method's learning rate in `RATES`, or DEFAULT_RATE.
 
-    The parts of a model that only pretraining uses are left out: generator, boundary head and enhanced mask
-    decoder.
+    The parts of a model that only pretraining uses are left out, such as a generator or an enhanced mask
+    decoder. Several tasks are trained together as text to text.
     """
     return Finetuning(
         name=name,

@@ -124,7 +124,7 @@ def mt5_base() -> Pretraining:
     of 250,112; 582,401,280 parameters.
 
     1,000,000 steps of 1,024 sequences of 1,024. Languages are sampled with the exponent 0.3. Optimizer and
-    schedule are those of `t5_base`, which says what they leave out.
+    schedule are those of `t5_base`, in place of AdaFactor.
     """
     t5 = t5_v1_1_base()
     return replace(

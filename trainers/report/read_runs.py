@@ -20,7 +20,8 @@ class Run:
 
     `events` holds all logged events. `steps`, `validations` and `skipped` exclude events of steps that the
     run repeated after it was resumed. `evaluations` holds, for every evaluation, the last event of each step.
-    `ledger` and `finished` are None if their files do not exist yet. `checkpoints` are (step, path, bytes).
+    `ledger` and `finished` are None if their files do not exist yet or cannot be parsed. `checkpoints` are
+    (step, path, bytes).
     """
 
     path: LocalPath
@@ -89,7 +90,7 @@ class Run:
 
 def read_runs(paths: Sequence[LocalPath]) -> list[Run]:
     """Read the runs in these directories. Each run is named after the last components of its path, as many as
-    make all names distinct. Raises UserError if a directory is not a run.
+    make all names distinct. Raises UserError if a directory is not a run or is given twice.
     """
     return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 

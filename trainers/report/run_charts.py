@@ -114,8 +114,8 @@ class Curves:
         return list(dict.fromkeys(name for run in self._runs for name in run.sources()))
 
     def optimization(self) -> list[LineChart]:
-        """Draw the learning rate, the gradient norm, and all other numbers in a step's event that no other
-        chart shows.
+        """Draw the learning rate, the gradient norm, and the other numbers in a step's event except losses
+        and those in `_KNOWN`.
         """
         drawn = [
             self._of_steps("Learning rate", _field("learning_rate"), lambda value: f"{value:.3g}"),
@@ -186,8 +186,9 @@ class Curves:
 
 
 def happened(run: Run) -> Iterator[Event]:
-    """Yield the events of a run that the report lists, in order: interruptions, resumptions, changes,
-    warnings and errors.
+    """Yield, in order, the events of a run that the report lists: resumptions, exclusions of documents,
+    skipped steps, stops, warnings, errors and damaged lines of the log. Skipped steps that the run repeated
+    after it was resumed are left out.
     """
     counted = {id(event) for event in run.skipped}
     for event in run.events:

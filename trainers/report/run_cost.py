@@ -17,7 +17,7 @@ def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
 
     Operations are those of training (`engine.hardware.mfu`), without validation. The device hours are summed
     over the parts of the run; a part counts its wall-clock time, from its start to its last event, times its
-    number of workers. Energy is included if it was measured in every part.
+    number of workers. The energy of a part is estimated if it was not measured (`engine.hardware.footprint`).
     """
     parts = _parts(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None

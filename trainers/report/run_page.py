@@ -56,7 +56,7 @@ def _configuration(config: Mapping[str, Any]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return the key numbers of a run by name; None for numbers that the run lacks."""
+    """Return the key numbers of a run by name. Most of them are None if the run lacks them."""
     validated = [event for event in run.validations if _is_finite(event.get("loss"))]
     best = min(validated, key=lambda event: event["loss"], default=None)
     speeds = [event["tokens_per_second"] for event in run.steps]
@@ -134,7 +134,9 @@ def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
 
 
 def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the last measurements of each source in each run."""
+    """Return (source, rows) for each source: one row for each run that has measurements of the source, with
+    the last ones in training and in validation.
+    """
     table = []
     for name in names:
         rows = []

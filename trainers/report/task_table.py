@@ -41,9 +41,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Group:
-    """The results, on one task and split, of runs that differ only in their seed. `label` names the settings
-    in which the group differs from the other groups of its task and split; it is empty if there are no other
-    groups.
+    """The results, on one task and split, of runs whose settings differ only in the seed. `label` names the
+    settings in which the group differs from the other groups of its task and split, at most three; it is
+    empty if there are no other groups.
     """
 
     task: str
@@ -104,7 +104,7 @@ def results_of(run: LocalPath) -> list[Result] | None:
 
 
 def group_results(results: Sequence[Result]) -> list[Group]:
-    """Group the results that have the same task, split and configuration except for the seed."""
+    """Group the results that have the same task, split and settings, apart from the seed and the run's name."""
     by_configuration: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
         key = (result.task, result.split, tuple(sorted(_compared(result).items())))

@@ -50,8 +50,9 @@ class Room:
 
 @dataclass(frozen=True)
 class Decoder:
-    """The decoder's rows of an encoder-decoder batch. Arrays are int64 [rows, target length]. Segments are
-    numbered as in Batch.
+    """The rows that a decoder reads: the decoder of an encoder-decoder, or the one that predicts the
+    characters of an encoder's masked words. Arrays are int64 [rows, target length]. Segments are numbered as
+    in Batch.
     """
 
     inputs: np.ndarray
@@ -74,8 +75,8 @@ class TaskTargets:
     nan if hidden. `choice`, int64 [s], is the input that a candidate belongs to; candidates are in order.
     `tags`, int64 [rows, length], are the classes of the first pieces of words, -100 elsewhere. `starts` and
     `ends`, int64 [n], are the flattened positions of the first and last token of an answer; both equal `at`
-    if there is no answer. `answerable`, bool [rows, length], marks the positions that an answer may cover,
-    including `at`.
+    if there is no answer, and are -100 if hidden. `answerable`, bool [rows, length], marks the positions that
+    an answer may cover, including `at`.
     """
 
     number: np.ndarray

@@ -1,7 +1,7 @@
 """Uniform random numbers for objectives: a pure function of a seed, a key, a column and the name of a stream.
 
-A mask depends only on the run's seed and the sample's number. It is the same after a resume, and for any
-division of a step into micro-batches and workers.
+A key identifies a sample, a sequence or a row of a shard. What an objective draws is therefore the same after
+a resume, and for any division of a step into micro-batches and workers.
 """
 
 import numpy as np

@@ -1,13 +1,13 @@
 """Sentence pairs for BERT's next-sentence prediction (Devlin et al., 2019, section 3.1 and appendix A.2) and
 ALBERT's sentence order (Lan et al., 2020): the two pieces of text, A and B, in every row of a shard.
 
-A row is filled with as many sentences of one document as fit, and divided at random between two of them, as
-in BERT: A is before the division, B after it. Then rows of different documents whose B's have nearly the same
-length are matched in pairs, and half of the matches swap their B's. As in BERT, the text after A is then from
-another document. In every match, swapped or not, the longer B is cut to the length of the shorter one, so
-that neither lengths nor cuts reveal the label. Each epoch has its own matches; epochs cycle through a fixed
-number of sets of matches. A row without a match, such as a row in a shard of a single document, keeps its B
-and has no label.
+With packing `segment_pairs`, a row is filled with as many sentences of one document as fit, and divided at
+random between two of them, as in BERT: A is before the division, B after it. With `sentence_pairs`, a row has
+at most two sentences, A and B. Then rows of different documents whose B's have nearly the same length are
+matched in pairs, and half of the matches swap their B's. As in BERT, the text after A is then from another
+document. In every match, swapped or not, the longer B is cut to the length of the shorter one, so that
+neither lengths nor cuts reveal the label. Epochs cycle through a fixed number of sets of matches. A row
+without a match, such as a row in a shard of a single document, keeps its B and has no label.
 
 If the next sentence does not fit after the first, its beginning is B and its remainder begins the next row.
 B's that are cut in this way are matched only with each other. Such a B is never shorter than an eighth of a

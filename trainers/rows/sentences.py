@@ -1,9 +1,9 @@
 """Cut sequences at the ends of sentences (RoBERTa: Liu et al., 2019, section 4.2), and mark where sentences
 begin in rows.
 
-A sentence is cut only if it is longer than a sequence. `full_sentences` continue from one document into the
-next; `doc_sentences` end with their document. The mark before a document belongs to its first sentence, the
-mark after it to its last.
+A sentence is cut only if it is longer than a sequence. With packing `full_sentences`, a sequence continues
+from one document into the next; with `doc_sentences`, it contains sentences of one document only. The mark
+before a document belongs to its first sentence, the mark after it to its last.
 """
 
 import numpy as np

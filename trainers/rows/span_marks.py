@@ -20,8 +20,8 @@ def mark_spans(
     marked: np.ndarray,
 ) -> None:
     """Write (number of the span in its document, type) to `marked` [all rows, length, 2] for the tokens of
-    spans among the positions that `packing.pack` is about to write for the same arguments. A span of which a
-    part lies outside these positions is left out.
+    spans among the positions that `packing.pack` is about to write for the same arguments. A span that lies
+    partly outside these positions is left out.
 
     The first three arrays are those of `pipelines.contracts.shard_set.Shard`.
     """

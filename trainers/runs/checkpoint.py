@@ -289,7 +289,8 @@ def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoin
 def _first_intact(
     run: LocalPath, candidates: Callable[[], Sequence[tuple[int, int, LocalPath]]], warn: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the first intact checkpoint that `candidates` lists.
+    """Return the first intact checkpoint that `candidates` lists; None if it lists none. Raises UserError if
+    all are corrupt.
 
     A trainer may remove checkpoints during the search. If one cannot be read and the list has changed, it was
     removed and is not corrupt, and the search starts again with the new list.
@@ -383,7 +384,7 @@ def _remove_old(
     keep_every: int,
     best: Best | None,
 ) -> None:
-    """Remove those of the checkpoints `published`, sorted from the newest, that `save` does not keep. Each is
+    """Remove the checkpoints among `published`, sorted from the newest, that `save` does not keep. Each is
     first renamed to a temporary name. A process that is killed therefore leaves no partial checkpoint, only
     files that the next `save` removes.
     """

@@ -17,8 +17,8 @@ from trainers.data.packed_corpus import corpus_of, training_data, validation_dat
 class DataReader:
     """The functions that read the data of one kind of job. They take a resolved job of that kind.
 
-    `corpus` opens the job's data. `training` returns the training samples in order, with the loss of excluded
-    documents masked. `validation` returns the held-out rows. `documents` returns the documents on which bits
+    `corpus` opens the job's data. `training` returns the training samples in order; documents with the given
+    ids have no loss. `validation` returns the held-out rows. `documents` returns the documents on which bits
     per byte are measured, or None.
     """
 

@@ -36,7 +36,8 @@ def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTrainin
 
 
 def copy_ledger(run: LocalPath) -> None:
-    """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the disk is full.
+    """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the copy cannot be
+    written.
 
     A process that was suspended between reading and writing could replace a newer copy with an older one. The
     copy is therefore checked after writing, and repeated until it matches the newest checkpoint.
@@ -57,7 +58,9 @@ def _copy(path: LocalPath) -> dict[str, Any] | None:
 
 
 def read_ledger(run: LocalPath) -> dict[str, Any]:
-    """Read a run's ledger. Raises UserError if it has none yet, CorruptFileError if it is damaged."""
+    """Read a run's ledger. Raises UserError if the run has no ledger yet or its ledger is of another version,
+    CorruptFileError if the ledger is damaged.
+    """
     try:
         record = read_json(run / "ledger.json")
     except FileNotFoundError:

@@ -115,8 +115,8 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
     """Return the record of the parent for a new run's `run.json`: its path, its fingerprints, and the step at
     which the run begins.
 
-    Raises ConfigError or UserError if the parent has another tokenizer or architecture, or cannot be
-    continued.
+    Raises UserError if the parent's tokenizer does not fit, and ConfigError if the run cannot continue the
+    parent's data.
     """
     init = config.init
     assert init is not None
@@ -164,8 +164,8 @@ def updates(run: Mapping[str, Any], found: checkpoint.Checkpoint) -> int:
 
 
 def _check_order(config: Job, corpus: JobCorpus, parent: checkpoint.Checkpoint) -> None:
-    """Raise ConfigError unless the run can continue the parent's data: the same samples in the same order, in
-    batches of the same size.
+    """Raise ConfigError unless the run can continue the parent's data: with the same samples in the same
+    order, in batches of the same size, and with a budget of more steps than the parent's checkpoint has done.
     """
     sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
     order = reader_of(config).training(corpus, config, frozenset()).order
@@ -219,8 +219,8 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless the tokenizer of the corpus has the same merges as the tokenizer in the export
-    or Hugging Face directory `path`, and the same token for each of its ids.
+    """Raise UserError unless the tokenizer of the corpus has the same merges as the tokenizer in the
+    directory `path`, an export or a Hugging Face directory, and the same token for each id of that tokenizer.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
@@ -249,6 +249,8 @@ def weights_digest(path: Path) -> str:
 
 
 def require_unchanged(path: Path, current: str, recorded: str) -> None:
-    """Raise UserError if the checksum of a parent's weights differs from the one that its run recorded."""
+    """Raise UserError if the checksum `current` of a parent's weights differs from the one `recorded` when
+    the new run began.
+    """
     if current != recorded:
         raise UserError(f"init.path: {path} has changed since this run began; restore it, or begin another run")

@@ -19,7 +19,7 @@ from trainers.models.interface import HeadForm
 from trainers.runs.parent import weight_files
 
 _TYPES = {"openai-gpt": "gpt", "deberta-v2": "deberta_v2"}
-"""Architectures by `model_type`, where the names differ."""
+"""Our architectures by the `model_type` of `transformers`, where the two names differ."""
 # DeBERTa's authors name the output layer otherwise than `transformers`, which computes the same with it.
 _OUTPUT = {
     r"^lm_predictions\.lm_head\.dense\.": "cls.predictions.transform.dense.",
@@ -99,8 +99,8 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
-    """Raise ConfigError if two configurations compute different results; the message names the first such
-    field.
+    """Raise ConfigError if two configurations differ in a field that changes results although no tensor
+    differs in shape. The message names the first such field.
     """
     for name in (*_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
@@ -122,8 +122,8 @@ def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[str]]:
-    """Return the parameters of a Hugging Face directory by their names in our models, and the names that it
-    lacks.
+    """Return the parameters of a Hugging Face directory by their names in our models, and the names of the
+    parameters that it lacks.
 
     The directory may hold a model without a head, or with the head of a task. Raises UserError if it lacks a
     parameter of the stacks, or if its files cannot be read.
@@ -151,8 +151,8 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
 
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
-    """Return the layers of a head of this form that a directory contains: {name in `task_head`: fp32 tensor}.
-    Missing layers are left out.
+    """Return the layers of a head of this form that a directory contains: {parameter name, beginning with
+    `task_head.`: fp32 tensor}. Missing layers are left out.
     """
     from safetensors import safe_open
 

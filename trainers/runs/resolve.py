@@ -1,5 +1,5 @@
-"""Resolve a pretraining configuration: compute every null value from the corpus. No other code computes these
-values.
+"""Resolve a pretraining configuration: compute the null values that depend on the corpus. No other code
+computes these values.
 """
 
 import difflib
@@ -46,8 +46,8 @@ _EPOCHS = 4.0  # for UniMax if max_epochs is not a number: four lose little agai
 
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
-    """Return the configuration with every null value computed; resolving the result changes nothing. Raises
-    ConfigError for values that do not fit the corpus or one another.
+    """Compute the null values that depend on the corpus, and return the configuration with them. Resolving
+    the result changes nothing. Raises ConfigError for values that do not fit the corpus or one another.
     """
     family = config.model.family
     if family not in config.objective.families:
@@ -159,8 +159,11 @@ def _budget(
     budget: TrainingBudget, data: Data, batch: BatchSize, packed_phases: Sequence[PackedCorpus], order: Order
 ) -> TrainingBudget:
     """Return the budget with its number of steps and the number of tokens that these steps read, which is
-    estimated if they draw more than EXACT samples. If `budget.tokens` is given, the steps are as many as read
-    at most that many tokens.
+    estimated if they draw more than EXACT samples. If only `budget.tokens` is given, the run has as many
+    steps as fit into that many tokens.
+
+    Raises ConfigError if the data ends before the budget, if tokens and steps differ, or if the tokens do not
+    suffice for one step.
     """
     size, nominal = (
         batch.sequences or 0,

@@ -1,4 +1,4 @@
-"""Resolve a fine-tuning job: compute every value that it leaves null from its tasks and its base."""
+"""Resolve a fine-tuning job: compute the values that it leaves null from its tasks and its base."""
 
 import math
 from dataclasses import replace
@@ -18,8 +18,9 @@ from trainers.runs.resolve import check_micro_batch, resolve_schedule
 
 
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
-    """Return the job with every null value computed; resolving the result changes nothing. A step reads at
-    most the inputs of one epoch. Raises ConfigError for values that do not fit the tasks or one another.
+    """Compute the null values that depend on the tasks and the base, and return the job with them. Resolving
+    the result changes nothing. A step reads at most the inputs of one epoch. Raises ConfigError for values
+    that do not fit the tasks or one another.
     """
     config = replace(
         config,
@@ -68,7 +69,9 @@ def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data
 
 
 def _absolute(files: Location | None) -> str | None:
-    """Return the directory of the tasks' files as an absolute path, which is the same on every worker."""
+    """Return the directory of the tasks' files as a URL or an absolute path, which is the same on every
+    worker; None if there is none.
+    """
     if files is None:
         return None
     return str(files if files.local is None else files.local.resolve())
@@ -95,9 +98,7 @@ def _answer_tokens(config: Finetuning, data: TaskData) -> int | None:
 
 
 def _steps(budget: TrainingBudget, sequences: int, inputs: int) -> int:
-    """Return the number of steps of a budget. Epochs are rounded up to whole steps, so that every input is
-    read.
-    """
+    """Return the number of steps of a budget. Epochs are rounded up to whole steps."""
     if budget.steps is not None:
         return budget.steps
     if budget.epochs is not None:

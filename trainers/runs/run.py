@@ -1,7 +1,7 @@
 """A run's directory: its identity, configuration and state.
 
 It contains `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`,
-`checkpoints/`, `export/` and, when the run is finished, `report.html` and `finished.json`. `excluded.json`
+`checkpoints/`, `report.html` and, when training is done, `export/` and `finished.json`. `excluded.json`
 contains the ids of documents with loss weight 0, `sinks.json` the ids of the run in W&B and MLflow. A file
 named `stop` makes the run save a checkpoint and end.
 """
@@ -51,8 +51,8 @@ _OF_CORPUS = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A checked run directory: whether it is new, the record of its end if it is finished, and a line for
-    each field of the configuration that differs from the one recorded (`changed`).
+    """A checked run directory. `finished` is the content of its `finished.json`, None if the run is not
+    finished. `changed` has a line for each field of the configuration that differs from the recorded one.
     """
 
     path: LocalPath
@@ -65,7 +65,7 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
     """Create a run's directory, or check that an existing run began with the same corpus, tokenizer and
     configuration, except for fields that may change within a run.
 
-    Raises ConflictError that names the difference. With `another_corpus`, the run may read another corpus
+    Raises a ConflictError that names the difference. With `another_corpus`, the run may read another corpus
     with the same tokenizer from its newest checkpoint on, with the weights given for that corpus; `run.json`
     records the step of the change. If the configuration has changed, `resolved.yaml` is written again, unless
     the run is finished.
@@ -148,7 +148,7 @@ def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
 
 
 def read_run(path: LocalPath) -> dict[str, Any]:
-    """Read a run's `run.json`. Raises UserError if `path` is not a run."""
+    """Read a run's `run.json`. Raises UserError if `path` is not a run, or a run of another version."""
     try:
         record = read_json(path / "run.json", "restore it from a copy, or begin another run")
     except (FileNotFoundError, NotADirectoryError):
@@ -244,7 +244,7 @@ def locked(path: LocalPath) -> Iterator[None]:
 
 
 class SupersededError(UserError):
-    """Raised when other workers have taken over the run, because these workers were believed to be dead."""
+    """Raised in workers that were believed to be dead, after other workers have taken over their run."""
 
 
 def begin_attempt(path: LocalPath) -> str:

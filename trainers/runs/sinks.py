@@ -53,8 +53,8 @@ class Description:
 
 
 class Sink(Protocol):
-    """One run in a library for metrics. The constructor may raise any error. In a new run, the error ends the
-    run before its first step.
+    """The counterpart of a run in a library for metrics. The constructor may raise any error. In a new run,
+    the error ends the run before its first step.
     """
 
     identity: str | None
@@ -72,7 +72,9 @@ class Sink(Protocol):
 
 
 class TensorBoard:
-    """Event files in `tensorboard/` of the run. Every resume rewrites them, so no step occurs twice."""
+    """Event files of TensorBoard, in `tensorboard/` of the run's directory. Every resume rewrites them, so no
+    step occurs twice.
+    """
 
     def __init__(self, described: Description) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -131,7 +133,9 @@ class WeightsAndBiases:
         return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log a row. If the library already has a row for the step, it merges the two."""
+        """Log a row, unless an earlier part of the run has logged the step. If the library already has a row
+        for the step, it merges the two.
+        """
         if step >= self._next:
             self._run.log(dict(values), step=step)
 
@@ -173,7 +177,9 @@ class MLflow:
             self._client.log_batch(identity, params=settings[first : first + 100])
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log metrics, in requests of at most 1000."""
+        """Log the metrics of a step, unless an earlier part of the run has logged it, in requests of at most
+        1000.
+        """
         new = [
             self._metric(name, value, round(seconds * 1000), step)
             for name, value in values.items()
@@ -307,8 +313,9 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step or validation event by metric. Examples of names are `train/loss`,
-    `train_loss/NAME` for a source or a level above it, and `data_FIELD/NAME` for the data read from a source.
+    """Return the finite numbers of a step or validation event by the name of their metric. Examples of names
+    are `train/loss`, `train_loss/NAME` for a source or a level above it, and `data_FIELD/NAME` for the data
+    read from a source.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}

@@ -70,8 +70,8 @@ def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law
 
 @single_threaded()
 def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = None, seed: int = 0) -> list[MetricFit]:
-    """Choose, validate and fit a law for each metric of `table`. `tests` holds runs with the same domains and
-    metrics, on which the laws are scored as well.
+    """Choose a law for each metric of `table`, and measure how well it predicts. `tests` holds runs with the
+    same domains and metrics, on which the laws are scored as well.
 
     Raises ConfigError if there are too few runs for a law.
     """
@@ -90,7 +90,7 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
 
 
 def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: int = 0) -> LawSet:
-    """Fit the chosen laws to all runs and to `draws` bootstrap draws of them."""
+    """Fit the chosen laws to all runs and to `draws` bootstrap samples of the runs."""
     laws = [fit.law for fit in fits]
     return fit_laws(laws, table.domains, table.metrics, table.features, table.values, table.censored, draws, seed)
 

@@ -1,8 +1,8 @@
-"""Read CSV files with a row per run, or per run and item: a column that names the run, then columns of
-numbers.
+"""Read CSV files with a row per run, or per run and item: a column that names the run, the item if there is
+one, then columns of numbers.
 
-run_id,web,code            run,accuracy                run,item,correct
-a,0.25,0.75                a,0.31                      a,q1,1
+  run_id,web,code            run,accuracy                run,item,correct
+  a,0.25,0.75                a,0.31                      a,q1,1
 """
 
 import csv

@@ -25,9 +25,10 @@ class RunTable:
     """The mixtures `ratios` [runs, domains], each with sum 1, and the metrics `values` [runs, metrics], for
     which lower is better.
 
-    `censored`, bool [runs, metrics], marks metrics that a run lacks because it diverged; their value is NaN.
-    `negated` names metrics for which higher is better; their values are stored with the opposite sign.
-    `sizes` [runs, sizes] holds log(size of the run / size of the target); `size_names` names its columns.
+    `censored`, bool [runs, metrics], marks metrics that a run lacks, for example because it diverged; their
+    value is NaN. `negated` names metrics for which higher is better; their values are stored with the
+    opposite sign. `sizes` [runs, sizes] holds log(size of the run / size of the target), or is None;
+    `size_names` names its columns.
     """
 
     runs: tuple[str, ...]
@@ -84,10 +85,10 @@ def read_run_table(
     chosen: Collection[str] = (),
     target: Mapping[str, float] | None = None,
 ) -> RunTable:
-    """Read the mixtures and the metrics of runs. `normalise` divides each mixture by its sum. `key` is the
-    column that names runs (default: the first of KEYS that both files begin with), and `chosen` are the
-    metrics to read (default: all). `target` maps each column of `ratios` that is a size of the runs, and not
-    a domain, to the size of the target.
+    """Read the mixtures and the metrics of runs. `normalise` divides each mixture by its sum. The metrics
+    named in `higher_is_better` are negated. `key` is the column that names runs (default: the first of KEYS
+    that is a key column of both files), and `chosen` are the metrics to read (default: all). `target` maps
+    each column of `ratios` that is a size of the runs, and not a domain, to the size of the target.
 
     A metric that is empty, `nan` or infinite is censored. Raises ConfigError for a file that is not of the
     expected form, for a run that only one file has, and for a mixture that does not sum to 1 unless
@@ -168,8 +169,8 @@ def align_domains(table: RunTable, other: RunTable, source: str) -> RunTable:
 
 
 def _mixtures(path: Path, key: str, shares: RunColumns, normalise: bool) -> np.ndarray:
-    """Return the mixtures, [runs, domains]. Raises ConfigError for a negative or missing share or a sum that
-    is not 1.
+    """Return the mixtures, [runs, domains], each divided by its sum. Raises ConfigError for a negative or
+    missing share and, unless `normalise` is set, for a sum that is not 1.
     """
     runs, values = shares.keys[key], shares.values
     for run, row in zip(runs, values, strict=True):

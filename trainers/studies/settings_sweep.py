@@ -51,8 +51,8 @@ def read_grid(given: str, reserved: Sequence[str]) -> tuple[Setting, ...]:
     """Return every setting of the grid `{field: [value, ...], ...}` in `given`, which is YAML text or the
     path of a YAML file. The last field varies fastest.
 
-    Raises ConfigError for a field without a list of distinct values, for a value that is not a number, a
-    word, a boolean or null, and for `reserved` fields.
+    Raises ConfigError for text of another form, for a field without a list of distinct values, for a value
+    that is not a number, a word, a boolean or null, and for `reserved` fields.
     """
     grid = load_yaml(Path(given)) if given.endswith((".yaml", ".yml")) else yaml_value(given, f"sweep={given}")
     if not isinstance(grid, Mapping) or not grid:

@@ -9,31 +9,33 @@ from gristmill.storage.location import FileRecord
 from trainers.tasks.schema.task import Task
 
 HIDDEN = -100
-"""The label or tag of an example whose gold is hidden."""
+"""Stands for a label or tag that is hidden, and for the right candidate if there is none."""
 
 
 @dataclass(frozen=True)
 class Examples:
     """The n examples of a split, in the order of its files.
 
-    `texts` holds one or two arrays of n texts: (text, text_b); (question, passage) for `span`; (text,
-    passage) for `choose`; for `tag`, the words joined by single spaces. `word_starts` and `word_ends` are
-    flat arrays of UTF-8 byte offsets in the example's text; example i has the words from `word_offsets[i]` up
-    to `word_offsets[i + 1]`. `candidates` is also flat; `candidate_offsets` divides it in the same way.
+    `texts` holds arrays of n texts: (text,) or (text, text_b); (question, passage) for `span`; (text,) or
+    (text, passage) for `choose`; the words joined by single spaces for `tag`; the subjects for `facts`; no
+    array for `minimal_pairs`. `word_starts` and `word_ends` are flat arrays of UTF-8 byte offsets in the
+    example's text; example i has the words from `word_offsets[i]` up to `word_offsets[i + 1]`. `candidates`
+    is also flat; `candidate_offsets` divides it in the same way.
 
     The fields that hold the gold depend on the task's kind:
 
-    - `labels`, int64 [n]: index into the task's labels for `classify`, number of the candidate for `choose`; -100 if
-      hidden
+    - `labels`, int64 [n]: index into the task's labels for `classify`, number of the right candidate for `choose` and
+      `minimal_pairs`; -100 if hidden or if no candidate is right
     - `values`, float64 [n]: the numbers for `regress`; NaN if hidden
     - `tags`, int64, one per word: index into the task's labels for `tag`; -100 if hidden
     - `spans`: for `span`, the distinct accepted (start, end) of each example in UTF-8 bytes of the passage; empty if
       the question has no answer
-    - `targets`: the accepted texts for `generate`, `span` and `choose`
+    - `targets`: the accepted texts for `generate`, `span`, `choose` and `facts`
 
     `groups`, int64 [n], is the number of each example's group; `question_accuracy` counts a group as one. In
     `minimal_pairs`, each example has two candidates, and candidate 0 is the acceptable text; `subtasks` and
-    `fields` name the subtask and the field that each example belongs to.
+    `fields` name the subtask and the field that each example belongs to. In `facts`, the subtask is the
+    relation.
 
     `labelled` says whether the gold is known. `files` are the files that were read, with sizes and checksums.
     `own_ids` says whether the ids come from the files. `skipped` is the number of incomplete rows that were
@@ -66,7 +68,7 @@ class Examples:
         return len(self.ids)
 
     def words(self, example: int) -> list[str]:
-        """Return the words of an example; the kind of its task must be `tag`."""
+        """Return the words of an example of a `tag` task."""
         assert self.word_offsets is not None
         assert self.word_starts is not None
         assert self.word_ends is not None
@@ -75,7 +77,7 @@ class Examples:
         return [text[self.word_starts[i] : self.word_ends[i]].decode() for i in bounds]
 
     def candidates_of(self, example: int) -> list[str]:
-        """Return the candidates of an example; the kind of its task must be `choose`."""
+        """Return the candidates of an example of a `choose` or `minimal_pairs` task."""
         assert self.candidates is not None
         assert self.candidate_offsets is not None
         first, last = self.candidate_offsets[example : example + 2].tolist()

@@ -1,7 +1,7 @@
-"""Read and validate the gold of examples: labels, numbers, tags and answer spans.
+"""Read and validate the gold of examples: labels, numbers, candidates, tags, answer spans and target texts.
 
-Each function reads a column of one file. For an invalid value it raises UserError, which names the file, the
-row and the value and says what to do.
+Each `read_` function reads the gold of one RowSet. Invalid gold raises UserError, which names the file and
+the row.
 """
 
 import math
@@ -26,7 +26,9 @@ def read_labels(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) -> np.ndarray:
-    """Convert labels to their indices in the task's labels, int64 [texts]."""
+    """Return the indices of `texts` in the task's labels, int64 [texts]. The layout's `rename` is applied
+    first.
+    """
     rename = layout.rename or {}
     texts = [rename.get(text, text) for text in texts] if rename else texts
     names = task.label_names
@@ -41,7 +43,9 @@ def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) ->
 
 
 def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
-    """Read the numbers of a regression, float64 [rows], and check that they are in the task's range."""
+    """Read the gold numbers of a regression task, float64 [rows], and check that they are in the task's
+    range.
+    """
     values = np.empty(len(rows))
     low, high = task.range or (-math.inf, math.inf)
     for row, value in enumerate(rows.column(layout.roles["label"], "label")):
@@ -57,7 +61,9 @@ def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Read the numbers of the right candidates, int64 [rows]; -100 if no candidate is accepted."""
+    """Read the number of each row's right candidate, int64 [rows]; -100 if no candidate is right. `counts`
+    holds the number of candidates of each row.
+    """
     rename = layout.rename or {}
     found = np.empty(len(rows), np.int64)
     for row, value in enumerate(rows.column(layout.roles["label"], "label")):
@@ -122,8 +128,8 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """Return, for each question, the accepted spans as (start, end) in UTF-8 bytes of the passage, and all
-    accepted texts.
+    """Return two lists with an entry per question: the distinct accepted spans as (start, end) in UTF-8 bytes
+    of the passage, and the accepted texts.
     """
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []
@@ -162,8 +168,8 @@ def _in_bytes(passage: str, start: int, length: int) -> tuple[int, int]:
 
 
 def read_targets(rows: RowSet, layout: Layout, task: Task, role: str) -> list[list[str]]:
-    """Read the accepted texts of each example. They come from one column, with a text or a list of texts, or
-    from several columns.
+    """Read the accepted texts of each example, without leading and trailing white space. They come from one
+    column, with a text or a list of texts, or from several columns.
     """
     targets = []
     for row, value in enumerate(rows.column(layout.roles[role], role)):

@@ -12,8 +12,9 @@ def majority_predictions(train: Examples, examples: Examples) -> Predictions:
     """Return the same prediction for every example: the most common gold in `train`.
 
     It is a label for `classify`, a tag for `tag`, a candidate number for `choose`, and the most common first
-    accepted text for `generate`. The first of equally common values wins. For `regress` the prediction is the
-    mean of the values, and for `span` it is that there is no answer.
+    accepted text for `generate`. Among equally common values, the lowest number wins, or the text that occurs
+    first. For `regress` the prediction is the mean of the values, and for `span` it is that there is no
+    answer.
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")

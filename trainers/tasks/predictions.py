@@ -1,8 +1,9 @@
 """The predictions for a split, one per example: store, score and compare them without the model.
 
-The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and `score`; its schema metadata
-holds the task, the split and the model. Gold and predictions are labels for classify, numbers for regress,
-candidate numbers for choose, lists of labels for tag, and texts for span and generate. `score` holds one
+The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and, if there are scores, `score`;
+its schema metadata holds the task, the split and the model. A prediction is a label for classify, a number
+for regress, a candidate number for choose, a list of labels for tag, and a text for span and generate. Gold
+has the same type, except that it is the list of accepted texts for span and generate. `score` holds one
 number per label or candidate for classify and choose; for span, it holds the score of the answer and the
 score of no answer. Some tasks have further columns: `group`, `accepted` and `text` (texts of choose), `nats`
 and `tokens` (the loss of the gold text and its number of tokens).
@@ -83,12 +84,15 @@ def predictions_of(
     nats: np.ndarray | None = None,
     tokens: np.ndarray | None = None,
 ) -> Predictions:
-    """Return the predictions for the examples of a split. All arguments are in the order of `examples`.
+    """Return the predictions for the examples of a split. All arrays and lists are in the order of
+    `examples`.
 
     `predicted` holds labels, candidate numbers, numbers, the tags of all words, or texts, as in `Examples`.
     `scores` holds an array per example: one number per label or candidate, or for span the scores of the
     answer and of no answer. `nats` and `tokens` are the loss of each gold text and its number of tokens; if
     nothing else was measured, `predicted` is None.
+
+    Raises UserError if a predicted number is not finite.
     """
     task, kind = examples.task, examples.task.kind
     expected = len(examples.tags) if examples.tags is not None else len(examples)
@@ -135,7 +139,7 @@ def score_predictions(
 ) -> dict[str, Score]:
     """Return metrics of predictions by name, each with its interval. The default is the task's metrics.
 
-    Raises UserError if the gold is hidden or a metric does not exist.
+    Raises UserError if the gold is hidden, or if a metric does not exist or does not apply to the task.
     """
     if not predictions.labelled:
         raise UserError(
@@ -146,7 +150,9 @@ def score_predictions(
 
 
 def _metric(name: str, task: Task) -> TaskMetric:
-    """Return a metric by name. Raises UserError unless it applies to the task's kind and labels."""
+    """Return a metric by name. Raises UserError if it does not exist, or does not apply to the task's kind or
+    labels.
+    """
     if name not in METRICS:
         raise UserError(f"metric: got {name!r}{near_match(name, list(METRICS))}")
     bio = name != "entity_f1" or all(label == "O" or label[:2] in ("B-", "I-") for label in task.label_names)
@@ -159,7 +165,8 @@ def _metric(name: str, task: Task) -> TaskMetric:
 
 
 def tune_threshold(predictions: Predictions) -> Predictions:
-    """Return the predictions with the threshold of no answer that maximises the task's first metric on them.
+    """Return the predictions with the threshold of no answer that maximises exact match on them, if this is
+    the task's first metric, or else token F1.
 
     Tune it on the development split, then set it on the test split's predictions with `dataclasses.replace`.
     """
@@ -176,10 +183,11 @@ def tune_threshold(predictions: Predictions) -> Predictions:
 def compare_predictions(
     a: Predictions, b: Predictions, metric: str | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> Difference:
-    """Return the difference in a metric between two runs on the same examples. The default is the task's
-    first metric.
+    """Return the difference in a metric, `b` minus `a`, between two runs on the same examples. The default is
+    the task's first metric.
 
-    Raises UserError unless both runs predicted the same examples.
+    Raises UserError unless both runs predicted the same examples in the same order, and if the gold is hidden
+    or the metric does not apply to the task.
     """
     if (a.task.name, a.split, a.ids) != (b.task.name, b.split, b.ids):
         first, second = (f"{p.task.name} {p.split} ({len(p):,})" for p in (a, b))
@@ -213,8 +221,8 @@ def write_predictions(predictions: Predictions, path: Location) -> None:
 
 
 def write_rows(predictions: Predictions, path: Location) -> None:
-    """Write predictions as JSON lines, {id, prediction, score}. The write is atomic: the file is complete or
-    absent.
+    """Write predictions, after the threshold is applied, as JSON lines: {id, prediction} and, if there are
+    scores, `score`. The write is atomic: the file is complete or absent.
     """
     decided = replace(predictions, outcomes=predictions.decided)
     columns = {name: column for name, column in _columns(decided).items() if name in ("id", "prediction", "score")}
@@ -303,7 +311,9 @@ def _outcomes(table: pa.Table, task: Task, labelled: bool) -> Outcomes:
 
 
 def _numbers(column: pa.Array, task: Task) -> np.ndarray:
-    """Return labels and tags as their indices; -100 or NaN where hidden."""
+    """Return a column of gold or predictions as numbers: labels and tags as their indices, -100 or NaN where
+    the gold is hidden.
+    """
     if task.kind == "regress":
         return column.to_numpy(zero_copy_only=False)
     if task.kind == "choose":

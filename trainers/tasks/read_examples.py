@@ -29,10 +29,11 @@ _Fields = dict[str, Any]
 
 
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
-    """Read the examples of a split from `data`, or from the folder of the task file.
+    """Read and validate the examples of a split. Relative file names are looked up in `data`, then in the
+    folder of the task file.
 
-    Raises UserError for missing files and invalid rows. For an invalid row, the message gives the file, the
-    row and the value, and says what to do.
+    Raises UserError for missing files and invalid rows. For an invalid row, the message names the file and
+    the row.
     """
     files = find_split(task, split, data)
     layout, labelled = files.layout, split not in files.layout.unlabelled
@@ -228,8 +229,8 @@ def _join(name: str, parts: list[Any]) -> Any:
 
 
 def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
-    """Return the ids of the examples, or their numbers if there is no column for ids. Raises UserError for an
-    id that occurs twice.
+    """Return the ids of the examples or, without a column for ids, their numbers from 0. Raises UserError for
+    an id that occurs twice.
     """
     column = layout.roles.get("id")
     if column is None:

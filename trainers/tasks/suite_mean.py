@@ -8,8 +8,9 @@ from trainers.tasks.load_task import Suite, load_task
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """The score of a suite: the mean over the columns that were scored. `columns` maps the name of each
-    column of the suite, `task` or `task/split`, to its score, or to None if it was not scored.
+    """The score of a suite: the mean over the columns that were scored, or None if there are none. `columns`
+    maps the name of each column of the suite, `task` (for the split dev) or `task/split`, to its score, or to
+    None if it was not scored.
     """
 
     suite: str
@@ -29,7 +30,7 @@ class SuiteScore:
 
 
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
-    """Compute the score of a suite from the metrics of each (task, split).
+    """Return the score of a suite, given the metrics of each (task, split).
 
     A column's score is the mean of its task's metrics (Wang et al., 2019: GLUE, section 4.1; SuperGLUE,
     section 3.3).

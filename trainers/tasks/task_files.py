@@ -66,7 +66,7 @@ def available_splits(task: Task, data: Location | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A candidate location for the files of a split."""
+    """A place to look for the files of a split: a layout, a directory, and a file name or pattern below it."""
 
     layout: Layout
     root: Location

@@ -28,8 +28,8 @@ _TARGETS = {"classify": "label", "regress": "score", "tag": "tags", "span": "ans
 
 
 def templates_of(task: Task) -> Templates:
-    """Return the task's templates. The default input is the task's name followed by its texts, each preceded
-    by the name of its role.
+    """Return the task's templates. By default, the input is the task's name followed by its texts and
+    candidates, each preceded by the name of its role, and the target is the gold alone.
     """
     if task.templates is not None:
         return task.templates
@@ -127,7 +127,7 @@ def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list
     numbers are clipped to the task's range; a text that is not a number becomes the lowest number of the
     range, or 0 if the task has no range. For tag, unknown and missing tags become the first label, and tags
     beyond the last word are ignored. For choose, a text that is not a candidate becomes the candidate with
-    which it shares the most words.
+    the highest token F1. For span with `no_answer`, the text for no answer becomes the empty text.
     """
     task, templates = examples.task, templates_of(examples.task)
     before, _, after = (piece.strip() for piece in _around(templates))

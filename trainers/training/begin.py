@@ -118,7 +118,8 @@ def _transferred(
 
 def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str, Any]:
     """Return the weights of a fine-tuning run's base, {parameter name: tensor}, from which its model is
-    built. Empty for other runs, and for a run without a base. Raises UserError if the base is missing.
+    built. Empty for other runs, and for a run without a base. Raises UserError if the base is missing or has
+    changed, and ConfigError if its model differs from the run's.
     """
     parent = read_run(run).get("parent")
     if not isinstance(config, Finetuning) or parent is None:
@@ -127,8 +128,8 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
-    """Return a line that lists the trained parameters for which the base has no weights; empty if there are
-    none.
+    """Return a line that describes the trained parameters for which the base of a fine-tuning run has no
+    weights; empty if there are none.
     """
     if not isinstance(config, Finetuning) or not base:
         return ""
@@ -181,7 +182,7 @@ def _check_shapes(theirs: Mapping[str, tuple[int, ...]], ours: Mapping[str, tupl
 
 
 def _check_model(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if two models would compute different results from the same tensors."""
+    """Raise ConfigError if two models differ in a field other than those of `_FREE_SIZES`."""
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)
         if here != there and field.name not in _FREE_SIZES:
@@ -190,7 +191,7 @@ def _check_model(ours: Model, theirs: Model) -> None:
 
 def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dict[str, Any]:
     """Return the parameters of a Hugging Face directory by their names in `transformers`. Raises ConfigError
-    if its model differs from the job's.
+    if its model differs from the job's or lacks a tensor.
     """
     model = config.model
     weight_files(path)

@@ -10,7 +10,7 @@ class DivergedError(UserError):
 
 
 def remedy(run: Path, step: int, fine_tunes: bool) -> str:
-    """Return advice for a run whose steps up to `step` are not finite."""
+    """Return advice for a run in which the last steps, up to step `step`, are not finite."""
     if fine_tunes:
         return "Begin another run with a lower optimizer.learning_rate or a longer schedule.warmup_fraction"
     return (

@@ -1,4 +1,4 @@
-"""Sums over the steps since the last log line, which the next log line reports."""
+"""What the next log line reports of the steps since the last one."""
 
 import time
 
@@ -8,7 +8,9 @@ from trainers.engine.engine import Totals
 
 
 class Interval:
-    """Sums since the last log line. Its clock stops during validation and checkpoints."""
+    """Sums over the steps since the last log line, and the gradient norm and learning rate of the last step.
+    Its clock stops during validation and checkpoints.
+    """
 
     def __init__(self, sums: np.ndarray) -> None:
         self.sums = sums
@@ -18,7 +20,9 @@ class Interval:
         self.seconds, self._began = 1e-9, time.perf_counter()
 
     def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: np.ndarray) -> None:
-        """Add a step: its sums, gradient norm, learning rate, tokens, and operations by term."""
+        """Add the sums, tokens and operations by term of a step, and take over its gradient norm and learning
+        rate.
+        """
         self.norm, self.rate = norm, rate
         self.sums += totals.sums
         self.tokens, self.flops = self.tokens + tokens, self.flops + flops

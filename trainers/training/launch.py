@@ -38,7 +38,7 @@ _LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
 
 
 class LostWorkerError(UserError):
-    """Raised when another worker of the run was lost, so that this one cannot continue."""
+    """Raised when workers of a run were lost, and the run cannot continue without another launch."""
 
 
 def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
@@ -182,7 +182,8 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
 
 
 def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str | None:
-    """Train on `workers` workers, each with one GPU, or with `each` CPUs and as many threads.
+    """Train on `workers` workers. Each has one GPU if `kind` is `GPU`, otherwise `each` CPUs and as many
+    threads.
 
     Returns None when training has ended, or a line that names the lost workers.
     """
@@ -235,7 +236,7 @@ def _work(arguments: dict[str, Any]) -> None:
 
 
 def _loss(error: Exception) -> str:
-    """Return a line that names the workers lost in a fit. If a worker raised an error, raise that error
+    """Return a line that names the workers lost in a fit. If a worker raised an error of its own, raise it
     again, because it would recur after a restart.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
@@ -296,7 +297,7 @@ def _succeeded(ray: Any, task: Any) -> bool:
 
 def _each(nodes: Sequence[int], workers: int) -> int:
     """Return the largest number of CPUs or GPUs per worker, at least 1, with which all workers fit on the
-    nodes. `nodes` holds the number that each node has.
+    nodes. `nodes` holds the number of CPUs or GPUs of each node.
     """
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 

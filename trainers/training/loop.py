@@ -180,8 +180,8 @@ class Training:
             self._finish()
 
     def _trained(self, began: float) -> Generator[tuple[int, Totals, float, float, int, float]]:
-        """Train the remaining steps. Yields after each step (steps done, sums, gradient norm, learning rate,
-        tokens read by all workers, seconds spent waiting for data).
+        """Train the remaining steps. Yields after each step (steps done, totals of the step, gradient norm,
+        learning rate, tokens read by all workers, seconds spent waiting for data).
         """
         step, batches = self.start, self._batches(self.start)
         try:
@@ -256,7 +256,9 @@ class Training:
         return Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
-        """Return the operations per token in the phase of the step that follows `step` steps."""
+        """Return the operations per token in the step after the first `step` steps, which depend on its
+        phase.
+        """
         return self.flops[self.data.order.phase_of(step * self.sequences)]
 
     def _check(self) -> None:
@@ -410,7 +412,9 @@ class Training:
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
 
     def _score(self) -> None:
-        """Score the splits of the task of a fine-tuning run, as predicted with its best checkpoint."""
+        """Predict the `final_splits` of a fine-tuning run with its best checkpoint, and log the scores. Does
+        nothing for other runs.
+        """
         if not isinstance(self.config, Finetuning) or not isinstance(self.corpus, TaskCorpus):
             return
         tell = lambda line: self.progress.write("answers", step=self.steps, message=line)  # noqa: E731

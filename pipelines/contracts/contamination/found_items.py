@@ -39,10 +39,10 @@ ITEMS = pa.schema([("item", pa.string()), ("field", pa.string()), ("found_as", p
 class Contamination:
     """How much of each evaluation item occurs in a corpus, by the item's name `SET#ITEM`.
 
-    An item has one or more texts, such as its prompt and its answer. For each item that was searched for,
-    `shares` has the largest share of the words of one of these texts that occurs in a single kept training
-    document; 0 if nothing of the item occurs. `documents` counts the kept training documents that contain
-    part of a text, and has the count of the text with the most such documents.
+    An item has one or more texts, such as its prompt and its answer. `shares` has, for each item that was
+    searched for, the largest share of the words of one of its texts that occurs in a single kept training
+    document; 0 if nothing of the item occurs. `documents` has the number of kept training documents that
+    contain part of the item's text; of several texts, the one in most documents counts.
     """
 
     shares: dict[str, float]
@@ -55,9 +55,8 @@ def read_contamination(
     """Return the contamination of a published corpus, or None if no step searched it.
 
     Documents that a step drops and documents in a given validation or test split do not count. Neither do
-    occurrences that are cut from the text (`redact_at`), or sources for which `is_read` is false. Reads two
-    columns of every part for each step that searched. Raises UserError and CorruptFileError as `open_corpus`
-    does.
+    occurrences that are cut from the text (`redact_at`), nor sources for which `is_read` is false. Raises
+    UserError and CorruptFileError as `open_corpus` does.
     """
     corpus = open_corpus(directory)
     steps = [step for step in corpus.steps if step.stage == STAGE]

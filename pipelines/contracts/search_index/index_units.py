@@ -47,7 +47,9 @@ def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
 
 
 def current_units(directory: LocalPath) -> set[str]:
-    """Return the names of the indexes of all parts of the corpus in a directory and of its variants."""
+    """Return the names of the indexes of all parts of the corpus in a directory and of its variants. A
+    corrupt corpus or variant is skipped.
+    """
     names: set[str] = set()
     for manifest in (directory / "manifest.json", *variants_in(directory)):
         if manifest.exists():

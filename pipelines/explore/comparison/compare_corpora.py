@@ -110,9 +110,9 @@ class CorpusComparison:
 
 
 def compare_corpora(old: Location, new: Location, ngrams: int = 0) -> CorpusComparison:
-    """Compare two published corpora. `ngrams` is the number of words in the longest n-grams to compare. With
-    0, n-grams are not compared, and no sampled texts are read for them. Raises UserError if the corpora have
-    no source in common.
+    """Compare two published corpora. `ngrams` is the number of words in the longest n-grams to compare, at
+    most 5. With 0, n-grams are not compared, and no sampled texts are read for them. Raises UserError if the
+    corpora have no source in common, or if `ngrams` is out of range.
     """
     if not 0 <= ngrams <= MOST_WORDS:
         raise UserError(f"--ngrams: got {ngrams}, expected 0 to {MOST_WORDS} words")
@@ -171,14 +171,14 @@ def _verdicts(corpus: Corpus, source: str) -> pa.Table:
 
 
 def _kept(verdicts: pa.Table, side: str) -> np.ndarray:
-    """Return whether the corpus of this side keeps each document, bool [n]."""
+    """Return whether one corpus keeps each document, bool [n]. `side` is `old` or `new`."""
     kept = pc.and_(pc.is_valid(verdicts[f"read_{side}"]), pc.is_null(verdicts[f"drop_{side}"]))
     return np.asarray(kept, dtype=bool)
 
 
 def _reasons(verdicts: pa.Table, side: str) -> pa.Array:
-    """Return why the corpus of this side does not keep each document, string [n]; null for documents that it
-    keeps.
+    """Return why one corpus does not keep each document, string [n]; null for documents that it keeps. `side`
+    is `old` or `new`.
     """
     drop = pc.if_else(pc.is_valid(verdicts[f"read_{side}"]), verdicts[f"drop_{side}"], ABSENT)
     return drop.combine_chunks() if isinstance(drop, pa.ChunkedArray) else drop

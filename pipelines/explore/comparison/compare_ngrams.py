@@ -2,10 +2,9 @@
 
 The measure is the log-odds ratio with an informative Dirichlet prior, divided by its standard deviation
 (Monroe, Colaresi and Quinn 2008, "Fightin' Words", Political Analysis 16(4), equations 15, 16, 20 and 22).
-The prior of an n-gram is its count in both corpora together, so that rare n-grams, whose ratios are extreme
-by chance, get small scores. N-grams are counted in a sample of the kept documents, which is the same share of
-both corpora and is drawn by a hash of the id. A document that both corpora keep is therefore in both samples
-or in neither, and cancels out.
+The prior of an n-gram is its count in both samples together, so that rare n-grams, whose ratios are extreme
+by chance, get small scores. The samples are the same share of the kept documents of each corpus, drawn by a
+hash of the id. A document that both corpora keep is therefore in both samples or in neither, and cancels out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -159,7 +158,9 @@ def _blocks(texts: pa.Array) -> Iterator[_Block]:
 
 
 def _extremes(samples: Sequence[Sequence[_Block]], words: int) -> list[NgramChange]:
-    """Return the n-grams of one length with the highest and the lowest scores."""
+    """Return the n-grams of one length with the highest and the lowest scores, without those whose difference
+    may be chance.
+    """
     counted = []
     for blocks in samples:
         every = [np.empty(0, np.uint64), *(block.keys(words)[0] for block in blocks)]

@@ -84,8 +84,8 @@ class PartIndex:
 
 
 def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
-    """Write the index of a part, given the texts of its documents as they are shown. Returns the size of the
-    index in bytes.
+    """Write the index of a part, given the texts of its documents as they are shown. Returns the size of its
+    data files in bytes.
 
     `check` raises an error if nothing may be written any more. Raises ConflictError if another command
     removes the directory in the meantime.

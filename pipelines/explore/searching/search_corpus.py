@@ -41,8 +41,8 @@ class SearchHit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result of a search: the number of documents with a hit, the number of hits, and the first such
-    documents in corpus order. `parts` is the number of parts searched. `read` of them have no current index
+    """The result of a search: the number of documents with a hit, the number of hits, and the first documents
+    with a hit, in corpus order. `parts` is the number of parts searched. `read` of them have no current index
     and were read as a whole.
     """
 

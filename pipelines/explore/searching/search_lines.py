@@ -6,7 +6,7 @@ from pipelines.explore.searching.search_corpus import SearchResult
 
 
 def show_found(found: SearchResult) -> None:
-    """Print each document with its first hit, and the totals."""
+    """Print the documents that a search returned, each with its first hit, and the totals."""
     page = Page()
     for hit in found.first:
         page.line(

@@ -1,8 +1,8 @@
 """Cosine similarity of vectors: k-means on the sphere, and greedy elections among similar vectors.
 
-Matrix products only choose candidates: wherever single precision could decide otherwise, a pair is computed
-again in double precision, so no decision about a pair depends on the linear algebra library. The sums of
-k-means do depend on it, so run these functions inside `on_one_thread()`.
+Elections compute a cosine again in double precision if single precision is too inexact to compare it with the
+threshold, so they do not depend on the linear algebra library. The clusters of k-means and the order of
+`spread_first` do depend on it, so run these functions inside `on_one_thread()`.
 """
 
 from collections.abc import Sequence

@@ -99,10 +99,8 @@ def _add_character_ngrams(
     word: np.ndarray,
     hidden: np.ndarray,
 ) -> int:
-    """Add the rows of the n-grams of `word`, which is enclosed in `<` and `>`, to `hidden`. They have minn to
-    maxn characters. Return the number of rows.
-
-    `<` and `>` alone are not n-grams.
+    """Add to `hidden` the rows of the character n-grams of `word`, which includes the enclosing `<` and `>`.
+    The n-grams have minn to maxn characters; `<` and `>` alone are not n-grams. Return the number of rows.
     """
     words, buckets, least, most = numbers[0], np.uint32(numbers[1]), numbers[2], numbers[3]
     any_pruned, size, dim, count = numbers[5] > 0, len(word), len(hidden), 0
@@ -242,8 +240,8 @@ def _walk(
     labels: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Find the best leaves by the sum of the log probabilities on their paths. Skip branches that cannot have
-    any of the best.
+    """Write the best leaves of the tree and their log probabilities, summed along the path, to `labels` and
+    `scores`. Skip branches that cannot have any of the best.
     """
     leaves, last = len(output), len(scores) - 1
     stack[0], sums[0], depth = 2 * leaves - 2, 0, 1
@@ -266,7 +264,9 @@ def _walk(
 
 @kernel()
 def _rank(output: np.ndarray, loss: int, hidden: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
-    """Find the best labels by the logarithm of a softmax, or of a separate sigmoid for each label."""
+    """Write the best labels and their log probabilities, from a softmax or from a separate sigmoid for each
+    label, to `labels` and `scores`.
+    """
     values = np.zeros(len(output), np.float32)
     for label in range(len(values)):
         for i in range(len(hidden)):
@@ -300,7 +300,8 @@ def predict(
     """Fill `labels` (int32 [n, k]) and `scores` (float32 [n, k]), best first, for the texts
     data[starts[n]:ends[n]].
 
-    A score is a probability from 0 to 1. A text without features gets labels of -1 and scores of 0.
+    A score is a probability from 0 to 1. Where no label is found, as for a text without features, the label
+    is -1 and the score 0.
     """
     longest = 0
     for text in range(len(starts)):

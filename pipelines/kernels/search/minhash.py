@@ -32,11 +32,11 @@ def signatures(
     """Return (signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
     `shingles` is the number of shingles of each document.
 
-    A document is its units, the runs of `characters.lower_runs`, joined by one space. A shingle is `ngram`
-    consecutive units weighted by `WEIGHTS`, or `ngram` characters. A document with fewer units or characters,
-    but at least one, is a single shingle. A document without words has no shingles, and its signature is
-    0xFFFFFFFF throughout, datasketch's empty signature. `permutations` is uint32 [2, num_perm]: the factors
-    and the summands.
+    A document is its units, the runs of `characters.lower_runs`, joined by one space. A shingle is a run of
+    units just long enough to weigh as much as `ngram` words (see `WEIGHTS`), or `ngram` characters if `unit`
+    is not "word". A shorter document with at least one unit or character is a single shingle. A document
+    without any has no shingles, and its signature is 0xFFFFFFFF throughout, datasketch's empty signature.
+    `permutations` is uint32 [2, num_perm]: the factors and the summands.
     """
     n = len(offsets) - 1
     out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
@@ -69,7 +69,7 @@ def jaccard(
     offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, partners: np.ndarray
 ) -> np.ndarray:
     """Return the Jaccard similarity of set i to the other set partners[i], float32 [n]. Sets are ascending,
-    as `shingle_sets` returns them.
+    as `shingle_sets` returns them. Two empty sets have the similarity 1.
     """
     out = np.empty(len(partners), np.float32)
     _jaccard(offsets, hashes, other_offsets, other_hashes, partners, out)
@@ -106,7 +106,7 @@ def _rotate(value: np.uint64, bits: int) -> np.uint64:
 
 @kernel(inline="always")
 def _word(data: np.ndarray, i: int) -> np.uint64:
-    """Load four bytes, little-endian. LLVM compiles it to one load."""
+    """Return the four bytes at i as a little-endian integer. LLVM compiles it to one load."""
     low = np.uint32(data[i]) | (np.uint32(data[i + 1]) << np.uint32(8))
     high = (np.uint32(data[i + 2]) << np.uint32(16)) | (np.uint32(data[i + 3]) << np.uint32(24))
     return np.uint64(low | high)

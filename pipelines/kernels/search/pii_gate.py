@@ -1,7 +1,7 @@
 """Scan bytes for the few positions where personal data is possible, so that only these are examined closely.
 
-A hit is a necessary condition, not a sufficient one: every match of Presidio's pattern for an entity contains
-a hit of that entity's kind. pipelines/stages/pii/windows.py turns hits into windows.
+A hit is a necessary condition, not a sufficient one: every match of an entity's patterns contains a hit of a
+kind that belongs to the entity. pipelines/stages/pii/windows.py turns hits into windows.
 """
 
 from collections.abc import Callable
@@ -64,16 +64,18 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
     hit depends on its kind:
 
     - `at`: an @ with a character of an address on both sides.
-    - `quad`: the third dot of a dotted quad.
-    - `colons`: the first of two colons, or the sixth colon between groups of one to four hexadecimal digits.
-    - `iban`: the second check digit after two capitals, if eight capitals or digits follow, with spaces or hyphens
-      between the groups.
+    - `quad`: the third dot of a dotted quad, with one to three digits between the dots and a digit before the first.
+    - `colons`: the first of two adjacent colons, or the sixth or a later colon between groups of one to four
+      hexadecimal digits.
+    - `iban`: the second check digit after two capitals, if eight capitals or digits follow. The six bytes after it
+      may include spaces and hyphens.
     - `wallet`: the 26th letter or digit of a run, counted from its first 1 or 3.
-    - `hardware`: the fifth separator between pairs of hexadecimal digits, or the second dot after groups of
-      four.
-    - `fiscal`: every 16th character in a run of letters, digits and non-ASCII characters, once 9 of the run
-      are ASCII.
-    - `userinfo`: the colon of ://, with a colon and an @ before the host ends.
+    - `hardware`: the fifth or a later separator after pairs of hexadecimal digits, or the second or a later dot
+      after groups of four.
+    - `fiscal`: the 16th character of a run of letters, digits and non-ASCII characters, or a later one, once 9 of
+      the run are ASCII; then again after 16 more characters.
+    - `userinfo`: the colon of ://, if characters of a user name and password with a colon among them follow, and
+      then an @.
     - `secret`: the 20th character of a run of [A-Za-z0-9_.-], or a later one, once 10 of the run are letters
       or digits.
     - `private`: the P of PRIVATE KEY.

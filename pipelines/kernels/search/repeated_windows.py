@@ -105,8 +105,11 @@ def find_repeats(
 
     Block k is the `counts[k]` windows from `starts[k]` on in `documents[k]`; the blocks are in the order of
     the text. Equal blocks have the same number: 0, 1, ... in the order of their first occurrences. `runs` are
-    the runs of the numbered blocks, in order. A run whose owner is -1 belongs to an earlier part. The winner
-    is the document that has the first occurrence or, for run r with an owner in another part, -1 - r.
+    the runs of the numbered blocks, in order; the owner of a run is -1 if an earlier part has its windows
+    first.
+
+    Windows that overlap their first occurrence do not count. The winner is the document that has the first
+    occurrence of the range's first window or, if that window is in run r with an owner of -1, it is -1 - r.
     """
     firsts = np.flatnonzero(numbers > np.append(-1, np.maximum.accumulate(numbers))[:-1])
     bounds = np.searchsorted(runs.blocks, np.arange(len(firsts) + 1))

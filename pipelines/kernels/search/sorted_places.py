@@ -3,8 +3,8 @@
 The places of a text are the offsets of its characters. They are sorted by the first bytes that follow each
 place (5 bytes, or 4 in a text of 16 MiB or more), then by offset. So all places with the same beginning are
 neighbours, and a binary search finds them. This is a suffix array cut off after the first bytes. Sorting
-takes the same time for any text, even one that repeats itself. A longer phrase is looked up by its rarest
-piece, and then compared as a whole.
+takes no longer for a text that repeats itself. A longer phrase is looked up by the rarest of some pieces, and
+then compared as a whole.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ _PIECES = 32  # pieces of a phrase whose frequency is looked up
 def sort_places(data: np.ndarray) -> np.ndarray:
     """Return the sorted places of a text of UTF-8 bytes: little-endian numbers, uint8 [characters, 3 or 4].
 
-    Near the end of the text, the beginning of a place is padded with zeros.
+    For sorting, the text is padded with zeros at its end.
     """
     width = 3 if len(data) <= MOST_NARROW else 4
     keys = np.empty(len(data), np.uint64)
@@ -112,8 +112,9 @@ def _bound(data: np.ndarray, places: np.ndarray, piece: np.ndarray, after: bool)
 def _compare_rest(
     data: np.ndarray, places: np.ndarray, low: int, high: int, at: int, phrase: np.ndarray, starts: np.ndarray
 ) -> int:
-    """Write the offsets of the occurrences of a phrase to `starts`, and return their number. The piece at
-    offset `at` of the phrase begins at the places from `low` to `high`; the rest of the phrase is compared.
+    """Write the offsets of the occurrences of a phrase to `starts`, and return their number. The candidates
+    are the places `low` to `high` - 1, where the piece at offset `at` of the phrase begins; the whole phrase
+    is compared there.
     """
     found, size = 0, len(phrase)
     for k in range(low, high):

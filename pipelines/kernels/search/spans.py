@@ -1,5 +1,5 @@
 """Find lines, paragraphs and sentences as spans to compare and cut. Each has a hash of its normalised text,
-its number of words, and the position of the line feed before it.
+its number of words, and the position after the line feed before it.
 """
 
 from typing import NamedTuple

@@ -5,8 +5,8 @@ A **window** is a substring of `size` bytes of one document. Its **minimizer** i
 substrings of size // 2 bytes; of equal hashes, it is the last. Equal windows have equal minimizers at the
 same place (winnowing: Schleimer et al. 2003, section 4; minimizers: Roberts et al. 2004), so windows with
 different minimizers need not be compared. A **block** is a run of neighbouring windows whose minimizer is at
-the same position of the text, on average about size / 4 windows. The windows of a block all differ. Equal
-blocks therefore consist of equal windows.
+the same position of the text, on average about size / 4 windows. No two windows of a block are equal, because
+the minimizer is at a different place in each.
 """
 
 from typing import NamedTuple
@@ -87,7 +87,7 @@ def whole_characters(
     offsets: np.ndarray, data: np.ndarray, documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Narrow ranges of documents to whole characters, and return their (starts, ends). A range without a
-    whole character ends where it starts, or before.
+    whole character ends where it starts.
     """
     starts, ends = starts.copy(), ends.copy()
     _narrow(offsets, data, documents, starts, ends)

@@ -1,10 +1,10 @@
 """C4's rules for lines, as stated in its paper and as implemented in tfds and datatrove.
 
-The first test that a line fails decides about it, so a line that is already dropped cannot drop its page. The
-variants differ in the order of tests, in the marks that may end a line, and in what counts as a line;
-`tests/pipelines/kernels/reference_signals.py` states them in plain Python. Citation markers ([1], [edit],
-[citation needed]) are removed from lines before the lines are judged. Lines with markers are judged
-separately, as the documents of another block.
+The first test that a line fails decides its verdict. In tfds and datatrove, a line that an earlier test has
+dropped therefore cannot drop its page. The variants also differ in the tests that they apply, in the marks
+that may end a line, and in what counts as a line; `tests/pipelines/kernels/reference_signals.py` states them
+in plain Python. Citation markers ([1], [edit], [citation needed]) are removed from lines before the lines are
+judged. Lines with markers are judged separately, as the documents of another block.
 """
 
 from typing import NamedTuple
@@ -45,8 +45,8 @@ _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
 
 
 class LineVerdicts(NamedTuple):
-    """The judged rows, their verdicts, and the numbers of sentences in the rows that are kept. Columns are in
-    the order of VARIANTS.
+    """The judged rows, their verdicts, and the numbers of sentences in the rows that are kept. The columns of
+    `verdicts` and `sentences` are in the order of VARIANTS.
     """
 
     rows: StrippedLines
@@ -87,8 +87,8 @@ def count_peer_pages(
 
 
 def count_page_lines(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
-    """Count, for each document, the lines with "lorem ipsum" and the lines with a curly bracket, int64
-    [documents] each.
+    """Count, for each document, the lines with "lorem ipsum" and the lines with an opening curly bracket,
+    int64 [documents] each.
     """
     counts = np.zeros((len(segments.offsets) - 1, 2), np.int64)
     _count_page_lines(*segments.lines, hits.places, hits.kinds, counts)
@@ -132,7 +132,9 @@ def _judge_unmarked(
     which: np.ndarray,
     without: int,
 ) -> None:
-    """Judge rows with citation markers as if the markers were not there."""
+    """Judge rows with citation markers again after removing the markers, and write the results to `judged`.
+    `chunks` are the rows' numbers of chunks before the removal, from `_count_chunks`.
+    """
     data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
     offsets = np.zeros(len(rows.starts) + 1, np.int64)
     _remove_markers(block, *rows[:2], *hits[:3], data, offsets)
@@ -303,8 +305,9 @@ def _verdicts(
     token_starts: np.ndarray, token_ends: np.ndarray, token_kinds: np.ndarray, places: np.ndarray,
     hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray, without: int,
 ) -> None:  # fmt: skip
-    """Fill `verdicts` and `sentences`. `original_chunks` is an output for unchanged rows, and an input
-    (`given`) for rows whose markers have been removed.
+    """Fill `verdicts`, `phrases` and datatrove's column of `sentences`; trim `starts` and `ends`.
+    `original_chunks` is an output for unchanged rows, and an input (`given`) for rows whose markers have been
+    removed.
     """
     word, token, hit = 0, 0, 0
     for row in range(len(starts)):

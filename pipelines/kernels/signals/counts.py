@@ -1,10 +1,10 @@
-"""Counts over segmented documents, from which the stage computes quality signals. Counts are integers; the
-stage computes the ratios.
+"""Counts over segmented documents, from which stages/measure/signal_columns.py derives the quality signals.
+Counts are integers, except `entropy`; ratios are computed from them later.
 
 To add a signal, add its name to the tuple of the kernel that walks the spans in question, the line that
 counts it to that kernel, and its formula to pipelines/stages/measure/signal_columns.py. `repetition` counts
-repeated spans, `line_signals` counts lines, `c4` counts for C4's tests, and `peer_counts` counts what the
-code of peers counts.
+repeated n-grams, `line_signals` counts lines and paragraphs, `c4` counts for C4's tests, and `peer_counts`
+counts by the rules of other implementations.
 """
 
 from collections.abc import Sequence
@@ -67,8 +67,8 @@ STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
-    """Compute all counts of every document in a block, int64 [documents] each, and `entropy`, float64 (see
-    `repetition`).
+    """Return the counts of every document in a block by name, int64 [documents] each, and `entropy`, float64
+    (see `repetition`).
     """
     offsets, data, classes, words, lines, paragraphs, sentences = segments
     hits = find_phrases(offsets, data)
@@ -88,7 +88,7 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
 
 
 def count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute the counts over characters of every document in a block, int64 [documents] each."""
+    """Return the counts over characters of every document in a block by name, int64 [documents] each."""
     out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
     _count_characters(offsets, data, classes, out)
     counts = split_columns(_CHARACTERS, out)
@@ -197,7 +197,7 @@ def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -
 @kernel(inline="always")
 def stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
     """Return 1 shifted left by the index of a stop word in the table, or 0 for any other word. The bits of
-    `lower` are first set in the bytes of the word; they can make it lower case.
+    `lower` are first set in the bytes of the word: 0x20 in each byte makes ASCII letters lower case.
     """
     size = min(size, 8)
     packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))

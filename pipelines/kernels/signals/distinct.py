@@ -26,8 +26,8 @@ class SpanNumbers(NamedTuple):
 
 
 def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
-    """Number the spans of a block. Time is linear in bytes. Scratch memory is at most 28 bytes per span of
-    the document that has the most spans.
+    """Number the spans of a block. Time is linear in the bytes, and scratch memory in the largest number of
+    spans in a document.
 
     Hashes are seeded with the document's bytes, so a list of colliding words cannot slow other documents that
     contain it.
@@ -77,8 +77,8 @@ def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> Non
 
 @kernel(inline="always")
 def _seed(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """Return a hash of the bytes from start to end, except the last ones, up to seven, that do not fill a
-    group of eight.
+    """Return a hash of the complete groups of eight bytes from `start` to `end`; up to seven bytes after them
+    are ignored.
     """
     seed, i = _MIX, np.int64(start)
     while end - i >= 8:

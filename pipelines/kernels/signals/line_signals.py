@@ -1,4 +1,4 @@
-"""Counts over lines and paragraphs: bullets, endings, lengths, duplicates."""
+"""Counts over lines and paragraphs: bullets, endings, lengths, phrases, duplicates."""
 
 import numpy as np
 
@@ -35,7 +35,9 @@ _PACKED_BULLETS = pack_bullets(BULLETS)
 
 
 def count_lines(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
-    """Compute the counts over lines and paragraphs of every document in a block, int64 [documents] each."""
+    """Return the counts over lines and paragraphs of every document in a block by name, int64 [documents]
+    each.
+    """
     data, lines = segments.data, segments.lines
     numbered = number_spans(data, lines)
     out = np.zeros((len(segments.offsets) - 1, len(_LINES)), np.int64)

@@ -19,7 +19,7 @@ _APOSTROPHE, _QUOTE = 39, 0x2019
 
 
 class Table(NamedTuple):
-    """A hash table of n-grams by key; the number of an n-gram is the index of its key."""
+    """A hash table of n-grams by key. The number of an n-gram is the index of its key in `keys`."""
 
     slots: np.ndarray  # int32 [power of two], -1 if empty
     keys: np.ndarray  # uint64
@@ -27,7 +27,7 @@ class Table(NamedTuple):
 
 
 class NgramMatches(NamedTuple):
-    """The n-grams found, ordered by their first word."""
+    """The n-grams found, ordered by their last word, then by n."""
 
     words: np.ndarray  # int64, index of the first word
     ngrams: np.ndarray  # int32, number of the n-gram
@@ -46,7 +46,9 @@ def _folding() -> np.ndarray:
 
 
 def hash_words(data: np.ndarray, words: Spans) -> np.ndarray:
-    """Return hashes of words, uint64 [words]. Words that differ only in case have the same hash."""
+    """Return hashes of words, uint64 [words]. Words that differ only in case or in the kind of apostrophe
+    have the same hash.
+    """
     out = np.empty(len(words.starts), np.uint64)
     _hash_words(data, words.starts, words.ends, _folding(), out)
     return out

@@ -96,7 +96,9 @@ def _find_repeated_words(
     ids: np.ndarray, chars: np.ndarray, begin: int, end: int, counts: np.ndarray, places: np.ndarray,
     numbers: np.ndarray, before: np.ndarray,
 ) -> int:  # fmt: skip
-    """Keep the words of a document that occur more than once. Return the number of occurrences kept."""
+    """Write the places and numbers of the words that occur more than once in a document, and the characters
+    before each of its words. Return how many places were written.
+    """
     before[0] = 0
     for k in range(end - begin):
         counts[k] = 0

@@ -42,7 +42,7 @@ _PACKED_WITH_STOP.flags.writeable = False
 
 
 def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.ndarray) -> tuple[Spans, np.ndarray]:
-    """Return the tokens of a block after splitting every chunk that needs rules."""
+    """Return (spans, kinds) of the tokens of a block after splitting every chunk that needs rules."""
     most = len(data) + 1
     starts, ends, out = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
     counts = np.zeros(len(spans.offsets), np.int64)
@@ -53,7 +53,7 @@ def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.n
 
 @kernel()
 def _point(data: np.ndarray, i: int, end: int) -> int:
-    """Return the code point at i; -1 beyond the end, U+FFFD for invalid UTF-8."""
+    """Return the code point at i as `code_point` does; -1 if i is not before the end."""
     if i >= end:
         return -1
     lead = np.int64(data[i])
@@ -111,8 +111,8 @@ def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarr
 
 @kernel()
 def _clitic(data: np.ndarray, begin: int, end: int) -> int:
-    """Return the length in bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, with ' or U+2019;
-    0 if there is none.
+    """Return the length in bytes of n't, 're, 've, 'll, 's, 'm or 'd, with ' or U+2019, at the end of a
+    chunk; 0 if there is none, or nothing before it.
     """
     last = data[end - 1] | 0x20
     before = data[end - 2] | 0x20 if end - 2 >= begin else 0
@@ -181,8 +181,8 @@ def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 
 @kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
-    """Return whether a chunk is [letters://][user@]host[: / ? # anything], where the host has a dot and ends
-    with two lower-case letters.
+    """Return whether a chunk is [letters://][user@]host[: / ? # anything], where two or more lower-case
+    letters, and nothing else, follow the host's last dot.
     """
     dot = begin
     while dot < end and data[dot] != _FULL_STOP:

@@ -16,7 +16,7 @@ def text_buffers(text: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarr
     copied only if the column has several chunks.
 
     Document d is bytes[offsets[d]:offsets[d + 1]]. The array's own offset is respected, so the first offset
-    may be above 0. A null has the bytes that its slot spans, which are none in arrays that Arrow builds.
+    may be above 0. A null is read as the bytes between its offsets, usually none.
     """
     if isinstance(text, pa.ChunkedArray):
         text = text.chunk(0) if text.num_chunks == 1 else pa.concat_arrays([pa.array([], text.type), *text.chunks])
@@ -38,8 +38,8 @@ def text_buffers(text: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarr
 def blocks(
     offsets: np.ndarray, data: np.ndarray, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Yield consecutive blocks of whole documents, of about `block_bytes` but at least one document: (first
-    document, last document + 1, offsets, bytes).
+    """Yield the documents in consecutive blocks: (first document, last document + 1, offsets, bytes). A block
+    has at most `block_bytes` bytes, unless a single document is larger.
 
     The offsets of a block begin at 0, and its bytes are a view. Spans within a block are int32, so a document
     of 2 GiB or more raises UserError.

@@ -23,8 +23,8 @@ _DOT_ABOVE = 0x307
 
 @kernel()
 def character_size(data: np.ndarray, i: int, end: int) -> int:
-    """Return the length in bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never
-    read out of bounds.
+    """Return the length in bytes of the character at i. It is 1 for a byte that cannot begin a character and
+    for a character that `end` cuts off, so that invalid UTF-8 is never read out of bounds.
     """
     lead = data[i]
     if lead < 0xC2 or lead >= 0xF5:
@@ -35,7 +35,9 @@ def character_size(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def code_point(data: np.ndarray, i: int, size: int) -> int:
-    """Return the code point of the `size` bytes at i; U+FFFD for invalid UTF-8."""
+    """Return the code point of the character of `size` bytes at i, or U+FFFD for a single byte that is not
+    ASCII.
+    """
     lead = np.int64(data[i])
     if size == 1:
         return lead if lead < 0x80 else 0xFFFD
@@ -79,9 +81,7 @@ def classify(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 
 class Runs(NamedTuple):
-    """Lower-cased documents. Run r begins at starts[r] and ends before the next space or the end of its
-    document.
-    """
+    """Lower-cased documents, split into runs. A run ends before the next space or at the end of its document."""
 
     data: np.ndarray  # uint8
     offsets: np.ndarray  # int64 [documents + 1], into data
@@ -98,8 +98,8 @@ def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
     - UNSPACED makes each letter of a script without spaces between words, with its marks, a separate run.
     - keep=UNITS combines IN_WORD, CONTINUES and UNSPACED: the units of shingles.
 
-    Lower-casing is that of the running Python: İ becomes i and a combining dot (which is not `\w`, so it ends
-    the word), and a capital sigma at the end of a word becomes ς.
+    Lower-casing is that of the running Python: İ becomes i and a combining dot (which is not `\w`, so with
+    keep=IN_WORD it ends the word), and a capital sigma at the end of a word becomes ς.
     """
     lower, bits = lower_case()
     n = len(offsets) - 1
@@ -140,7 +140,7 @@ def is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndar
 
 @kernel()
 def encode(point: int, out: np.ndarray, at: int) -> int:
-    """Write a code point as UTF-8 and return the position after it."""
+    """Write a code point to `out` as UTF-8, from position `at` on, and return the position after it."""
     if point < 0x80:
         out[at] = point
         return at + 1
@@ -178,7 +178,7 @@ def _lower_one(
 
 @kernel()
 def _skip_marks(data: np.ndarray, i: int, end: int, bits: np.ndarray) -> int:
-    """Return the position of the first character from i on that does not continue a word."""
+    """Return the position of the first character from i on that does not continue a word, or `end` if all do."""
     while i < end and data[i] >= 0x80:
         size = character_size(data, i, end)
         if not bits[code_point(data, i, size)] & CONTINUES:

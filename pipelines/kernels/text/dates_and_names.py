@@ -4,11 +4,11 @@ et al., 2020, section 3.4, which finds dates with a regular expression and names
 **Date**: a month with its day, its year or both, and the day of the week if it comes before (`Friday, 4 July 1969`,
 `July 4th`, `Sept. 1969`); an ISO date (`1969-07-04`); a year from 1000 to 2099, a decade (`1960s`), or two years with
 a dash between them (`1914-18`). A number is not a year if it follows a letter, a digit, a point, a comma, a hyphen, a
-slash, a hash or a currency sign, or if a point or comma and digits follow it. Any other four-digit number in that
-range is taken for a year, because a pattern cannot tell.
+slash, a hash or `$`, `£` or `€`, or if it comes before a letter, a percent sign, or a digit after a point, comma,
+slash or hyphen. Any other four-digit number in that range is taken for a year, because a pattern cannot tell.
 
 **Name**: a run of capitalised words outside dates, with single spaces between them. A word begins with an upper-case
-letter and has two letters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but without a
+letter and has two characters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but without a
 possessive `'s`. Initials (`J. R. R. Tolkien`) and a title (`Mr. Smith`) belong to the run that follows.
 
 A word that begins a sentence, a line or a quotation, or follows a colon, is capitalised anyway. It is
@@ -94,8 +94,8 @@ def byte_offsets(document: str) -> np.ndarray:
 def find_dates_and_names(
     text: pa.LargeStringArray, types: Collection[SpanType], sentences: tuple[np.ndarray, np.ndarray]
 ) -> FoundSpans:
-    """Find the spans of these types. The names found do not depend on whether dates are wanted. `sentences`
-    is the result of `segment.sentence_starts` for the text.
+    """Return the spans of the given types in each document. The names found do not depend on whether dates
+    are wanted. `sentences` is the result of `segment.sentence_starts` for the text.
     """
     start_offsets, starts = sentences
 
@@ -135,7 +135,9 @@ def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _begins(text: str, start: int, sentences: list[int]) -> bool:
-    """Return whether the word at `start` begins a sentence, a line or a quotation, or follows a colon."""
+    """Return whether the word at `start` begins a sentence or a line, or follows a quotation mark or a colon.
+    Other characters that are neither letters nor digits may come between.
+    """
     before = start
     while before > 0 and not text[before - 1].isalnum():
         before -= 1

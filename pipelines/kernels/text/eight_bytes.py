@@ -1,4 +1,4 @@
-"""Load eight bytes as one little-endian integer."""
+"""Load eight bytes as one little-endian integer, and find the first flag among eight."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ _ONES = np.uint64(0x0101010101010101)
 
 @kernel(inline="always")
 def load_eight(data: np.ndarray, i: int) -> np.uint64:
-    """Load eight bytes, little-endian. LLVM compiles it to one load."""
+    """Return the eight bytes at i as a little-endian integer. LLVM compiles it to one load."""
     k = np.uint64(i)
     low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
     low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
@@ -20,5 +20,5 @@ def load_eight(data: np.ndarray, i: int) -> np.uint64:
 
 @kernel(inline="always")
 def count_before_first(flags: np.uint64) -> int:
-    """Count how many of eight bytes, each 0 or 1, come before the first 1."""
+    """Return how many of the eight bytes in `flags`, each 0 or 1, come before the first 1; 8 if none is 1."""
     return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))

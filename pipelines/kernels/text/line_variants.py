@@ -26,7 +26,9 @@ class StrippedLines(NamedTuple):
 
 
 class SplitLines(NamedTuple):
-    """A block split by line feeds alone."""
+    """A block of documents split at line feeds into lines and paragraphs. `feeds` counts the line feeds of
+    each document, and `breaks` the lines into which str.splitlines would split it.
+    """
 
     lines: Spans  # re.split("\n+", text), with white space and empty lines at the ends
     paragraphs: Spans  # re.split("\n{2,}", text.strip())
@@ -70,6 +72,8 @@ def find_breaks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (start, end) of the first line break at or after ends[k], where line k ends; white space may
     come before the break. Both are limits[k] if there is no break. int64 [n] each.
+
+    With `by_feeds`, only line feeds are breaks; otherwise every break of str.splitlines is one.
     """
     starts, past = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
     _find_breaks(data, ends, limits, by_feeds, starts, past)
@@ -108,13 +112,13 @@ def _find_breaks(
 
 @kernel(inline="always")
 def _is_plain(eight: np.uint64) -> bool:
-    """Return whether eight bytes are ASCII without control characters."""
+    """Return whether eight bytes are ASCII and none is below 0x20."""
     return (eight | ~(eight + _TO_HIGH)) & _HIGH == 0
 
 
 @kernel()
 def _next_break(data: np.ndarray, i: int, end: int) -> int:
-    """Return the position of the next break other than a line feed; `end` if there is none."""
+    """Return the position of the first break other than a line feed from i on; `end` if there is none."""
     while i < end:
         while i + 8 <= end and _is_plain(load_eight(data, i)):
             i += 8

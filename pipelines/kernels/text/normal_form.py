@@ -1,8 +1,8 @@
 """The normal form in which FineWeb compares documents, computed from the bytes of Arrow buffers.
 
-The form is that of `simplify_text` in datatrove (FineWeb; Penedo et al. 2024, arXiv 2406.17557). Text is
-lower-cased; each number, including its fraction, becomes 0; punctuation, symbols and control characters
-become spaces; accents are stripped.
+The form follows `simplify_text` in datatrove (FineWeb; Penedo et al. 2024, arXiv 2406.17557). Text is
+lower-cased; each number, including its fraction, becomes 0; punctuation, symbols, control characters and the
+rest of category C become spaces; accents are stripped. Runs of spaces are not collapsed.
 """
 
 import functools
@@ -52,8 +52,8 @@ def fineweb_forms(texts: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarray, special: np.ndarray) -> np.ndarray:
-    """Return the bytes of a block, with the normal forms of the `special` documents, which the kernel left
-    out. Corrects `ends`.
+    """Return the bytes of a block in normal form, computing the `special` documents, which the kernel left
+    out, with `fineweb_form`. Correct `ends` in place.
     """
     pieces, sizes = [], np.diff(ends)
     for row in range(len(special)):
@@ -71,9 +71,9 @@ def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarr
 def _forms() -> tuple[np.ndarray, np.ndarray]:
     """Return (an entry for every code point, int32 [0x110000]; UTF-8 bytes, uint8).
 
-    The entry of a character that changes is the place of its normal form in the bytes, which begin with a
-    space. All other entries are _SAME, _DIGIT or _REORDERED. _REORDERED is for a mark that is not removed and
-    that the canonical order of marks may move past others.
+    The entry of a character that changes gives the position and size of its normal form in the bytes, which
+    begin with a space. All other entries are _SAME, _DIGIT or _REORDERED. _REORDERED marks a character whose
+    normal form contains a combining mark, because normalisation may move such a mark past others.
     """
     characters = [chr(point) for point in ASSIGNED.tolist()]
     categories = np.array(list(map(unicodedata.category, characters)))
@@ -100,7 +100,9 @@ def _forms() -> tuple[np.ndarray, np.ndarray]:
 
 @kernel()
 def _after_number(data: np.ndarray, i: int, end: int, entries: np.ndarray) -> int:
-    """Return the position after the number that begins at i: its digits, and a point if digits follow it."""
+    """Return the position after the number that begins at i: its digits and, after a point, the digits of its
+    fraction.
+    """
     points = 0
     while i < end:
         size = character_size(data, i, end)

@@ -28,7 +28,7 @@ _J, _A, _I, _P, _S, _O, _K, _V, _C, _M, _SPACE, _BRACE, _BRACKET, _BRACKET_END =
 
 
 class Hits(NamedTuple):
-    """The phrases, braces and citation markers found in a block, in the order of the text."""
+    """The phrases, opening braces and citation markers found in a block, in the order of the text."""
 
     places: np.ndarray  # int32, into the block's bytes; within a phrase, or at a brace or marker
     ends: np.ndarray  # int32, the byte after a marker
@@ -63,8 +63,8 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
 
 @kernel()
 def _candidates(data: np.ndarray) -> np.ndarray:
-    """Return 1 at every byte that may be a brace, a bracket or an anchor, uint8 [bytes]. The loop has no
-    branches, so that LLVM vectorises it.
+    """Return 1 at each byte that may be an opening brace, an opening bracket or an anchor, else 0, uint8
+    [bytes]. The loop has no branches, so that LLVM vectorises it.
     """
     out = np.ones(len(data), np.uint8)
     n = max(len(data) - 2, 0)

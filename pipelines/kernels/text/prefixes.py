@@ -1,4 +1,4 @@
-"""Cut prefixes of texts in a buffer, count their characters, and lower-case texts in capitals."""
+"""Cut texts in a buffer to prefixes, count the characters of texts, and lower-case texts in capitals."""
 
 import numpy as np
 

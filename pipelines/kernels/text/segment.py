@@ -1,8 +1,7 @@
 """Segmentation: the words, lines, paragraphs and sentences of documents as byte spans over Arrow buffers.
 
-Characters are decoded and classified once (`characters.classify`). Every segmentation below walks those
-classes, and every signal is computed from the spans, so no document is split twice or turned into Python
-objects.
+Characters are decoded and classified once (`characters.classify`). The segmentations below walk those classes,
+and no text is turned into Python objects.
 
 **Word**: a maximal run of letters, numbers (N*), connectors (`_`), marks and format characters that does not begin
 with a mark or format character. An apostrophe (' or U+2019) between two letters and `.` or `,` between two ASCII
@@ -197,7 +196,7 @@ def _lines(
 
 @kernel()
 def _line_end(data: np.ndarray, i: int, end: int) -> int:
-    """Return the position of the next line feed; `end` if there is none."""
+    """Return the position of the first line feed from i on; `end` if there is none."""
     while i + 8 <= end:
         differs = load_eight(data, i) ^ (_ONES * np.uint64(_LINE_FEED))
         found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
@@ -211,8 +210,8 @@ def _line_end(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def _is_abbreviation(data: np.ndarray, classes: np.ndarray, opening: int, stop: int, abbreviations: np.ndarray) -> bool:
-    """Return whether the full stop at `stop` belongs to the word before it, because this is a title or
-    abbreviation, an initial, or the number of a list item.
+    """Return whether the full stop at `stop` belongs to the word before it because the word is a title,
+    another abbreviation, an initial, or the number of a list item.
     """
     i, packed, characters, digits = stop, np.uint64(0), 0, True
     while i > opening and classes[i - 1] & WORD and stop - i < 9:

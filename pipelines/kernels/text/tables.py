@@ -1,4 +1,5 @@
-"""Tables for the kernels: class and lower case of every code point, according to the running Python's Unicode.
+"""Tables for the kernels: the class, the lower case and the kind of unit of every code point, according to
+the running Python's Unicode.
 
 The tables come from `unicodedata`, `re` and `str.lower`, so they change with Python: stages whose output
 depends on them declare `unicode_version()`. This module does not import numba, which keeps planning fast.
@@ -150,7 +151,7 @@ def unit_kinds() -> np.ndarray:
 def lower_case() -> tuple[np.ndarray, np.ndarray]:
     """Return (lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
 
-    The kernel handles two exceptions. İ (U+0130) is the only character that becomes two; the table holds the
+    Kernels must handle two exceptions. İ (U+0130) is the only character that becomes two; the table holds the
     first of them. The lower case of the capital sigma depends on its neighbours; the table holds the form
     inside words.
     """

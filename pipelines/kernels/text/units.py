@@ -24,11 +24,11 @@ def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return, for each document and each number of words in `sizes`, the number of the document's units that
-    corresponds to it, int32 [documents, sizes].
+    """Return, for each document and each number of words in `sizes`, the corresponding number of the
+    document's units, int32 [documents, sizes].
 
-    Document d has the units offsets[d] to offsets[d + 1] - 1. If all its units are words, the result is
-    `sizes`. If it has several scripts, `sizes` are scaled by its mean number of units per word.
+    Document d has the units offsets[d] to offsets[d + 1] - 1. `sizes` are scaled by its mean number of units
+    per word and rounded. If all its units are words, the result is `sizes`.
     """
     units = np.diff(offsets)
     words = np.zeros(len(units))

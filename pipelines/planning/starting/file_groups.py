@@ -46,10 +46,10 @@ class FileGroup:
     """Files of a directory that one source can read.
 
     `kind` is the name of their format. `patterns` are globs for the files, `members` for the members of
-    archives. `text_field` is the field with the most text, None if no sampled record has any, and `url_field`
-    the field with URLs. `columns` are fields that could become columns, with their types: fields of the
-    records, or fields that the format puts into `meta`. `turns` is set if the text is in conversations: the
-    field that holds the turns, and the template of a turn.
+    archives. `text_field` is the field with the most text, and `url_field` the field with URLs. `columns` are
+    fields that could become columns, with their types: fields of the records, or fields that the format puts
+    into `meta`. `turns` is set if the text is in conversations: the field that holds the turns, and the
+    template of a turn. `text_field` is None if `turns` is set, or if no sampled record has any text.
     """
 
     kind: str
@@ -195,7 +195,7 @@ def _fields(
 
 
 def _turns(name: str, values: list[Any]) -> tuple[str, str] | None:
-    """Return (field, template of a turn) if all values of the field are lists of turns of a known form;
+    """Return (field, template of a turn) if the values of the field are lists of turns of a known form;
     otherwise None.
     """
     turns = [turn for each in values if isinstance(each, list) for turn in each]

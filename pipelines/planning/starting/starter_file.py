@@ -39,8 +39,8 @@ class StarterSource:
 
 
 def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], Counter[str]]:
-    """Return a source for every format in every directory, and the number of files that no format reads, by
-    suffix.
+    """Return a source for every group of files (`group_files`) in every directory, and the number of files
+    that no format reads, by suffix.
 
     Raises UserError for a directory that does not exist or has no readable file, and for records without
     text.
@@ -82,8 +82,9 @@ def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
 def write_starter(
     sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample] | None = None
 ) -> None:
-    """Write the corpus file. With `samples` of its sources, comments are added, the steps are adjusted, and
-    an existing file is overwritten. Without `samples`, raises ConflictError if the file exists.
+    """Write the corpus file. With `samples` of its sources, comments describe them, sources in other
+    languages than English are left out of the filter, and an existing file is overwritten. Without `samples`,
+    raises ConflictError if the file exists.
     """
     try:
         with file.open("x" if samples is None else "w", encoding="utf-8") as sink:

@@ -132,7 +132,9 @@ def together(licences: list[str]) -> str | None:
 
 
 def _variant(name: str, plain: str) -> str:
-    """Return which licence of the family `name` a text is, judging by the conditions that follow the grant."""
+    """Return the licence of the family `name`, judging by `plain`, the words from the grant on. Return
+    `unknown` for a permission notice with other conditions than those of the known licences.
+    """
     if name == "MIT":
         if "shall be used for good not evil" in plain:
             return "JSON"

@@ -38,7 +38,7 @@ def decoded_bound(size: int, limit: int) -> int:
 
 
 class DecodeBudget:
-    """The number of bytes to which one file may still decompress."""
+    """Limits how many bytes one file may decompress to, over all of its layers and members."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
@@ -85,9 +85,9 @@ def decompress(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tupl
     """Decompress a stream. Return its first decoded bytes, a stream of all decoded bytes, and the number of
     compression layers removed.
 
-    The compression is recognised by the bytes. If the file name has the suffix of another compression, the
-    returned stream raises BrokenInput("wrong_suffix"), or BrokenInput("truncated") if the input is empty.
-    With more than two layers it raises BrokenInput("nested_archive").
+    The compression is recognised by the bytes. If the suffix of the file name promises a compression that the
+    bytes do not have, the returned stream raises BrokenInput("wrong_suffix"), or BrokenInput("truncated") if
+    the input is empty. With more than two layers it raises BrokenInput("nested_archive").
     """
     head, chunks = peek(chunks, HEAD_BYTES)
     promised = _SUFFIXES.get(PurePosixPath(path).suffix.lower())

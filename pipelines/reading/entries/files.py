@@ -54,8 +54,8 @@ class SourceFile:
 def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[SourceFile]]:
     """Group neighbouring files into units of at most `unit_bytes` bytes. A larger file is a unit by itself.
 
-    The grouping depends on the list alone. A file is never divided, because archives and compressed files can
-    only be read from the start.
+    The grouping depends only on the list of files. A file is never divided, because archives and compressed
+    files can only be read from the start.
     """
     units: list[list[SourceFile]] = []
     filled = 0
@@ -93,8 +93,8 @@ def checksum_of(file: SourceFile) -> str:
 def has_changed(file: SourceFile, checksum: str) -> bool:
     """Return whether a file's content no longer has this checksum.
 
-    A remote file with a version is not fetched again: its size and version are compared with those of the
-    listing. A commit never changes.
+    A remote file with a version is not fetched again: its present size and version are compared with those in
+    `file`. A commit never changes.
     """
     if file.commit is not None:
         return False

@@ -26,8 +26,8 @@ def may_contain(directory: str, patterns: Sequence[str]) -> bool:
 
 
 def covers(directory: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Return whether a pattern of `exclude` that ends in `/**` rejects every file below a relative directory
-    that `include` matches, so that a walk can skip the directory.
+    """Return whether `exclude` has a pattern `P/**` whose P matches a relative directory, and thereby rejects
+    every file below it that `include` matches. A walk can then skip the directory.
 
     Such a pattern does not reject hidden files. The result is therefore False if `include` may match one
     there.

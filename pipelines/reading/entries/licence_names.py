@@ -29,8 +29,8 @@ def is_licence_name(path: str) -> bool:
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
-    """Return the value of the nearest directory above a file that has a value, or None if no directory has.
-    For a member of an archive, `a.tar!b/c`, only directories within the archive count.
+    """Return the value of the nearest directory above a file that has a value, or None if there is no such
+    directory. For a member of an archive, `a.tar!b/c`, only directories within the archive count.
     """
     archive, mark, inner = path.rpartition("!")
     directory = PurePosixPath(inner).parent

@@ -31,7 +31,7 @@ def list_files(source: Source) -> list[SourceFile]:
     format that asks for licences also gets the licence files below the root that `include` does not match.
 
     Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern
-    matches nothing, or two names map to the same path.
+    matches nothing, two names map to the same path, or no file is left.
     """
     where = f"source {source.name!r}"
     names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)
@@ -73,8 +73,9 @@ def list_files(source: Source) -> list[SourceFile]:
 
 
 def _list_local(source: Source, where: str) -> _Listing:
-    """Return the names of local files, and a function from a name to its SourceFile. The function returns
-    None for a name that is not a regular file or, in a format that reads repositories, not a repository.
+    """Return the names of local files, and a function from a name to its SourceFile. For a name that is not a
+    regular file or, in a format that reads repositories, not a repository, the function returns None, or
+    raises SourceError if the name is from `files`.
     """
     root = Path(source.root)
     if not root.exists():

@@ -59,7 +59,7 @@ def normalise(text: str, unicode_form: str = "NFC", bordered: bool = False) -> t
       in Windows-1252, and the line end of mainframe texts in Unicode. It becomes LF if the text has no other line
       break and no other character in this range; otherwise it becomes the ellipsis.
     - All other control characters except tab and LF are removed.
-    - The text is brought to `unicode_form`, "NFC" or "none".
+    - The text is brought to NFC, unless `unicode_form` is "none".
     - A `bordered` text keeps U+2029, the mark between the two sides of a pair.
 
     Format characters (direction marks, joiners of emoji) are kept. Raises UnicodeEncodeError for a lone

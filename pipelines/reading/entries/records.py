@@ -45,8 +45,8 @@ class RawRecord(NamedTuple):
 
 
 def to_json(value: Any) -> bytes:
-    """Return a record's other fields as JSON in UTF-8, or as ASCII JSON with escapes if they contain a lone
-    surrogate.
+    """Return `value`, a record's other fields, as JSON in UTF-8, or as ASCII JSON with escapes if it contains
+    a lone surrogate.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
     try:

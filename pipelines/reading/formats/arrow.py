@@ -156,7 +156,9 @@ class _Messages(io.RawIOBase):
         return size
 
     def _message(self) -> bytes:
-        """Return the next message, unchanged; empty at the end mark, or if the stream ends without one."""
+        """Return the next message in the form of Arrow since 0.15, with a continuation mark. Return no bytes
+        at the end mark, or if the stream ends without one.
+        """
         mark = self._file.take(4)
         if not mark:
             return b""

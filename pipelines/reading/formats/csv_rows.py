@@ -29,12 +29,13 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
     - `field_count`: a row with more or fewer fields than the first.
     - `bad_quotes`: a row with a quote where RFC 4180 allows none.
-    - `unclosed_quote`: a row with a quoted field that does not end within `max_document_bytes`. Only its
+    - `unclosed_quote`: a row with a quoted field that does not end within `max_document_bytes` or the file. Only its
       first line is set aside and reading resumes at the second. From the 17th such row of a file on, all lines
       read for the row are set aside.
     - `oversized`: a line longer than `max_document_bytes`; rows are never split.
+    - `undecodable`: a row with bytes that are invalid in the encoding.
 
-    Raises SourceError if the first row has no field `text_field`.
+    Raises SourceError if the first row lacks the field `text_field`, or has a name twice.
     """
     rows = _Rows(lines(entry.chunks, source.max_document_bytes), source)
     first = rows.first_line()
@@ -61,7 +62,9 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
-    """Return the names in the first row, and the delimiter."""
+    """Return the names in the first row, and the delimiter. Raise SourceError if no delimiter gives a row
+    with the text fields, or a name occurs twice.
+    """
     suffixes = [suffix.lower() for suffix in PurePosixPath(entry.path).suffixes]
     wanted = (source.text_field,) if source.text is None else source.text.names()
     order = "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS

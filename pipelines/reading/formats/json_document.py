@@ -24,8 +24,9 @@ def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per element of the array, or one for the object. Fields, limits and reasons are as in
     jsonl.
 
-    At most `max_document_bytes` of an element are held in memory. If the array does not end, the rest is set
-    aside as `truncated`. Bytes after the document count as one more record, set aside as `trailing_bytes`.
+    At most about `max_document_bytes` of an element are held in memory. If the document does not end, the
+    rest is set aside as `truncated`. Bytes after the document count as one more record, set aside as
+    `trailing_bytes`.
     """
     head, chunks = peek(entry.chunks, len(BOM))
     mark = BOM

@@ -15,7 +15,7 @@ from pipelines.reading.sources.source import Source
 
 
 class LongRecord:
-    """A record over the limit, as a stream of its pieces; never held whole."""
+    """A record over the limit, as a stream of its pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -88,18 +88,20 @@ def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per non-blank line. `text_field` is the text, `url_field` is the URL if it is a
-    string, and all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is never held
-    whole: it is set aside as `oversized`, or split by `split_record`.
+    string, and all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is set aside as
+    `oversized`, or split by `split_record`.
 
-    NaN, Infinity and numbers too large for a double become null in `meta`, because other readers reject them.
+    NaN, Infinity and floating-point numbers too large for a double become null in `meta`, because other
+    readers reject them.
     """
     chunks = entry.chunks if source.max_document_bytes < _BLANK_BYTES else _drop_blank_lines(entry.chunks)
     yield from json_records(lines(chunks, source.max_document_bytes), source)
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank JSON text. A text whose values would take far more memory than the text
-    itself is set aside as `too_many_values`, because orjson crashes when an allocation fails.
+    """Yield one record per non-blank JSON text. A text with more than about _MOST_VALUES values is set aside
+    as `too_many_values`: parsed, they would take far more memory than the text, and orjson crashes when an
+    allocation fails.
     """
     import orjson
 
@@ -129,10 +131,8 @@ def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterato
 
 
 def _count_values(text: bytes, encoding: str) -> int:
-    """Return the approximate number of values and names in a JSON text; the error is at most the number of
-    its colons.
-
-    For anything that is not JSON the number is meaningless.
+    """Return roughly how many values a JSON text has: the number of its commas and opening brackets outside
+    strings.
     """
     if encoding != "utf-8":
         text = text.decode(encoding, "replace").encode(errors="replace")
@@ -166,8 +166,8 @@ def _record(value: Any, size: int, source: Source, write: Callable[[Any], bytes]
 
 
 def _may_have_lost_digits(value: Any) -> bool:
-    """Return whether a number may have lost digits in orjson, which turns integers beyond 64 bits into
-    floats.
+    """Return whether a number in `value` may have lost digits in orjson, which turns integers beyond 64 bits
+    into floats.
     """
     kind = type(value)
     if kind is float:

@@ -31,7 +31,7 @@ def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     `not_parquet`. A file ends as `decoded_limit` if its footer announces, or its records add up to, more than
     the file may decode to. Dictionary-encoded text is expanded one batch at a time. A page is decompressed
     whole, so a page over 256 MiB ends the file as `large_page`. Raises SourceError if the text column is
-    missing or is neither string nor binary.
+    missing or is neither string nor binary, or if a column name occurs twice.
     """
     import pyarrow.parquet as pq
 

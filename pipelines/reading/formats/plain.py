@@ -38,7 +38,7 @@ def split_text(
     first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
 ) -> Iterator[TextRecord | Bad]:
     """Yield the stream, which is `first` followed by `chunks`, as documents of at most `limit` bytes of
-    UTF-8, cut at line ends where possible.
+    UTF-8, cut at line ends where possible. Bytes that cannot be decoded end it with a Bad.
     """
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     rest = b""  # UTF-8 not yielded yet, at most `limit` bytes
@@ -53,7 +53,9 @@ def split_text(
 
 
 def _regroup(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield the stream in blocks of about `size` bytes, each with a flag that marks the last."""
+    """Yield the stream in blocks, each with a flag that marks the last. All blocks but the last have at least
+    `size` bytes.
+    """
     held = bytearray(first)
     for chunk in chunks:
         if len(held) >= size:
@@ -64,11 +66,11 @@ def _regroup(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple
 
 
 def read_message(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Read a header block and a body, as in e-mail and in the METADATA of a Python package. The body is the
-    text.
+    """Yield the message in a file as one document. A message is a header block, an empty line and a body, as
+    in e-mail and in the METADATA of a Python package. The body is the text.
 
     Headers become `meta`: a string for a name that occurs once, a list for a name that is repeated. The
-    header named by `source.url_field`, ignoring case, is the URL. Continuation lines (which begin with a
+    header named by `source.url_field`, ignoring case, is also the URL. Continuation lines (which begin with a
     space or tab) are joined to their header with a line feed.
 
     A message with any other line in its header block is set aside as `bad_header`. A message without an empty

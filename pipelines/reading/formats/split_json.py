@@ -88,7 +88,7 @@ def _document(text: bytes, fields: dict[str, Any], source: Source) -> TextRecord
 
 def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
     """Return the fields before the text, and the position in `line` where the contents of the text's string
-    begin, or -1 if they do not begin in `line`.
+    begin. The position is -1 if they do not begin in `line`, or the text is not a string.
     """
     fields: dict[str, Any] = {}
     position = _skip(line, 0, "{")

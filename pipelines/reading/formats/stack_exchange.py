@@ -2,7 +2,7 @@
 
 Posts are in the order in which they were written, so the answers to a question may appear long after it. The
 rows are sorted by question in runs, which are kept in a temporary file and then merged. Memory therefore does
-not grow with the dump, and the temporary file takes as much space as the text of the posts.
+not grow with the dump, and the temporary file takes about as much space as the decompressed dump.
 """
 
 import heapq
@@ -135,8 +135,8 @@ class _SortedRows:
 
 
 def _thread(group: Iterator[Row], site: str | None, limit: int) -> Iterator[Bad | RawRecord]:
-    """Yield the record of a group's question with its answers, and a Bad for each row that does not belong to
-    it.
+    """Yield the record of a group's question with its answers, or a Bad if they are too long, and a Bad for
+    each row that cannot be used.
     """
     question: dict[str, str] | None = None
     answers: list[dict[str, str]] = []

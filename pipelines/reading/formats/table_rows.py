@@ -78,8 +78,8 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
-    """Raise SourceError if a text column is missing or is neither string nor binary, or if a column name
-    occurs twice.
+    """Raise SourceError if a text column is missing, if the column `text_field` is neither string nor binary,
+    or if a column name occurs twice.
     """
     name = source.text_field
     if source.text is not None:
@@ -109,7 +109,7 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
 
 def _values(column: pa.Array) -> Sequence[Any]:
     """Return the values of a column as Python objects. Strings become bytes, because files may contain
-    invalid UTF-8. Nested values stay Arrow scalars.
+    invalid UTF-8. Timestamps become text. Nested values stay Arrow scalars.
     """
     if isinstance(column, pa.DictionaryArray):
         # The dictionary holds the values of the whole row group; convert only those of this batch.

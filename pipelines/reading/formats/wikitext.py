@@ -77,7 +77,9 @@ def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
 
 
 def _replace_elements(text: str, tags: re.Pattern[str], replaced: Callable[[str], str]) -> str:
-    """Return the text with each outermost closed element replaced with `replaced(its contents)`."""
+    """Return the text with each outermost closed element replaced with `replaced(its contents)`. Elements of
+    a single tag, such as `<ref/>`, are removed.
+    """
     last_end = {tag[2].lower(): tag.start() for tag in tags.finditer(text) if tag[1]}
     pieces, position = [], 0
     name, depth, opened, inside = "", 0, 0, 0
@@ -154,8 +156,8 @@ def _label(content: str, hidden: set[str]) -> str:
 
 
 def _tidy_lines(text: str) -> str:
-    """Remove list marks, horizontal rules, empty parentheses, and headings that have no text below them, and
-    normalise white space.
+    """Remove the marks of headings and lists, horizontal rules, empty parentheses, and headings that have no
+    text below them, and normalise white space.
     """
     lines: list[tuple[int, str]] = []  # (level of a heading, 0 for text; line)
     for raw in text.split("\n"):

@@ -92,8 +92,8 @@ class GitObjects:
         return b"".join(chunks)
 
     def open(self, name: str) -> tuple[str, int, Iterator[bytes]]:
-        """Return the kind of an object, its size in bytes, and its content, which is valid until the next
-        call.
+        """Return (kind, size in bytes, content) of an object. The content is an iterator of chunks, which is
+        valid until the next call of `open` or `read`.
 
         Raises DamagedObjectError, either here or while the content is read.
         """
@@ -113,7 +113,9 @@ class GitObjects:
         return kind, size, self._checked(self._contents, name, kind, size)
 
     def sizes(self, names: Sequence[str]) -> list[int]:
-        """Return the sizes of objects in bytes, 0 for those that cannot be read."""
+        """Return the sizes of objects in bytes, 0 for a missing one. If git fails on an object, all objects
+        asked for together with it (up to 256) count as missing.
+        """
         found: list[int] = []
         process = None
         try:
@@ -187,7 +189,7 @@ class _CatFile:
         return answers
 
     def content(self, size: int) -> Iterator[bytes]:
-        """Yield the content of the last object that was asked for."""
+        """Yield the content of the last object that was asked for, in chunks. `size` is its size in bytes."""
         while size:
             chunk = self._some(size)
             size -= len(chunk)

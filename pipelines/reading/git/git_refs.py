@@ -19,8 +19,8 @@ _SHOWN = 8
 
 
 def check_revision(revision: str) -> None:
-    """Raise ValueError("expected ...") for a text that cannot be the name of a branch or tag, or the full id
-    of a commit.
+    """Raise ValueError("expected ...") unless `revision` can be the name of a branch or tag, HEAD, or the
+    full id of a commit.
     """
     if not revision or _NO_REF.search(revision):
         raise ValueError("expected a branch, a tag, HEAD, or the full id of a commit")

@@ -33,7 +33,7 @@ class GitFile(NamedTuple):
 
 
 def commit_of(objects: GitObjects, name: str) -> str:
-    """Return the id of the commit that an id denotes: the id itself, or that of the commit to which a tag
+    """Return the id of the commit that the id `name` denotes: `name` itself, or the commit to which a tag
     leads. Raises ValueError if there is no such commit.
     """
     for _ in range(_TAGS):

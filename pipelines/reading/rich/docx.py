@@ -26,8 +26,8 @@ def docx_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
     the end. Running heads, comments, deleted text and field codes are left out.
 
     `meta` gets those of `title`, `author`, `language` and `created` that the document has. Reasons:
-    `not_docx`, `encrypted`, `xml_doctype`, `corrupt`, `html_bytes` (for a member of the package),
-    `decoded_limit`, `oversized`, and `no_text_extracted`.
+    `not_docx`, `encrypted`, `xml_doctype`, `corrupt`, `truncated`, `unsupported_compression`, `html_bytes`
+    (for a member of the package), `decoded_limit`, `oversized`, and `no_text_extracted`.
     """
     if data.startswith(b"\xd0\xcf\x11\xe0"):  # a compound file: an encrypted document, or one of Word 97
         return {"reason": "encrypted" if "EncryptedPackage".encode("utf-16-le") in data else "not_docx"}, ""

@@ -23,8 +23,9 @@ def epub_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
     The table of contents is left out.
 
     `meta` gets those of `title`, `author`, `language`, `date`, `publisher` and `rights` that the book has;
-    several values of one field are joined with `; `. Reasons: `not_epub`, `encrypted` (a chapter is
-    encrypted), `xml_doctype`, `corrupt`, the limits of pages, and `no_text_extracted`.
+    several values of one field are joined with `; `. Reasons: `not_epub`, `encrypted` (encrypted fonts are no
+    reason), `xml_doctype`, `corrupt`, `truncated`, `unsupported_compression`, the limits of pages,
+    `decoded_limit`, `oversized`, and `no_text_extracted`.
     """
     import resiliparse.extract.html2text
     import resiliparse.parse.html  # noqa: F401

@@ -34,8 +34,8 @@ def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
     if the archive lacks its file. Plain TeX has no preamble and is taken as a whole.
 
     `meta` gets `title`, `main` (the name of the main file in an archive), and the numbers `files` (files
-    used), `missing_inputs` and `cut_inputs`. Reasons: `not_latex`, `corrupt`, `too_many_files`, `oversized`,
-    `no_text_extracted`.
+    used), `missing_inputs` and `cut_inputs`. Reasons: `not_latex`, `corrupt`, `truncated`, `too_many_files`,
+    `oversized`, `no_text_extracted`.
     """
     try:
         files = _files(data, limits.text_bytes)
@@ -69,7 +69,8 @@ def _body(text: str) -> str:
 
 def _files(data: bytes, most: int) -> dict[str, str]:
     """Return the LaTeX files of a paper by name, without comments. A file that is not an archive has the name
-    "". Raises BrokenInput if they have more than `most` bytes together.
+    "". Raises BrokenInput if the archive is damaged or has too many members, or if the files have more than
+    `most` bytes together.
     """
     if data[257:262] != b"ustar":
         if len(data) > most:
@@ -133,9 +134,10 @@ def _without_comments(text: str) -> str:
 
 
 def _main_file(files: Mapping[str, str]) -> str:
-    """Return the name of the file that is compiled. It has a document class and a document, and preferably no
-    other file includes it. If there are several, choose the one nearest to the root of the archive, then the
-    longest.
+    r"""Return the name of the file that is compiled: one with a document class and `\begin{document}` or, if
+    there is none, one with only `\begin{document}`. The only file of a paper may also have just a document
+    class, or commands of plain TeX. Among several, prefer one that no other file includes, then the one
+    nearest to the root of the archive, then the longest.
 
     Raises BrokenInput if there is no such file.
     """
@@ -178,7 +180,9 @@ class _Paper:
     _inputs: int = 0
 
     def include(self, name: str, above: tuple[str, ...]) -> None:
-        """Add a file, together with the files that it includes. `above` are the files that led to it."""
+        """Add a file, together with the files that it includes. `above` is the chain of files through which
+        it is included.
+        """
         text, place = self.files[name], 0
         if above:  # a subfile is a document of its own, too
             text = _body(text)
@@ -206,7 +210,7 @@ class _Paper:
 
 
 def _title(text: str) -> str | None:
-    """Return the argument of `\\title`, with its commands."""
+    r"""Return the argument of `\title`, with its commands. Return None if there is none or it is too long."""
     match = _TITLE.search(text)
     if not match:
         return None

@@ -93,7 +93,9 @@ def _decode(content: bytes, part: Message) -> str | None:
 
 
 def _unwrap(text: str, part: Message) -> str:
-    """Return a text with the lines of RFC 3676 (`format=flowed`) joined to paragraphs."""
+    """Return a text with the soft line breaks of RFC 3676 (`format=flowed`) removed, if the part declares
+    that format.
+    """
     if str(part.get_param("format", "")).lower() != "flowed":
         return text
     keep = 0 if str(part.get_param("delsp", "")).lower() == "yes" else 1

@@ -17,11 +17,11 @@ _QUOTED = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 def read_mbox(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
     """Yield one record per message. A message begins after a line with `From `, a sender and a time; that
-    line is the first of the file or follows a blank line. Where programs put a `>` before such a line within
-    a text, the `>` is removed.
+    line is the first of the file or follows a blank line. Where a line of a text begins with `From `,
+    programs put a `>` before it, which is removed.
 
     A file that does not begin with such a line is set aside as `not_mbox`. A message over `max_file_bytes` is
-    set aside as `file_bytes`, and no more than that is held in memory.
+    set aside as `file_bytes`; no more than about that size is held in memory.
     """
     held = bytearray()
     begun = False

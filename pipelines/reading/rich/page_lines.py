@@ -8,7 +8,7 @@ from itertools import islice
 EDGE_LINES = 2
 """How many lines at the top, and at the bottom, of a page may be a running head or a page number."""
 REPEATED = 3
-"""How many pages must have the same line there, ignoring digits and Roman numerals; both pages, if there are only two."""
+"""On how many pages a line must occur there to be a running head; both, if there are only two. See `join_pages`."""
 
 _LINE_END = re.compile(r"\r\n|[\r\n\v\f\x85\u2028\u2029]")
 _DIGITS = re.compile(r"\d+")
@@ -28,7 +28,7 @@ _PART_CHARACTERS = 40  # of the first part of a divided word
 
 
 def join_pages(pages: Sequence[str]) -> str:
-    """Return the text of pages, with one line for each line of a page.
+    """Join the pages of a document into one text that keeps their lines.
 
     - A running head is one of the two lines at the top or bottom of its page, and occurs there on at least three pages (on
       both, if there are only two). Only digits may differ, or a Roman numeral that is the whole line, so page numbers count
@@ -42,7 +42,9 @@ def join_pages(pages: Sequence[str]) -> str:
 
 
 def _lines(page: str) -> list[str]:
-    """Return the lines of a page without blank lines at its top and bottom, and without trailing white space."""
+    """Return the lines of a page with ligatures as letters, without blank lines at its top and bottom and
+    without trailing white space.
+    """
     if not page.isascii():
         page = _LIGATURE.sub(lambda found: _LIGATURES[found[0]], page)
     return _trim([line.rstrip(" \t\xa0") for line in _LINE_END.split(page)])

@@ -24,10 +24,10 @@ _TEXTS = {"Title": "title", "Author": "author"}
 def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return (fields of the worker's answer, text) of a PDF.
 
-    Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (no page can be loaded, or more than 100
-    cannot), `no_text_layer` (a scan), `oversized`. `meta` gets `title`, `author` and `created` if the file
-    has them, `pages`, `pages_without_text` (some of these may be scans), and `pages_unreadable` if there are
-    any.
+    Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (the file or all of its pages cannot be
+    loaded, or more than 100 pages cannot), `no_text_layer` (a scan), `oversized`. `meta` gets `title`,
+    `author` and `created` if the file has them, `pages`, `pages_without_text` (some of these may be scans),
+    and `pages_unreadable` if there are any.
     """
     import pypdfium2
 

@@ -41,9 +41,9 @@ def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     without a pause, lines that repeat the end of that cue are left out, because rolling captions show every
     line twice.
 
-    `meta` holds `cues`, `seconds` (the end of the last cue), and for WebVTT the `language` that its header
-    names. A file without a line of times is set aside as `not_subtitles`. Subtitles are never split; a file
-    over `max_document_bytes` is set aside as `oversized`.
+    `meta` holds `cues` (their number), `seconds` (when the last of them ends), and for WebVTT the `language`
+    that its header names. A file without a line of times is set aside as `not_subtitles`. Subtitles are never
+    split; a file over `max_document_bytes` is set aside as `oversized`.
     """
     held = entry.read(source.max_document_bytes)
     if held is None:

@@ -5,8 +5,8 @@ from pipelines.reading.web.extraction import PageLimits, fragment_text
 
 def thread_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return (fields of the worker's answer, text) of a question: `Q: `, its title and its body, then `A: `
-    and the body of each answer. `data` holds the title, the question and the answers in HTML, separated by
-    NUL.
+    and the body of each answer. `data` holds the title as plain text, then the question and the answers as
+    HTML, separated by NUL.
     """
     title, *bodies = data.decode().split("\0")
     texts = []

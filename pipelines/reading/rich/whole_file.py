@@ -10,7 +10,7 @@ from pipelines.reading.sources.source import Source
 
 
 def read_whole(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
-    """Yield the whole stream as one record."""
+    """Yield the whole stream as one record, or a Bad if it is empty or has more than `max_file_bytes` bytes."""
     held = entry.read(source.max_file_bytes)
     if held is None:
         yield Bad("file_bytes", entry.size)

@@ -20,8 +20,8 @@ _HEADER, _LENGTHS = 30, 26  # bytes of a local header, and where the lengths of 
 
 
 class ZipPackage:
-    """The members of a package. `member` raises BrokenInput if a member is damaged, encrypted or over the
-    limits.
+    """The members of a package. The constructor raises BrokenInput if `data` is not a zip archive, and
+    `member` raises it if a member is damaged, encrypted or over the limits.
     """
 
     def __init__(self, data: bytes, limits: PageLimits) -> None:
@@ -86,7 +86,7 @@ class ZipPackage:
 
 def resolve(base: str, reference: str) -> str:
     """Return the name of the member that a reference in the member `base` leads to. If the reference leads
-    above the root of the package, the result is not the name of any member.
+    above the root of the package, the result begins with `..`.
     """
     path = unquote(reference.partition("#")[0])
     return posixpath.normpath(path[1:] if path.startswith("/") else posixpath.join(posixpath.dirname(base), path))

@@ -41,13 +41,13 @@ class RecordField:
     """Keep only this many characters from the start of a text: with 4, `2021-03-05` becomes the year."""
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if `first` is below 1, or is set for a type other than string."""
         if self.first is not None and (self.first < 1 or self.type != "string"):
             raise ValueError(f"first: got {self.first} for the type {self.type}, expected 1 or more, for a string")
 
     def read(self, record: Any) -> Any:
         """Return the field of a record as a value of its type. Return None if the field is missing or null,
-        or is an empty text and the type is not string. Raises ValueError if the value has another type.
+        or is a blank text and the type is not string. Raises ValueError if the value has another type.
         """
         found = self._find(record)
         if found is None:

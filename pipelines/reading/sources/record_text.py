@@ -46,7 +46,9 @@ class RecordText:
     one side has no border."""
 
     def check(self) -> None:
-        """Validate the names."""
+        """Raise ValueError if neither `fields` nor `turns` is set, `target` is a field of the source too, or
+        `template` names no field.
+        """
         if not self.fields and not self.turns:
             raise ValueError("fields: got none, expected `fields` or `turns`")
         if self.target and self.target in self.names()[:-1]:

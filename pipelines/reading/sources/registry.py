@@ -64,8 +64,8 @@ class Format:
     only_utf8: str = ""
 
     def load_reader(self) -> Callable[..., Any]:
-        """Import the reader: a function (Entry, Source) -> a TextRecord, Bad or RawRecord per record, in
-        order.
+        """Import the reader: a function (Entry, Source) -> an iterator with a TextRecord, Bad or RawRecord
+        per record, in order.
 
         The reader raises BrokenInput if the bytes end early.
         """

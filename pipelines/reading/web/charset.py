@@ -1,21 +1,22 @@
 """Find the encoding of a page and decode it.
 
-Candidates, in this order: a byte order mark, or a first tag in UTF-16, by which XML 1.0, appendix F.1,
-recognises UTF-16 without a mark; the charset of the HTTP header; the charset in the page's `<meta>` or XML
-declaration; detection from the bytes. Labels have the meaning that https://encoding.spec.whatwg.org gives
+A byte order mark decides, and so does a first tag written in UTF-16 without a mark (XML 1.0, appendix F.1).
+The other candidates are, in this order: the charset of the HTTP header; the charset in the page's `<meta>` or
+XML declaration; detection from the bytes. Labels have the meaning that https://encoding.spec.whatwg.org gives
 them (`latin1` is windows-1252, `gb2312` is gb18030). Declarations are often wrong, so two rules override
 them:
 
 - Valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes is taken as UTF-8. With fewer, it is taken as
-  UTF-8 if nothing is declared. Text in another encoding is hardly ever valid UTF-8 by chance.
+  UTF-8 if nothing is declared or all of it is ASCII, unless it has ESC or NUL bytes, as ISO-2022-JP and UTF-16
+  do. Text in another encoding is hardly ever valid UTF-8 by chance.
 - An encoding in which more than _BAD_SHARE of the non-ASCII bytes are invalid is skipped. A declared windows-1252
   is skipped too, if fewer than _ALONE_SHARE of at least _ENOUGH non-ASCII bytes are isolated, as accented letters
-  are. Every byte is valid in it, and servers declare it by default.
+  are. Nearly every byte is valid in it, and servers declare it by default.
 
 Detection is resiliparse's, which is right for most encodings (benchmarks/charsets.py) but mistakes EUC-KR for
 UTF-8. If the detected encoding does not fit, the bytes are Korean if most non-ASCII characters decoded as
-Korean are Hangul, and windows-1252 if enough of them are isolated. KOI8-R is read as KOI8-U, which has
-Ukrainian letters instead of eight box-drawing characters.
+Korean are Hangul, and windows-1252 if enough bytes are isolated. Detected KOI8-R is read as KOI8-U, which
+has Ukrainian letters instead of eight box-drawing characters.
 
 If no encoding fits, the one with the fewest replacements is used. Invalid bytes become U+FFFD; `replaced`
 counts these marks, and `is_undecodable` says whether there are too many.

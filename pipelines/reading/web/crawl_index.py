@@ -1,8 +1,9 @@
-"""Find the files of a crawl that hold the captures of an index query, as a list for the `files` of a source.
+"""List the files of a crawl that hold the captures found by an index query. The list serves as the `files` of
+a source.
 
-An index server (pywb, https://index.commoncrawl.org) answers with one JSON object per line, in which
-`filename` names the WARC file of a capture. In Common Crawl's columnar index the field is `warc_filename`.
-CDXJ files have the key and the time before the object.
+An index server, such as pywb or https://index.commoncrawl.org, answers with one JSON object per line, in
+which `filename` names the WARC file of a capture. In Common Crawl's columnar index the field is
+`warc_filename`. In CDXJ files, the key and the time precede the object.
 """
 
 import re
@@ -32,12 +33,12 @@ class CrawlFiles:
 
 
 def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
-    """Return the crawl files that the lines of `indexes` name. `indexes` are files with the answers to index
-    queries, compressed or not. `kind` is warc, or wet or wat for the files with the text or the metadata of
-    the same captures in a crawl of Common Crawl.
+    """Return the crawl files named by the lines of `indexes`, which are files with the answers to index
+    queries, compressed or not. `kind` is `warc`, or for crawls of Common Crawl also `wet` or `wat`, for the
+    files with the text or the metadata of the same captures.
 
-    Raises SourceError, which names file and line, for a line that is not the answer of an index, and for a
-    capture without a file of this `kind`.
+    Raises SourceError for a file that cannot be decompressed, a line that is not the answer of an index, and
+    a capture without a file of this `kind`.
     """
     files: set[str] = set()
     captures = 0
@@ -68,7 +69,9 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _file(line: bytes, where: str) -> str:
-    """Return the file of the capture that a line describes."""
+    """Return the name of the file with the capture that a line describes. Raise SourceError, with the place
+    `where`, if the line does not name one.
+    """
     try:
         fields = orjson.loads(line[max(0, line.find(b"{")) :])
         name = next(fields[each] for each in _NAMES if each in fields)

@@ -1,4 +1,5 @@
-"""Extract the text of one page: decode it, check its size and depth, and take out its main content.
+"""Extract the text of one page: decode it, check the number and depth of its elements, and take out its main
+content.
 
 `page_worker` calls this in a child process, whose kernel limits guard against what the checks here miss.
 """
@@ -19,13 +20,13 @@ from pipelines.reading.web.page_reservations import page_reservations
 
 @dataclass(frozen=True)
 class PageLimits:
-    """How the worker extracts text, and its limits. `parser` is the function that parses a record (`parser`
-    of a Format), and `extract` is the extractor of pages.
+    """The worker's settings: how to extract text, and its limits. `parser` is the function that parses a
+    record (`parser` of a Format), and `extract` is the extractor of pages.
 
-    `html_bytes`, `nodes` and `depth` limit the bytes of a page and the number and depth of its elements.
-    `text_bytes` limits the text, and `decoded_bytes` limits what a file may decode to. `cpu_seconds` and
-    `memory_bytes` limit the worker. `markup`, `page_fields`, `page_measures` and `comments` are those of the
-    source.
+    `nodes` and `depth` limit the number and depth of a page's elements, and `text_bytes` limits the text of a
+    document that is not a page. `html_bytes` limits a member of a zip package, such as a chapter of an EPUB,
+    and `decoded_bytes` what the package may decode to. `cpu_seconds` and `memory_bytes` limit the worker.
+    `markup`, `page_fields`, `page_measures` and `comments` are copied from the source.
     """
 
     parser: str
@@ -125,7 +126,7 @@ def _deeper_than(depth: int) -> str:
 
 
 def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", comments: bool = False) -> str:
-    """Extract the main content of a page, without image texts. Markdown changes the tree.
+    """Extract the main content of a page, without the alternative texts of images. Markdown changes the tree.
 
     Of the library's options, these have the highest F on the pages that trafilatura is evaluated on
     (benchmarks/extraction.py): 0.860, against 0.840 with the defaults.
@@ -159,11 +160,11 @@ def extract_with_trafilatura(
 
 @cache
 def rules_alone(markup: str, comments: bool) -> Any:
-    """Return options with which trafilatura's own rules run exactly once. They turn off the extractors that
-    it falls back on (`fast`). They also turn off measuring the whole page to decide about a second run with
-    more recall, which takes a fifth of its time and changed 9 of 990 pages (docs/benchmarks.md). trafilatura
-    makes the second run only if the focus is named `balanced`; any other name gives the same rules in the
-    first run.
+    """Return options with which trafilatura's own rules run exactly once. `fast` turns off the extractors
+    that it falls back on. The name of the focus turns off a second run with more recall: trafilatura
+    considers one only if the name is `balanced`, and applies the same rules in the first run under any other
+    name. Deciding about a second run takes a fifth of trafilatura's time, because it measures the whole page,
+    and changed 9 of 990 pages (docs/benchmarks.md).
     """
     from trafilatura.settings import Extractor
 

@@ -80,7 +80,9 @@ def _text(value: bytes) -> str:
 
 
 def read_head(block: bytes) -> Response | None:
-    """Return the head of a response; None if the block does not begin with one."""
+    """Return the head of a response; None if the block does not begin with a complete one of at most
+    HEAD_BYTES.
+    """
     status = _STATUS.match(block)
     if status is None:
         return None
@@ -95,9 +97,9 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
     """Return the payload without transfer and content codings, or the reason (`html_bytes`, `bad_coding`) why
     there is none.
 
-    Crawlers decode payloads but keep the headers, so a payload that does not have the form of its declared
-    coding is used unchanged. `clipped` means that the crawler declared the response truncated. A coding that
-    ends early is then not damage, and the part before the end is the payload.
+    Crawlers decode payloads but keep the headers, so a payload that plainly does not have its declared coding
+    is used unchanged. `clipped` means that the crawler declared the response truncated. A coding that ends
+    early is then not damage, and the part before the end is the payload.
     """
     body: bytes | memoryview = memoryview(block)[response.body :]
     if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):
@@ -120,7 +122,9 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
 
 
 def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
-    """Join the chunks of a chunked body (RFC 9112, section 7.1). Return None if the sizes do not add up."""
+    """Join the chunks of a chunked body (RFC 9112, section 7.1). Return None if the body ends before the last
+    chunk and is not `clipped`.
+    """
     pieces: list[bytes | memoryview] = []
     at = 0
     while match := _CHUNK_SIZE.match(body, at):

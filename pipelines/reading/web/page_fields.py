@@ -1,9 +1,9 @@
 """The title, date, author and language that a page declares, as fields of `meta`. The names of the fields
 begin with `page_`, because a record may already have a title or the date of a crawl.
 
-Each field is read from the first declaration that has it: the page's own meta elements (Open Graph, Dublin
-Core and the names in common use), JSON-LD of schema.org, then the elements of HTML. Nothing is guessed from
-the text.
+The page's meta elements (Open Graph, Dublin Core and the names in common use) come first, then JSON-LD of
+schema.org for date and author, then elements of HTML. Only for the language, the `lang` attribute of `html`
+precedes the meta elements. Nothing is guessed from the text.
 """
 
 import html
@@ -34,8 +34,8 @@ def page_fields(tree: Any) -> dict[str, str]:
     """Return those of `page_title`, `page_date`, `page_author` and `page_language` that a page declares.
     `tree` is resiliparse's HTMLTree.
 
-    The date is the day on which the page was published, as YYYY-MM-DD; the language is a tag of BCP 47, as
-    declared.
+    The date is the declared day of publication, as YYYY-MM-DD. The language is the declared tag in the form
+    of BCP 47, with `-` instead of `_`.
     """
     metas, linked = _metas(tree), list(_linked_data(tree))
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))
@@ -52,8 +52,8 @@ def page_fields(tree: Any) -> dict[str, str]:
 
 
 def _metas(tree: Any) -> dict[str, list[str]]:
-    """Return the contents of the meta elements by their property, name, itemprop or http-equiv, in lower
-    case.
+    """Return the contents of the meta elements by name in lower case. The name is the first of property,
+    name, itemprop and http-equiv that is not empty.
     """
     found: dict[str, list[str]] = {}
     for element in tree.document.query_selector_all("meta[content]")[:]:
@@ -77,7 +77,7 @@ def _text(value: str) -> str:
 
 
 def _name(value: str) -> str:
-    """Return a name with white space normalised, or an empty text for a URL, such as that of a profile."""
+    """Return a name with white space normalised, or an empty text for a URL (of a profile, for example)."""
     return "" if _URL.match(value.strip()) else _text(value)
 
 
@@ -108,8 +108,8 @@ def _attribute(tree: Any, selector: str, name: str) -> str:
 
 def _time(tree: Any) -> str:
     """Return the day of the element that is marked as the date of publication. Without such an element,
-    return the day of the page's `time` elements if all of them agree, else an empty text: some are then dates
-    of comments or of other pages.
+    return the day of the page's `time` elements if they all have the same day. Otherwise return an empty
+    text, because some of them are dates of comments or of other pages.
     """
     marked = _day(_attribute(tree, 'time[itemprop="datePublished"], time[pubdate]', "datetime"))
     times = tree.document.query_selector_all("time[datetime]")[:]

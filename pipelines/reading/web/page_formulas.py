@@ -70,8 +70,8 @@ def _replace(tree: Any, element: Any, latex: str, display: bool) -> None:
 
 
 def _convert(element: Any, depth: int) -> str:
-    """Convert presentation MathML to LaTeX. An element that has no meaning here is converted to its children,
-    one after another.
+    """Convert presentation MathML to LaTeX. An element without a conversion of its own becomes its converted
+    children, one after another.
     """
     tag = element.tag
     if tag in ("mi", "mn", "mo"):

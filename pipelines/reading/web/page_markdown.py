@@ -1,8 +1,8 @@
 """The main content of a page as Markdown: headings, lists, tables, code and formulas; no links, no emphasis.
 
 resiliparse chooses the content and returns it as HTML with few kinds of elements. What this HTML cannot
-express (tables, code within a line, formulas) is first written into the page as Markdown. Characters of the
-text are not escaped.
+express (tables, code within a line, formulas) is first written into the page as Markdown. Text is not
+escaped, except `|` in the cells of tables.
 """
 
 import html
@@ -12,7 +12,7 @@ from typing import Any
 from pipelines.reading.web.page_formulas import RENDERED, write_formulas
 
 VERSION = "2"
-"""Documents with Markdown depend on this version. Increase it when a change gives the same page another text."""
+"""Documents with Markdown depend on this version. Increase it when a change gives the same page a different text."""
 _TABLE, _INDENT, _BLOCK = "\ufdd0", "\ufdd1", "\ufdd2"  # noncharacters (Unicode, section 23.7), so not in texts
 _MARKS = re.compile(f"[{_TABLE}{_INDENT}{_BLOCK}]")
 _TOKEN = re.compile(r"(</?[a-z][a-z0-9]*[^<>]*>)")
@@ -23,8 +23,8 @@ _BLOCKS = "table, ul, ol, pre, form, h1, h2, h3, h4, h5, h6, blockquote"
 
 
 def extract_markdown(tree: Any, main_content: bool, comments: bool = False) -> str:
-    """Return a page, resiliparse's HTMLTree, as Markdown: either all of it, or its main content with or
-    without readers' comments. Changes the tree.
+    """Return the page `tree` (resiliparse's HTMLTree) as Markdown: its main content if `main_content`, else
+    all of it. `comments` says whether readers' comments belong to the main content. Changes the tree.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -39,8 +39,8 @@ def extract_markdown(tree: Any, main_content: bool, comments: bool = False) -> s
 
 
 def _write_code(tree: Any) -> None:
-    """Turn the content of every `pre` that has code elements into plain text. Put code within a line between
-    backticks, one more than its longest run of backticks (CommonMark, section 6.1).
+    """Turn the content of `pre` elements with code elements inside into plain text. Enclose inline code in
+    backticks, one more on each side than its longest run of backticks (CommonMark, section 6.1).
 
     An element that contains another of its kind is left alone, so that nothing is read twice, however deeply
     a page nests.
@@ -79,8 +79,9 @@ def _write_tables(tree: Any) -> None:
 
 
 def _data_rows(table: Any) -> list[list[str]] | None:
-    """Return the cells of a table by row. Return None if the table serves as layout, or has fewer than two
-    rows or two columns.
+    """Return the cells of a table by row, without empty rows. Return None for a table that serves as layout
+    (it contains blocks, or a cell has more than _CELL characters) or that has fewer than two rows or two
+    columns.
     """
     if table.query_selector(_BLOCKS) is not None:
         return None

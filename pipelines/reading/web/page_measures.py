@@ -1,7 +1,7 @@
 """Measure how much of a page is links and boilerplate, which cannot be seen in the extracted text. The
 measures become fields of `meta`, for use in rules.
 
-Both count letters and digits in the text of all elements of a page except scripts and styles. Link density
+Both count letters and digits in the whole text of the page's body, without scripts and styles. Link density
 follows Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"). There it is the share
 of a block's words that are in links; here it is the share of a page's letters, so that writing systems
 without spaces are measured in the same way.
@@ -16,8 +16,8 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 def page_letters(tree: Any) -> tuple[int, int]:
-    """Count the letters and digits in the text of a page, resiliparse's HTMLTree. Return the number of all,
-    and the number outside links.
+    """Count the letters and digits in the text of a page, resiliparse's HTMLTree. Return (number in all,
+    number outside links).
     """
     from resiliparse.extract.html2text import extract_plain_text
 

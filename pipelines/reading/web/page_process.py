@@ -1,8 +1,9 @@
-"""Run the child process that extracts text from pages: the parent's side. `page_worker` is the child's side,
+"""The parent's side of the child process that extracts text from pages. `page_worker` is the child's side,
 and `extraction` handles a single page.
 
-Each run of `read_documents` has one child, started by the first page. Pages are sent in batches; one batch is
-parsed while the next is read. The child answers page by page, so the work done before a failure is kept.
+Each run of `read_documents` has one child at a time, started by the first page. Pages are sent in batches;
+one batch is parsed while the next is read. The child answers page by page, so the work done before a failure
+is kept.
 
 A page on which the child dies is retried alone in a fresh child, because memory fragmented by earlier pages
 may have caused the failure. If it fails again, reading stops with a PoisonError that names the page; only the
@@ -105,9 +106,9 @@ class _Answer(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Consecutive records of an entry. `number` is the number of the first, and `bytes` the size of the pages
-    among them. `sent_to` is the child to which the pages were last sent. `first` is the number of the first
-    of these pages, among all pages ever sent.
+    """Consecutive records of an entry. `number` is the number of the first record, and `bytes` is the total
+    size of the pages among the records. `sent_to` is the child to which the pages were last sent. `first` is
+    the number of the first page sent then, counted over all pages ever sent.
     """
 
     number: int
@@ -175,7 +176,7 @@ class Extractor:
         """Yield the records of an entry, in order, with pages turned into documents or set aside.
 
         A record whose `path#number` is in `poison` is set aside without being parsed. Raises PoisonError for
-        a page that crashes its parser.
+        a page on which the parser fails or the child dies twice.
         """
         waiting: _Batch | None = None  # its pages are being parsed while the next batch is read
         batch = _Batch(first_record)
@@ -242,8 +243,8 @@ class Extractor:
             return 0
 
     def _answers(self, batch: _Batch) -> Iterator[_Answer | str]:
-        """Yield an answer for each page, in order. For a page that kills the child twice, yield the cause as
-        text instead.
+        """Yield an answer for each page, in order. For a page on which the parser raises an exception or the
+        child dies twice, yield the cause as text instead.
         """
         left = batch.pages
         while left:

@@ -8,10 +8,10 @@ and text (two little-endian uint32), the head (JSON), the text (UTF-8). A head i
 
 - {"meta": fields to add to the record}, with a text. For a page there are also "reservations", which are added to
   those of the record, and "fields" that the page declares, which are added where the record has none,
-- {"reason"} for a page over a deterministic limit or without text, or
+- {"reason"} for a page that is set aside, such as one over a deterministic limit or without text, or
 - {"failed"} with the type of an exception.
 
-The first answer belongs to no page. It says that the libraries are loaded, or {"unavailable": why not}.
+The first answer belongs to no page. It is {"ready": true} once the libraries are loaded, or {"unavailable": why not}.
 
 The kernel limits CPU time and memory of this process (RLIMIT_CPU, renewed for each page, and RLIMIT_AS).
 Nothing here looks at a clock.

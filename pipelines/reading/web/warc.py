@@ -1,8 +1,9 @@
 """Web formats: warc (WARC and ARC files, including WET) and html (one page per file).
 
-Two kinds of records of a web archive become documents: HTTP responses (and resources) with an HTML payload,
-and conversion records of plain text, which WET files hold. Every other record is set aside with a reason that
-says what it is, so that the records of a file add up. Records are numbered by their position in the file.
+Two kinds of records of a web archive become documents: those with an HTML payload (HTTP responses, resources
+and conversions), and conversion records of plain text, which WET files hold. Every other record is set aside
+with a reason that says what it is, so that the records of a file add up. Records are numbered by their
+position in the file.
 """
 
 import re
@@ -29,8 +30,8 @@ def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRe
 
     The URL is WARC-Target-URI. `meta` holds these fields, if present: `date`, `record_id`, `content_type` (of
     the payload, as declared), `status`, `truncated` (why the crawler truncated the record), `languages` (as
-    named in a WET file), and `replaced` (the number of invalid bytes replaced with U+FFFD; not for text that
-    is split). Pages also have `charset` and the reservations of rights that they declare (FIELDS in
+    named in a WET file), and `replaced` (the number of U+FFFD that decoding inserted; not for text that is
+    split). Pages also have `charset` and the reservations of rights that they declare (FIELDS in
     page_reservations.py).
     """
 
@@ -54,7 +55,7 @@ def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRe
 
 
 def read_html(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the whole stream as one page."""
+    """Yield the whole stream as one page, or a Bad if it is empty or has more than `max_html_bytes` bytes."""
     held = bytearray()
     for chunk in entry.chunks:
         held += chunk

@@ -111,7 +111,7 @@ class _Stream:
 
 
 class _Rest:
-    """The bytes of a block beyond those held. `left` is the number of bytes not read yet."""
+    """The bytes of a block that are not in `Record.block`. `left` is the number of bytes not read yet."""
 
     def __init__(self, stream: _Stream, size: int) -> None:
         self._pieces = stream.pieces(size)
@@ -127,13 +127,16 @@ class _Rest:
 
 
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
-    """Yield the records of a WARC or ARC stream in order; the first line says which of the two it is.
+    """Yield the records of a WARC or ARC stream in order. The first line that is not blank tells which of the
+    two it is.
 
     `bound(fields)` is the number of bytes of a block to hold. The record's `rest` yields the others; it is
     skipped unless the caller reads it before the next record. A record held whole must be followed by another
-    record, the end of the stream or, in a WARC, two blank lines. Otherwise the record's length must be wrong:
-    its header counts as malformed, and reading resumes inside the block. Raises BrokenInput after everything
-    before the damage has been yielded.
+    record, the end of the stream or, in a WARC, two blank lines. Otherwise its length is taken to be wrong:
+    its header counts as malformed, and reading resumes inside the block. Beyond _REREAD_BYTES of such blocks
+    in a stream, the block counts as malformed, too.
+
+    Raises BrokenInput at damage, after the records before it have been yielded.
     """
     stream = _Stream(chunks)
     pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)

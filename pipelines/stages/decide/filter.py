@@ -1,4 +1,4 @@
-"""Filter: the only stage where thresholds decide. Rules are data over columns measured by earlier steps."""
+"""Filter: drop documents by rules. The rules are data, conditions on columns that earlier steps measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -133,8 +133,8 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Return whether each value fails the rule, boolean [n], without regard to its quantiles and `when`.
-    `groups` are the values of `per`, which select a bound from a mapping.
+    """Return whether each value fails the rule, boolean [n]. The rule's quantile bounds and its `when` are
+    not applied. `groups` are the values of `per`, which select a bound from a mapping.
     """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))

@@ -54,7 +54,7 @@ class Mojibake(ReadsText, PartStage):
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), (_COUNT, pa.int32())])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the count."""
+        """Return the name of the count column."""
         return (_COUNT,)
 
     def depends(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ class Mojibake(ReadsText, PartStage):
         super().check()
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return ftfy."""
+        """Return ftfy, with the command that installs it."""
         return ((_LIBRARY, install_extra(_LIBRARY)),)
 
     def annotate(self, docs: pa.Table) -> pa.Table:

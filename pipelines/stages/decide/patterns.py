@@ -101,7 +101,7 @@ class Patterns(ReadsText, PartStage):
     """
 
     rules: tuple[PatternRule, ...] = ()
-    """The expressions, with what to do with their matches."""
+    """The expressions, each with what to do with its matches."""
 
     list_knob: ClassVar[str | None] = "rules"
 
@@ -113,7 +113,7 @@ class Patterns(ReadsText, PartStage):
         return pa.schema([*edits, *((f"{rule.name}_count", pa.int32()) for rule in self.rules)])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the counts."""
+        """Return the names of the count columns."""
         return tuple(f"{rule.name}_count" for rule in self.rules)
 
     def depends(self) -> dict[str, str]:

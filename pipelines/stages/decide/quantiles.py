@@ -1,8 +1,9 @@
-"""Quantile thresholds: exact values over a whole corpus for the quantile rules of a filter.
+"""Quantile thresholds: exact values over a whole corpus, for the quantile rules of a filter and the quantile
+groups of `shards`.
 
-The plan puts this step before a filter with such rules. It reads only columns, and reads them twice: first to
-count coarse bins, then to count the values in the bins that contain a quantile. The driver holds the bins and
-the distinct values of one bin per group, never a whole column.
+The plan puts this step before a step that needs such thresholds. It reads only columns, and reads them twice:
+first to count coarse bins, then to count the values in the bins that contain a quantile. The driver holds the
+bins and, for each threshold and group, the distinct values of one bin, never a whole column.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """A condition that kept documents satisfy. The fields are those of `rules.Rule`."""
+    """A condition that kept documents satisfy. The fields have the same meaning as those of `rules.Rule`."""
 
     signal: str
     at_least: float | None = None

@@ -68,8 +68,8 @@ class Rule:
     signal: str | None = None
     """The column tested."""
     at_least: Bound | None = None
-    """Keep if the value is at least this: a number, a date, or a mapping by the values of `per`. Compared in
-    the column's own type. NaN satisfies no bound.
+    """Keep if the value is at least this: a number, a date, or a mapping by the values of `per`. Columns of
+    single-precision numbers are compared in single precision. NaN satisfies no bound.
     """
     at_most: Bound | None = None
     """Keep if the value is at most this. A number, a date, or a mapping by the values of `per`."""

@@ -113,8 +113,8 @@ class UniformSample(CorpusStage):
                 )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Commit the `drop` of every document. Return the facts: the number of documents that arrive, and the
-        number that the sample keeps.
+        """Commit the `drop` of every document. Return the facts: the number of all documents, and the number
+        of documents that the sample does not drop. Both include documents that an earlier step dropped.
         """
         if not self.is_plain:
             limits = Limits(

@@ -6,8 +6,9 @@ any size.
 Every part sends each of its documents to the range that contains the document's random number. Ranges are of
 about equal size, even if one group holds most documents. A range sends the sum of each of its groups to the
 group's partition, which returns to each range the sum of the group in all lower ranges. From these sums, a
-range finds which of its documents are beyond the limit. So a task never holds more than one part or one range
-in memory, and the driver holds no documents. With a single range, the steps in between are skipped.
+range finds which of its documents are beyond the limit. So a task never holds more than one part, one range,
+or one partition of these sums in memory, and the driver holds no documents. With a single range, the steps in
+between are skipped.
 """
 
 from collections.abc import Sequence

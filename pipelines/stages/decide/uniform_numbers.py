@@ -19,8 +19,8 @@ def check_seed(seed: int) -> None:
 
 
 def hash_ids(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarray":
-    """Return the xxh3_64 of each id followed by the purpose, uint64 [n]. With different purposes, stages
-    choose documents independently of one another.
+    """Return the xxh3_64, seeded with `seed`, of each id followed by the purpose, uint64 [n]. With different
+    purposes, stages choose documents independently of one another.
     """
     import numpy as np
     import xxhash

@@ -4,11 +4,11 @@ disk.
 Each task first reduces its own links to a spanning forest (`spanning_stars`). The forests are then contracted
 in rounds of two shuffles. In the first, edges are partitioned by their higher end, and each partition turns
 its edges into stars, each around the lowest node of its component in the partition. In the second, edges are
-partitioned by node, and each node links its higher neighbours to its lowest neighbour. These are the
-small-star and large-star operations of Kiveris et al. 2014, "Connected Components in MapReduce and Beyond",
-SoCC, except that the small-star works on whole components of a partition. After enough rounds, every
-component is a star around its lowest node, so the result depends on the links alone. As soon as all edges fit
-into one task, a single task finishes the contraction.
+partitioned by node, and the higher neighbours of each node are linked to the lowest of the node and its
+neighbours. These are the small-star and large-star operations of Kiveris et al. 2014, "Connected Components
+in MapReduce and Beyond", SoCC, except that the small-star works on whole components of a partition. After
+enough rounds, every component is a star around its lowest node, so the result depends on the links alone. If
+all edges fit into one task, a single task finds the components without any rounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,8 +57,8 @@ def _lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.n
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """Return links that connect all nodes with the same key (n - 1 links for n nodes), the distinct keys, and
-    one node for each key.
+    """Return links that connect all nodes with the same key (n - 1 links for n nodes, with their ends in any
+    order), the distinct keys, and one node for each key.
     """
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]
@@ -107,7 +107,8 @@ def small_star(task: _Round) -> FileRecord:
 
 def large_star(task: _Round) -> tuple[FileRecord, int]:
     """Run the large-star step: link the higher neighbours of every node to the lowest of the node and its
-    neighbours. Returns the file and the number of nodes that are not yet part of a star.
+    neighbours. Returns the file, and the number of nodes that have a lower neighbour and at least one other
+    neighbour. If no partition has such a node, every component is a star.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -131,8 +132,9 @@ def large_star(task: _Round) -> tuple[FileRecord, int]:
 
 
 def name_components(task: _Round) -> FileRecord:
-    """Commit, for each node of settled partitions, the node and the lowest node of its component, grouped by
-    the range of `bounds` that contains the node.
+    """Commit, for each node in the task's partitions, the node and the lowest node of its component, grouped
+    by the range of `bounds` that contains the node. Either the task has all partitions, or the edges already
+    form stars.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -158,7 +160,8 @@ def find_components(
     cluster: Cluster,
     rule: str,
 ) -> list[FileRecord]:
-    """Contract `edges` edges, written by `scatter_edges`, and name the components.
+    """Contract the edges in `files`, which `scatter_edges` wrote, and name their components. `edges` is the
+    number of all edges.
 
     The returned files are grouped by ranges of nodes: range i begins at bounds[i] (ascending, the first is 0)
     and holds `node` and `lowest` of every linked node in the range. The lowest node of a component may occur

@@ -58,7 +58,7 @@ class DedupExact(CorpusStage):
             raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the compared column, the columns of `keep`, and the drops so far."""
+        """Return the compared column, the columns of `keep`, the drops so far and the given splits."""
         return (*map(column_named, (self.compared, *columns_read(self.keep), DROP)), GivenSplits())
 
     def writes(self) -> pa.Schema:

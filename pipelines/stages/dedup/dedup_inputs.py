@@ -1,7 +1,7 @@
 """The documents that compete in a deduplication: those of the build's parts and those of finished corpora.
 
-Only columns of a finished corpus are read: the columns that its steps wrote, and the file index of its read
-steps, from which document ids are derived. Its text is not read.
+Of a finished corpus, only the columns that its steps wrote are read, and the file indexes of its read steps,
+from which document ids are derived. Its text is not read.
 """
 
 import re
@@ -22,7 +22,7 @@ from pipelines.contracts.manifest import StepManifest, load_corpus, load_step, r
 from pipelines.contracts.parts import Part
 
 Indexes = dict[str, tuple[FileRecord, FileRecord]]
-"""The file index and the quarantine, by the number of the unit of work that read the part."""
+"""File records of the file index and the quarantine that each unit of work of a read step wrote, by the unit's number."""
 KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 """Priority of a document in its cluster: documents of finished corpora come before new ones."""
 
@@ -33,8 +33,9 @@ class Candidates:
     them. Rows are numbered across all these parts, and `first` is the number of the first row of this part.
 
     `rank` is the position of its source in the order of sources, in which the sources of finished corpora
-    come last. `index` holds the records of the file index and the quarantine of the unit that read the part,
-    or is empty if the read step is not published. `finished` is true for parts of a finished corpus.
+    come last. `index` holds the file records of the file index and of the quarantine that were written when
+    the part was read; it is empty if the read step is not published. `finished` is true for parts of a
+    finished corpus.
     """
 
     part: Part
@@ -82,8 +83,8 @@ class Candidates:
         that no earlier step dropped. Documents of a given validation or test split of the build do not
         compete.
 
-        In a finished corpus, "earlier" means before the step that wrote the column `cluster`, so documents
-        that this step dropped do compete.
+        In a finished corpus, the earlier steps are those before the step that wrote the column `cluster`, so
+        documents that this step dropped do compete. If no step wrote it, all steps count.
         """
         alive = pc.is_null(self._drop(cluster)[0])
         values = self.part.table((column,))[column].combine_chunks()

@@ -54,16 +54,16 @@ class DedupMinhash(CorpusStage):
     rows: int | None = None
     """Values per band, which must all agree. Default: 8, or derived from `threshold`."""
     threshold: float | None = None
-    """Jaccard similarity from which documents are near-copies. It determines `bands` and `rows` if they are
-    not given, as datasketch does for the signature's length. `verify` compares similarities with it.
+    """Jaccard similarity from which documents are near-copies. If neither `bands` nor `rows` is given, it
+    determines both, as datasketch does for the signature's length. `verify` compares similarities with it.
     """
     verify: Literal["none", "signature", "jaccard"] = "none"
-    """none: drop all documents of a cluster except the preferred one. signature: in the order of preference,
+    """none: keep only the first `keep_up_to` documents of a cluster. signature: in the order of preference,
     drop a document if its similarity to a kept document of the cluster reaches the threshold, so that no two
     kept documents are that similar; the similarity is estimated from the signatures. jaccard: the same with
     the exact similarity, computed from the shingles, for which the text is read again. If more than 10,000
-    members of a cluster are unlike the preferred document, those after the first 10,000 are compared only
-    with the kept documents among the first 10,000.
+    members of a cluster are unlike the preferred document, those after the first 10,000 (fewer if their
+    signatures or shingles exceed 64 MiB) are compared only with the kept documents among these first ones.
     """
     keep: tuple[KeepKey, ...] = ()
     """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Ties
@@ -101,8 +101,8 @@ class DedupMinhash(CorpusStage):
             raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the signatures, the columns of `keep`, the drops so far, and, for `verify: jaccard`, the
-        text.
+        """Return the signatures, the columns of `keep`, the drops so far, the given splits and, for exact
+        similarity, the text.
         """
         text = ("text",) if self.verify == "jaccard" else ()
         return (*map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))), GivenSplits())
@@ -168,7 +168,8 @@ class DedupMinhash(CorpusStage):
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
         """Return the stage that computed the signatures, which computes the shingles to compare. Raises
-        UserError if the signatures are not of stored text or not by `minhash_signatures`.
+        UserError if that stage is not `minhash_signatures`, or if the signatures are not those of the stored
+        text.
         """
         written = writer(parts[0], "minhash")
         if written is None or written["stage"] != "minhash_signatures":
@@ -192,8 +193,8 @@ class _BandTask:
 
 
 def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
-    """Link the documents of a part with one another. Commit the distinct band keys, each with one node of its
-    group, and the groups.
+    """Link the documents of a part that share a band key. Commit the distinct band keys, each with one node
+    of its group, and the groups. A node is the number of a document's row across all competing parts.
 
     A part sends each key only once, so a page with a million copies in a part is one entry per band.
     """

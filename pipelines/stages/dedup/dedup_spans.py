@@ -46,7 +46,8 @@ _RESULTS = pa.schema([("hash", pa.uint64()), ("won", pa.bool_())])
 
 @dataclass(frozen=True)
 class DedupSpans(ReadsText, CorpusStage):
-    """Remove every later occurrence of a line, a paragraph, or a window of sentences, by `edits`.
+    """Remove, by `edits`, every later occurrence of a span: a line, a paragraph or a sentence, or a window of
+    several of them.
 
     Two spans are the same if `" ".join(span.lower().split())` is the same for both. The first one is kept, in
     the order of sources, files, records and positions in the text. Documents that an earlier step dropped do
@@ -56,9 +57,9 @@ class DedupSpans(ReadsText, CorpusStage):
 
     A document that lost units and has fewer than `min_left_words` words left is dropped as
     `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow
-    all other steps that drop: a later step could drop the document with the only copy. A document that loses
-    all its text is dropped as `dedup_spans.UNIT.empty`. Columns: `lines_removed`, `words_left_by_line`, and
-    the same for the other units.
+    all other steps that drop: a later step could drop the document with the only copy. If `min_left_words` is
+    0, a document that loses all its text is dropped as `dedup_spans.UNIT.empty`. Columns: `lines_removed`,
+    `words_left_by_line`, and the same for the other units.
     """
 
     unit: Literal["line", "paragraph", "sentence"]
@@ -66,7 +67,7 @@ class DedupSpans(ReadsText, CorpusStage):
     window: int = 1
     """Neighbouring units per span; C4 uses 3 sentences. A document with fewer units is one span."""
     min_words: int = 1
-    """Spans of fewer words are never removed."""
+    """Spans of fewer words do not count as repeats."""
     min_left_words: int = 50
     """Minimum number of words left in a document that lost units (50 in datatrove's sentence deduplication);
     with 0, only documents that become empty are dropped, as `dedup_spans.UNIT.empty`.
@@ -109,8 +110,8 @@ class DedupSpans(ReadsText, CorpusStage):
         return unicode_version()
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure the spans, and elect their first occurrences twice, the second time without the dropped
-        documents. Then write the edits and return the step's facts.
+        """Measure the spans, and elect their first occurrences; with `min_left_words`, elect them again
+        without the dropped documents. Then write the edits and return the step's facts.
         """
         partitions = partitions_for(sum(part.text_bytes for part in parts) // _BYTES_PER_SPAN)
 
@@ -206,8 +207,8 @@ class _Election:
 
 
 def elect_firsts(task: _Election) -> FileRecord:
-    """Commit the hashes of a partition that occur in several parts, grouped by part, with whether the part is
-    the first one that has the hash.
+    """Commit, grouped by part, the hashes of a partition that occur in several parts, each with whether the
+    part is the first one that has the hash.
     """
     unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -351,9 +352,10 @@ def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     """Return (row, start, end) of each run of removed units. A cut includes the white space on one side of
     the run, so that the rest keeps its layout.
 
-    If the run begins after a line feed, whole lines are removed: from this line feed to the last line feed
-    before the next unit. Otherwise the white space before the run is removed with it, and the white space
-    after it stays. At the start or end of a document, all white space up to the boundary is removed.
+    If the run begins after a line feed, whole lines are removed: from the end of this line feed to the end of
+    the last line feed before the next unit, or, if there is none, to the next unit. Otherwise the white space
+    before the run is removed with it, and the white space after it stays. At the start or end of a document,
+    all white space up to the boundary is removed.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):

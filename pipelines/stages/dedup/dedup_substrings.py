@@ -56,9 +56,10 @@ class DedupSubstrings(ReadsText, CorpusStage):
     Every visible character that is removed still occurs in a kept document. Where repeats overlap, a passage
     may survive in two pieces, with its beginning in one document and its end in another.
 
-    A document left without a visible character is dropped as `dedup_substrings.empty`. With `min_left_words`,
-    a document that lost text and has fewer words left is dropped as `dedup_substrings.few_words`, and its
-    substrings do not count as occurrences. This step must therefore follow all other steps that drop.
+    With `min_left_words`, a document that lost text and has fewer words left is dropped as
+    `dedup_substrings.few_words`, and its substrings do not count as occurrences. This step must therefore
+    follow all other steps that drop. Otherwise, a document left without a visible character is dropped as
+    `dedup_substrings.empty`.
 
     Columns: `substring_bytes_removed`; `substrings_winners`, which gives for each cut, in order, the document
     with the first occurrence of the cut's beginning; and `substrings_winner`, the winner of the longest cut.
@@ -102,7 +103,7 @@ class DedupSubstrings(ReadsText, CorpusStage):
         return unicode_version() if self.min_left_words else {}
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Find the repeats, and find them again without the documents that have too few words left. Then
+        """Find the repeats. If documents have too few words left, find the repeats again without them. Then
         write the edits and return the step's facts.
         """
         search = RepeatSearch(RULE, self.input_text, self.min_bytes, self.min_left_words, parts, out, cluster)

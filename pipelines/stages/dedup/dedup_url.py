@@ -34,8 +34,9 @@ class DedupUrl(DedupExact):
     scope: Literal["across_sources", "within_source"] = "across_sources"
     """Whether documents of different sources are compared."""
     against: tuple[str, ...] = ()
-    """Output directories or URLs of finished corpora: documents from addresses in them are dropped. Their columns are read,
-    not their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for a store other than AWS."""
+    """Output directories or URLs of finished corpora: documents with the address of a document that competed there are
+    dropped. Their columns are read, not their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for a store
+    other than AWS."""
 
     version: ClassVar[int] = 3
     rule: ClassVar[str] = "dedup_url"

@@ -1,13 +1,13 @@
 """Elect the documents to keep in each cluster of duplicates, and record for each dropped document the one
 that was kept instead. `components` turns near-duplicates into clusters.
 
-All deduplication stages with clusters end here. Each part summarises its clusters: the number of members, and
-the first `keep_up_to` of them in the order of preference. The summaries are shuffled by cluster, and the
-winners are elected from them. The results are shuffled back to the parts, with the winners' signatures or
-shingles as evidence, and each part compares its members with the winners. The cost of a cluster in one task
-therefore grows with the number of parts that have members, not with the number of members. If a minimum
-similarity is required, the members that are unlike the winner take part in a second election
-(pipelines.stages.dedup.verification).
+`dedup_exact`, `dedup_url` and `dedup_minhash` end here. Each part summarises its clusters: the number of
+members, and the first `keep_up_to` of them in the order of preference. The summaries are shuffled by cluster,
+and the winners are elected from them. The results are shuffled back to the parts, with the winners'
+signatures or shingles as evidence, and each part compares its members with the winners. The cost of a cluster
+in one task therefore grows with the number of parts that have members, not with the number of members. If a
+minimum similarity is required, the members that this comparison does not rule out take part in a second
+election (pipelines.stages.dedup.verification).
 """
 
 from collections.abc import Sequence
@@ -110,9 +110,9 @@ def summarise_clusters(task: _Task) -> FileRecord:
 
 
 def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
-    """Elect the winners of a partition's clusters. Returns two files and the number of clusters by size. The
-    first file has the results for the members' parts, the second the requests for evidence to the winners'
-    parts.
+    """Elect the winners of a partition's clusters. Returns two files, and the number of clusters by size,
+    counting only clusters of several documents of which at least one is new. The first file has the results
+    for the members' parts, the second the requests for evidence to the winners' parts.
     """
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -241,11 +241,11 @@ def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarr
 
 
 def write_verdicts(task: _Task) -> dict[str, int]:
-    """Commit the columns of a part in the order of the schema: `drop`, preferred document, size, copies,
-    similarity, and the document that was kept instead.
+    """Commit the columns of a part: `drop`, preferred document, size, copies and, if the schema has them,
+    similarity and the document that was kept instead.
 
-    Returns two counts: `dropped`, and `spared`, the number of documents that are kept although other
-    documents of their cluster are preferred to them.
+    Returns two counts: `dropped`, and `spared`, the number of documents that are kept although they are not
+    among the first `keep_up_to` of their cluster.
     """
     part = task.candidates.part
     unit = part.unit

@@ -4,10 +4,10 @@ same part.
 Windows of `size` bytes are compared by their minimizers (pipelines/kernels/search/substrings.py). A block is
 a run of windows with the same minimizer, about one for each size / 4 bytes of text.
 
-1. A part sends each of its minimizers to a partition, which says which ones occur more than once.
+1. A part sends each of its minimizers to a partition, which reports those that occur more than once.
 2. For these minimizers, a part sends the text of each distinct block, about 5 bytes for each byte of text. The
    partition compares the windows of all blocks with the same minimizer
-   (pipelines/kernels/search/repeated_windows.py) and says which windows have an earlier occurrence.
+   (pipelines/kernels/search/repeated_windows.py) and reports those that have an earlier occurrence.
 3. A part cuts all windows whose first occurrence is in an earlier part, or earlier in its own text.
 
 All blocks with the same minimizer are sent to one partition. If their text would exceed the partition's
@@ -74,7 +74,9 @@ class PartTask:
         return f"{phase}{self.election}.{self.number:05d}"
 
     def table(self, unit: str, schema: pa.Schema, file: int = 0) -> pa.Table:
-        """Read a file that a finished unit of work committed."""
+        """Return the table in a file that a finished unit of work committed. `file` is the index of the file
+        in the unit's receipt.
+        """
         receipt = self.out.receipt(unit)
         assert receipt is not None
         return read_table(self.out.directory, receipt.files[file], schema.names, schema_facts(schema))
@@ -229,7 +231,7 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
     """Commit the minimizers of a partition that occur more than once, grouped by part. Returns the file, and
-    an upper estimate of the bytes of blocks that the parts will send.
+    an estimate of the bytes of blocks that the parts will send.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import average_windows

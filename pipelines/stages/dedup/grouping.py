@@ -1,6 +1,6 @@
 """The interface between deduplication stages and the election: how a stage groups and compares its documents
-(`Grouping`), its policy, and the election in one partition. Also functions over clusters, which are runs of
-equal keys.
+(`Grouping`), its policy, and the election in one partition. The functions are helpers for tables of documents
+in which each cluster is a run of equal keys.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +28,8 @@ class Grouping(Protocol):
         ...
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array | None:
-        """Return the data from which the similarity of each of `rows` is computed, list<uint32>, or None if
-        all members of a cluster are equal.
+        """Return the data from which the similarity of each of `rows` is computed, as a list of uint32 values
+        for each row, or None if all members of a cluster are equal.
         """
         ...
 
@@ -113,8 +113,8 @@ def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa
 
 def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.Table], most: int) -> pa.Table:
     """Return the result of `cut` on all tables together. To bound memory, `cut` is also called on the tables
-    read so far whenever they exceed `most` bytes or twice its last result. So its result must not depend on
-    whether some documents have been cut before.
+    read so far whenever they exceed both `most` bytes and twice its last result. Its result must therefore
+    not depend on whether some documents have been cut before.
     """
     held: list[pa.Table] = []
     limit = most

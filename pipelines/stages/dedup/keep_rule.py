@@ -25,14 +25,14 @@ class KeepKey:
     to another.
     """
     column: str | None = None
-    """A column of numbers, times or text that an earlier step wrote; or `length`, the UTF-8 bytes of the
-    stored text. Null comes last.
+    """A column of numbers, times or text: one that an earlier step wrote, or `url` and other columns of the
+    document. `length` is the UTF-8 bytes of the stored text. Null comes last.
     """
     order: Literal["highest", "lowest"] = "highest"
     """Whether the highest or the lowest value of the column is preferred."""
 
     def check(self) -> None:
-        """Check that exactly one of `sources` and `column` is given."""
+        """Check that exactly one of `sources` and `column` is given, and that `column` is not `source`."""
         if bool(self.sources) == (self.column is not None):
             raise ValueError("column: a key is either `sources` or `column`, got both or neither")
         if self.column == "source":

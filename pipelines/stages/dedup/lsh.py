@@ -10,8 +10,9 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
     """Return one key per document and band, uint64 [n, bands], from uint32 signatures [n, at least bands *
     rows].
 
-    A key is a polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et
-    al. 2014) and salted with the band's number. Two different bands collide with probability 2^-64.
+    The values of a band are mixed into its key one after another by xor, multiplication by an odd constant
+    and xor-shift. The key starts from a salt that depends on the band's number and is finished as in
+    splitmix64 (Steele et al. 2014). Two different bands collide with a probability of about 2^-64.
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):
@@ -25,7 +26,7 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
 
 
 def signatures_of(column: pa.Array) -> np.ndarray:
-    """Return signatures as uint32 [n, num_perm] without a copy."""
+    """Return signatures as uint32 [n, num_perm] without a copy; [0, 1] if there are none."""
     return column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint32)
 
 

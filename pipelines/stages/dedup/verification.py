@@ -1,9 +1,11 @@
-"""A second election, among the members of a cluster that are unlike its preferred document.
+"""A second election, among the members of a cluster that the comparison with its preferred document did not
+rule out.
 
 Linked documents form chains, so a cluster can hold many documents that have little in common with its
 preferred document. These documents are considered again in the same order of preference: a document is
-dropped if at least `keep_up_to` kept documents reach the minimum similarity to it. The result equals a greedy
-election over the whole cluster that compares every member with every kept document.
+dropped if at least `keep_up_to` kept documents, or one of a finished corpus, reach the minimum similarity to
+it. The result equals a greedy election over the whole cluster that compares every member with every kept
+document, unless the cluster is larger than its electorate.
 
 Within a cluster, a task compares only the members of its electorate with each other: its first ELECTORATE
 documents in the order of preference, as far as their evidence fits into ELECTORATE_BYTES. In a larger
@@ -82,9 +84,9 @@ def elect_among_spared(
     parts: int,
     cluster: Cluster,
 ) -> tuple[list[FileRecord], list[FileRecord], int]:
-    """Run the second election. Returns the files of results by part, the files of suppressed counts by part,
-    and the number of kept documents that were not compared with all others, because their cluster exceeds its
-    electorate.
+    """Run the second election. Returns three things: the files of dropped documents, by part; the files that
+    count, by part, the documents dropped in favour of each winner; and the number of new documents outside
+    the electorates that are kept. These were not compared with one another.
     """
     partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
@@ -123,9 +125,9 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
-    """Elect among the spared documents of a partition. Returns two files, grouped by part, with the dropped
-    documents and the suppressed counts, and the number of kept documents that were not compared with all
-    others.
+    """Elect among the spared documents of a partition. Returns two files, both grouped by part, and a count.
+    One file has the dropped documents, the other the number of documents dropped in favour of each winner.
+    The count is that of new documents outside the electorates that are kept.
     """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -188,8 +190,8 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each document, the row of the document in whose favour it is dropped (as
-    pipelines.kernels.search.election encodes it), and the similarity of both.
+    """Return, for each document, the row of the document in whose favour it is dropped, encoded as in
+    pipelines.kernels.search.election, and the similarity of the two.
     """
     from pipelines.kernels.search.election import elect
 

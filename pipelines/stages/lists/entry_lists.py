@@ -21,7 +21,9 @@ _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order no
 
 @dataclass(frozen=True)
 class EntryList:
-    """The distinct entries of a list, sorted, S16 [n], and the number of repeated lines."""
+    """The distinct entries of a list, S16 [n] in ascending order, and the number of lines that repeat an
+    entry.
+    """
 
     entries: np.ndarray
     repeated: int

@@ -128,7 +128,9 @@ def _digest(key: str) -> bytes:
 
 
 def load_block_lists(paths: Sequence[str]) -> BlockList:
-    """Return the entries of all files. Raises UserError for a line that is neither a domain nor a URL."""
+    """Return the block-list with the entries of all files. Raises UserError for a line that is neither a
+    domain nor a URL.
+    """
     digests, depth = bytearray(), -1
     for file in (file for path in paths for file in list_files(path)):
         for number, entry in _entries(file):

@@ -60,8 +60,8 @@ class Funnel(CorpusStage):
         SAMPLE.
 
         With `moments`, the facts also have `moments` by source and step, and for `read`. Each entry is a list
-        of four sums over documents: of the squared bytes that arrive, that remain, and that are removed, and
-        of the cubed bytes that remain.
+        of four sums over documents: of a^2, r^2, (a - r)^2 and r^3, where a is the number of bytes of a
+        document that arrive and r the number that remain.
 
         Writes SAMPLE: the columns of SAMPLE_ROWS documents of each source, those with the lowest hashes of
         their ids.

@@ -163,7 +163,9 @@ class _CountTask:
 
 
 def refuse_many_groups(grouping: DomainGroups, parts: Sequence[Part], cluster: Cluster, step: str) -> None:
-    """Raise UserError if a source has more than MAX_GROUPS groups. Reads only the columns of `group_by`."""
+    """Raise UserError if a source has more than MAX_GROUPS groups. Of the documents, reads only `drop` and
+    the columns of `group_by`.
+    """
     tasks = [_CountTask(grouping, part) for part in parts]
     groups: dict[str, set[str]] = {}
     for part, names in zip(

@@ -45,7 +45,8 @@ class SampleCell(NamedTuple):
 @dataclass(frozen=True)
 class LearnTokenizer(CorpusStage):
     """Train a tokenizer. Its file is `tokenizer.json` in the step's directory, or, for wordpiece and unigram,
-    in a subdirectory named after a hash of the file. Ids 0 to 127 are reserved in every kind.
+    in a subdirectory named after a hash of the file. Ids 0 to 127 are reserved in every kind, unless `grow`
+    is given.
 
     The sample is `sample_bytes` of text, without the documents of given validation and test splits. Each
     source fills a share of the sample in proportion to its `tokenizer_share`, regardless of its size. With a
@@ -55,8 +56,9 @@ class LearnTokenizer(CorpusStage):
     (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual BERT.
 
     With `per: language`, the groups are the languages that the step `language` found, across all sources.
-    Sources keep their shares within a language, and documents without a language are a separate group. If a
-    group has too little text, the others fill the gap.
+    Within a language, the proportion of a source is its kept bytes in the language times its
+    `tokenizer_share`. Documents without a language are a separate group. If a group has too little text, the
+    others fill the gap.
 
     WordPiece and Unigram training is not reproducible: the file is published once, and the steps that read it
     depend on its checksum. If the file is lost, a new tokenizer is trained, and everything derived from the
@@ -129,8 +131,8 @@ class LearnTokenizer(CorpusStage):
         return self.kind not in ("wordpiece", "unigram")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the kept text, the sources' shares and, with `per: language`, the languages; nothing for
-        `bytes`.
+        """Return the kept text, the sources' shares, the given splits and, with `per: language`, the
+        languages; nothing for `bytes`.
         """
         if self.kind == "bytes":
             return ()

@@ -53,8 +53,9 @@ class Shards(CorpusStage):
     """Encode the text with one tokenizer and write it as shards. To use another tokenizer as well, repeat the
     step under another `name`.
 
-    A Hugging Face tokenizer is used unchanged. Its special tokens are recorded under the reserved names of
-    their roles: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`, `<|endoftext|>` is `<bos>` and `<eos>`.
+    A Hugging Face tokenizer is used unchanged, unless `add_reserved` is given. Its special tokens are
+    recorded under the reserved names of their roles: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`,
+    `<|endoftext|>` is `<bos>` and `<eos>`.
     """
 
     tokenizer: str
@@ -162,7 +163,9 @@ class Shards(CorpusStage):
         return path if path.suffix == ".json" else path / "tokenizer.json"
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the kept text, the tokenizer's files, and the columns of the splits and of `group_by`."""
+        """Return the kept text, the tokenizer's files, and the columns needed for the splits, their overlap,
+        and `group_by`.
+        """
         tokenizer = () if self.is_path else (StepFiles(self.tokenizer),)
         optional = {
             "cluster": ("minhash_cluster", "exact_cluster", "text_hash"),
@@ -199,7 +202,7 @@ class Shards(CorpusStage):
         return versions
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the library of the spaCy model, if the model is given by name."""
+        """Return the spaCy model, with the command that installs it, if the model is given by name."""
         return model_library(self.ner_model)
 
     def notice(self) -> str:
@@ -396,8 +399,8 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Commit a shard for each group and split of neighbouring parts that has documents, and return the
-    receipt.
+    """Commit the shards of neighbouring parts, one for each group and split that has documents, and return
+    the receipt.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

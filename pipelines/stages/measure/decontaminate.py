@@ -224,7 +224,7 @@ class _TallyTask:
 
 def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
     """Commit the n-grams in more than `common` documents, with their document counts, and the texts that are
-    searched for. Needs 8 bytes of memory per n-gram of the sets.
+    searched for. Returns both files. Needs 8 bytes of memory per n-gram of the sets.
     """
     receipt = task.out.receipt("common")
     if receipt is None:

@@ -61,8 +61,8 @@ class Language(MeasuresText, PartStage):
 
     With several `models`, each text is passed from one model to the next, in order, until a model's score is
     `fallback_below` or more. If no score reaches it, the answer of the last model that has one is used.
-    `language_model` is the position of the model that gave the labels, 0 for the first; the scores are on that
-    model's scale.
+    `language_model` is the position of the model that gave the labels, 0 for the first; the scores are on
+    that model's scale.
 
     Models recognise languages by their lower-case letters, and mistake titles in capitals for other
     languages. So a text is read in lower case if more than nine tenths of its letters are capitals.
@@ -75,10 +75,11 @@ class Language(MeasuresText, PartStage):
     Greek, kana and Han, ...), and the score is the share of the letters in that script, 0.9 or more.
 
     `language_2` and `language_2_score` are the second guess. Without an answer, the label is `und`, BCP 47's
-    subtag for an undetermined language, and the score 0. This is so for texts of fewer than `min_bytes`, for
-    texts less probable than 1e-5 (fastText), and for texts too far from every profile whose script identifies
-    no language (resiliparse). Numbers, code and languages that the model does not know are labelled `und` or
-    a wrong language, often with a low score, so also filter by `language_score`.
+    subtag for an undetermined language, and the score 0. This is so for texts of fewer than `min_bytes`; with
+    fastText, for texts without words or n-grams that the model knows, and if a hierarchical softmax gives
+    every label a probability below 1e-5; with resiliparse, for texts too far from every profile whose script
+    identifies no language. Numbers, code and languages that the model does not know are labelled `und` or a
+    wrong language, often with a low score, so also filter by `language_score`.
 
     With `paragraphs`, `language_paragraphs` holds the start and end (UTF-8 bytes of the text read), language
     and score of each paragraph. `language_share` is the share of the document's language: the characters of
@@ -120,7 +121,7 @@ class Language(MeasuresText, PartStage):
         return self.named(pa.schema([*LANGUAGE, *model, *script, *paragraphs]))
 
     def never_null(self) -> tuple[str, ...]:
-        """Return all columns except the paragraphs and the share of the document's language."""
+        """Return the names of all columns except the paragraphs and the share of the document's language."""
         return tuple(name for name in self.writes().names if name not in self.named(PARAGRAPHS).names)
 
     def depends(self) -> dict[str, str]:

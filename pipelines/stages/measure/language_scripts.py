@@ -2,8 +2,8 @@
 own script, and give languages and scripts their ISO codes.
 
 resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese, with
-scores in the range of Chinese pages. The blocks are those of the Unicode Standard. Languages that are written
-in several scripts list all of them.
+scores in the range of Chinese pages. The code ranges of scripts follow the blocks of the Unicode Standard. A
+language may be written in several scripts.
 """
 
 import re

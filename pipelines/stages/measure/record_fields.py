@@ -16,9 +16,10 @@ from pipelines.reading.sources.record_field import ARROW_TYPES, RecordField, che
 class RecordFields(PartStage):
     """Write fields of the source's records, which are stored in `meta`, as columns.
 
-    A value is null if the record lacks the field or the value does not have the type. (With `columns` of a
-    source, by contrast, such records are set aside.) Values are written as stored: `pii` finds personal data
-    in `meta`, but does not change these columns.
+    A value is null if the record lacks the field or the value does not have the type. For the type string, a
+    value that is not a text is written as its JSON text. (With `columns` of a source, by contrast, records
+    whose values do not have the type are set aside.) Values are not redacted: `pii` finds personal data in
+    `meta`, but does not change these columns.
     """
 
     columns: Mapping[str, RecordField]

@@ -29,7 +29,7 @@ class TextHash(MeasuresText, PartStage):
         return self.named(TEXT_HASH)
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the hash."""
+        """Return the name of the hash column."""
         return tuple(self.writes().names)
 
     def depends(self) -> dict[str, str]:

@@ -63,7 +63,7 @@ class WordList(ReadsText, PartStage):
         return pa.schema([(f"{self.column}_{name}", kind) for name, kind in kinds.items()])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the counts. The ratios are null in a document without words or sentences."""
+        """Return the names of the counts. The ratios are null in a document without words or sentences."""
         return (f"{self.column}_count", f"{self.column}_sentences")
 
     def depends(self) -> dict[str, str]:
@@ -73,8 +73,8 @@ class WordList(ReadsText, PartStage):
         return unicode_version() | self._checksums
 
     def notice(self) -> str:
-        """Return a notice of how many entries cannot be searched for, with their first line numbers; empty if
-        there are none.
+        """Return a notice of how many entries cannot be searched for, with the line numbers of the first
+        ones; empty if there are none.
         """
         skipped = []
         for path in (*self.files, *self.unless_near):
@@ -236,9 +236,9 @@ def _read(path: Path) -> tuple[list[bytes], list[int]]:
 def _is_searchable(entry: str, words: str) -> bool:
     """Return whether a search for the words of an entry would find the entry and hardly anything else.
 
-    Punctuation between words may separate the words of a phrase. Other symbols, and punctuation next to a
-    single letter or number, are part of an entry's meaning: `s m` is not `s&m`, `13` is not `13.`, and an
-    emoji is not a word.
+    Punctuation may separate the words of a phrase. Other symbols are part of an entry's meaning, and so is
+    punctuation if a word of the entry has fewer than two letters: `s m` is not `s&m`, `13` is not `13.`, and
+    an emoji is not a word.
     """
     symbols = {c for c in entry if not (c.isalnum() or c.isspace() or c in _JOINS or unicodedata.category(c)[0] == "M")}
     if not words or not symbols:

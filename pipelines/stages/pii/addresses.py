@@ -4,8 +4,7 @@ A street needs a number and evidence that it is a street: a word for a street be
 its name, a unit after it (`Suite 5`), a postal code with a town, or a phrase that introduces an address.
 Words for streets are those of USPS Publication 28 (appendix C1) and of the languages named in the comments
 below. After a street, the match continues over the other elements of the address: units, town, region,
-country and postal code, on one line or several. Names must begin with a capital, except after a post box or a
-unit.
+country and postal code, on one line or several. Names of streets and towns must begin with a capital.
 """
 
 _NOT_YEAR = r"(?!(?:1[5-9]|20)\d\d\b)"

@@ -17,8 +17,8 @@ from pipelines.stages.pii.pii import Pii
 
 
 def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
-    """Return short texts of a part's source, redacted as its pii steps would redact them, but with
-    placeholders.
+    """Return `values`, which are short texts from the source of a part, redacted as the part's pii steps
+    would redact them, but with placeholders.
     """
     for _, step in pii_steps(corpus, part) if values else ():
         docs = pa.table(
@@ -62,8 +62,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """Return a part in memory, with edits for everything that its pii steps find, also in rows that the
-    `where` of a step excludes.
+    """Return a part, which must be in memory, with edits for everything that its pii steps find, also in rows
+    that the `where` of a step excludes.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

@@ -46,8 +46,8 @@ def redact_fields(
     """Return those of the columns `pii_url` and `pii_meta` that `names` request, and the number of finds by
     entity for each document.
 
-    In a field of `meta`, the search covers all strings, names of nested fields, and integers of six or more
-    digits. An integer in which something is found becomes a string.
+    Within the chosen fields of `meta`, the search covers all strings, field names, and integers of six or
+    more digits. An integer in which something is found becomes a string.
     """
     chosen = {name.partition(".")[2] for name in names if column_of(name) == "meta"}
     parsed = {name: docs[name].to_pylist() for name in FIELD_COLUMNS if name in map(column_of, names)}
@@ -83,7 +83,9 @@ def _whole(digits: str) -> int | str:
 
 
 def _select_fields(meta: Any, names: set[str]) -> Any:
-    """Return the fields of `meta` to search, or all of `meta` if `names` contains ""."""
+    """Return the values of those fields of `meta` that are in `names`, or all of `meta` if `names` contains
+    "".
+    """
     if "" in names or not isinstance(meta, dict):
         return meta
     return [value for name, value in meta.items() if name in names]
@@ -105,7 +107,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) -> Any:
-    """Return the value with its strings and numbers redacted. If field names become equal, an apostrophe is
+    """Return the value with its strings and integers redacted. If field names become equal, an apostrophe is
     appended to the later one.
     """
     if isinstance(value, dict):

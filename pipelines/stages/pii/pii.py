@@ -91,8 +91,8 @@ class Pii(ReadsText, PartStage):
     nothing of them remains. The edit has the entity of the detection with the highest score; ties go to the
     longest, then to the first in `entities`. Detections that are to be replaced take precedence over those
     that would only be annotated. Counts are taken after this merging: detections that overlap count once.
-    `fields` are searched as well. pipelines/stages/pii/false_finds.yaml lists numbers that look like personal
-    data but are not, such as ISBNs.
+    `fields` are searched as well. pipelines/stages/pii/false_finds.yaml lists what looks like personal data
+    but is not, such as ISBNs.
     """
 
     version: ClassVar[int] = 6
@@ -174,7 +174,7 @@ class Pii(ReadsText, PartStage):
         return pa.schema([(EDITS_COLUMN, EDITS), *counts, *spans, *fields])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the counts."""
+        """Return the names of the count columns."""
         return tuple(count_column(entity) for entity in self.searched)
 
     def depends(self) -> dict[str, str]:
@@ -188,7 +188,7 @@ class Pii(ReadsText, PartStage):
         return versions | ({"key fingerprint": fingerprint(self._key)} if self.key else {})
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the library of the spaCy model, if the model is given by name."""
+        """Return the spaCy model, with the command that installs it, if the model is given by name."""
         return model_library(self.ner_model)
 
     def notice(self) -> str:
@@ -295,7 +295,9 @@ class Pii(ReadsText, PartStage):
         return Detector(self.searched, self.phone_regions, self.ner_model)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return edits and counts of each document, and its redacted fields."""
+        """Return the edits and counts of each document, the spans of annotated detections, and the redacted
+        fields.
+        """
         edits, spans, counts = self._search(docs[self.text], docs["id"])
         columns: dict[str, Any] = {}
         if self.fields:

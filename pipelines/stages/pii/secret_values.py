@@ -2,7 +2,7 @@
 
 `password = "..."` is a secret if the name says so and the value looks random, unlike a word, path or
 placeholder. The measure is the Shannon entropy of the value's characters, in bits per character: 3.3 to 4 for
-16 random letters and digits; 3.4 to 3.9 for 32 random hexadecimal digits; mostly below 3.3 for an English
+16 random letters and digits; 3.3 to 3.9 for 32 random hexadecimal digits; mostly below 3.3 for an English
 word or an identifier. The threshold of 3.5 is that of gitleaks' rule `generic-api-key`.
 """
 
@@ -31,4 +31,4 @@ REGULAR = {
     "API_KEY": lambda key: entropy(key) < KEY_BITS,
     "SECRET": lambda value: entropy(value) < VALUE_BITS,
 }
-"""For each entity, whether a match is too regular to be a secret."""
+"""For each entity, a function that returns whether a match is too regular to be a secret."""

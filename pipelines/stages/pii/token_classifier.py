@@ -150,7 +150,7 @@ def _on_one_thread() -> Iterator[None]:
 
 
 def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
-    """Raise ValueError if a directory lacks files, has unknown labels, or has no label of one of the
+    """Raise ValueError if a directory lacks files, has unknown labels, or has no label for any of the
     entities. The model is not loaded.
     """
     for name in ("config.json", "model.safetensors", "tokenizer.json"):

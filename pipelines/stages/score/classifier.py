@@ -1,4 +1,4 @@
-"""Classifier: score a document, or its worst line or sentence, with a supervised fastText model."""
+"""Classifier: score a document, or its lines or sentences, with a supervised fastText model."""
 
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,7 @@
 """Models over columns: functions from the numbers of a document to the probability of the positive class.
 
 `python -m pipelines classifier train` writes them with `kind: columns`. A model file is safetensors: arrays,
-and one JSON text that gives the columns, their types and their definitions. Loading runs no code, and arrays
+and one JSON text that gives the method, the columns and their definitions. Loading runs no code, and arrays
 that do not fit together are refused.
 """
 

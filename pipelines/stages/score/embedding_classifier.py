@@ -72,7 +72,9 @@ class EmbeddingClassifier(PartStage):
         return {"model xxh3_128": self._checksum}
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the definitions of the vector column on which the model was trained."""
+        """Return the definitions that the vector column may have, which are those with which the model was
+        trained.
+        """
         return {self._model.column.name: self._model.column.definitions}
 
     def check_types(self, types: pa.Schema) -> None:

@@ -41,8 +41,9 @@ class FastTextModel:
         """Return the k most probable labels of each text data[start:end], best first: indices into `labels`,
         int32 [n, k], and probabilities, float32 [n, k].
 
-        The index is -1 and the probability 0 for a text without features, and in excess columns if the model
-        has fewer than k labels.
+        A missing label has the index -1 and the probability 0. Labels are missing for a text without
+        features, if the model has fewer than k labels, and if a hierarchical softmax gives them a probability
+        below 1e-5.
         """
         import numpy as np
 

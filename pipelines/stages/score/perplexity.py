@@ -76,7 +76,7 @@ class Perplexity(ReadsText, PartStage):
         super().check()
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return KenLM, which reads the model."""
+        """Return KenLM, with the command that installs it."""
         return (("kenlm", install_extra("kenlm")),)
 
     def setup(self) -> None:

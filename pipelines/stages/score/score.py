@@ -29,8 +29,8 @@ class ColumnScore(CorpusStage):
     numbers of `meta` by `record_fields`) into one number from 0 to 1, for rules with bounds or quantiles and
     for `pareto_sampling`.
 
-    - `rank_sum` needs no labels. A value's rank is the share of the documents with a lower value plus half of the share
-      with the same value, from 0 to 1. The score is the mean of the ranks with `columns` as weights; a negative weight
+    - `rank_sum` needs no labels. A value's rank is the share of the column's values that are lower plus half of the share
+      that are equal, from 0 to 1. The score is the mean of the ranks with `columns` as weights; a negative weight
       reverses the ranks. All documents of the step are ranked, including dropped ones, so that a changed filter changes
       no score. The ranks are exact, and the columns are read twice (three times beyond 4 million documents). A column
       without two different values cannot rank documents, and is an error.
@@ -118,7 +118,9 @@ class ColumnScore(CorpusStage):
         return {} if self.method == "rank_sum" else {"model xxh3_128": self._checksum}
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the definitions of the columns on which the model was trained; nothing for `rank_sum`."""
+        """Return the definitions that each column may have, which are those with which the model was trained;
+        nothing for `rank_sum`.
+        """
         if self.method == "rank_sum":
             return {}
         return {column.name: column.definitions for column in self._model.columns}

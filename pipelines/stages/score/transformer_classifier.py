@@ -30,11 +30,11 @@ class TransformerClassifier(TransformerStage):
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
 
     def writes(self) -> pa.Schema:
-        """Return the score."""
+        """Return the score column, float32."""
         return pa.schema([(self.column, pa.float32())])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the score."""
+        """Return the name of the score column."""
         return (self.column,)
 
     def check(self) -> None:

@@ -31,14 +31,14 @@ class Bottleneck(torch.nn.Module):
 
 
 def add_after(matrix: Any, adapter: Bottleneck) -> None:
-    """Pass the output of `matrix` through `adapter`, and add the result to that output."""
+    """Make `matrix` add to its output what `adapter` computes from this output."""
     matrix.adapter = adapter
     matrix.register_forward_hook(lambda module, given, states: states + module.adapter(states))
 
 
 def add_beside(first: Any, last: Any, adapter: Bottleneck) -> None:
-    """Pass the input of `first` through `adapter`, and add the result to the output of `last`, which runs
-    after `first`.
+    """Make `last` add to its output what `adapter` computes from the input of `first`. In a forward pass,
+    `first` must run before `last`.
     """
     first.adapter = adapter
 

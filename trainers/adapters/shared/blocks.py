@@ -24,8 +24,8 @@ class BlockNames:
     matrices of a block that are separate layers. `biases` says whether the architecture has biases.
 
     `prefixes` says which attention code can put prefix keys and values before the keys and values of the
-    text: the `stock` model, which accepts past keys, or only `ours`. With `none`, prefixes are not possible,
-    because attention depends on the distance to each key, which a prefix lacks, or because layers read
+    text: the `stock` model, which accepts past keys, or only `ours`. With `none`, prefixes are not possible:
+    there is no attention, or it depends on the distance to each key, which a prefix lacks, or layers read
     different kinds of positions. `embeds` says whether tokens have embeddings, so that embeddings of virtual
     tokens can be added.
     """
@@ -165,8 +165,8 @@ def token_embedding(network: Any, architecture: str) -> Any:
 
 
 def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
-    """Return whether the attention layer with this module name belongs to the encoder, to the decoder, or is
-    cross-attention.
+    """Return whether an attention layer of an encoder-decoder, given its module name, belongs to the encoder,
+    to the decoder, or is cross-attention.
     """
     if "encoder_attn" in name or "EncDecAttention" in name:
         return "cross"

@@ -1,5 +1,4 @@
-"""Methods that use peft's layers, which replace matrices of the model and either add to their output or
-rescale it.
+"""Methods that replace matrices of the model with peft's layers.
 
 Only this file imports peft, which the extra `finetune` installs.
 """
@@ -18,13 +17,13 @@ _NAME = "default"  # peft's name for the only adapter; the names of its paramete
 
 
 class PeftMethod(TrainingMethod):
-    """A method that uses peft's layers."""
+    """A method that replaces matrices of the blocks with peft's layers, which contain them."""
 
     mergeable: ClassVar[bool] = True
     config_name: ClassVar[str]
     """The name of peft's configuration class."""
     takes_conv1d: ClassVar[bool] = True
-    """Whether peft's layer wraps the transposed matrices of GPT and GPT-2."""
+    """Whether peft's layer can wrap the transposed matrices of GPT and GPT-2."""
 
     @property
     @abstractmethod

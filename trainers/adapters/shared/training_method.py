@@ -62,8 +62,8 @@ class TrainingMethod(ABC):
         return rows
 
     def apply(self, network: Any, architecture: str, family: str, seed: int, encode: Encode | None = None) -> None:
-        """Freeze the base and add the trained parameters, initialised from `seed`. The task's head stays
-        trainable.
+        """Add the method's parameters, initialised from `seed`, and freeze the parameters that the method
+        does not train. The task's head stays trainable.
 
         `encode` is for methods whose initialisation reads a text. Raises ConfigError if the method does not
         work with the architecture or the size of the model.
@@ -93,8 +93,8 @@ class TrainingMethod(ABC):
 
     @property
     def deployed(self) -> "TrainingMethod":
-        """The method for using the trained model, without the parameters that only training needs.
-        `peft_state` and `load_peft` belong to it.
+        """The method to apply when the trained model is used. It lacks the parameters that only training
+        needs, and its `load_peft` reads what `peft_state` of the trained method returns.
         """
         return self
 

@@ -101,7 +101,7 @@ def _attend(base: Any, module: Any, query: Any, key: Any, value: Any, attention_
 
 def _distance_bias(prefix: Prefix, bias: Any, mask: Any) -> Any:
     """Return T5's bias [rows, heads, queries, tokens] for the distances to a prefix directly before the
-    segment.
+    segment. It is 0 in cross-attention.
     """
     queries, keys = bias.shape[2:]
     if not prefix.distances:
@@ -122,8 +122,8 @@ def _distance_bias(prefix: Prefix, bias: Any, mask: Any) -> Any:
 def _attend_gpt(
     self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, output_attentions: bool = False
 ) -> list[Any]:
-    """Compute the attention of a GPT block with its prefix. The keys are transposed. The mask is causal and
-    is added to the logits.
+    """Compute the attention of a GPT block with its prefix. `key` is transposed. `attention_mask` is causal
+    and is added to the logits.
     """
     keys, values = self.prefix.heads(value.shape[0], value.shape[3])
     logits = query @ torch.cat([keys.transpose(2, 3), key], 3)

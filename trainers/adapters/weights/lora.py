@@ -10,8 +10,8 @@ from trainers.adapters.weights.low_rank import LowRankMethod
 @dataclass(frozen=True)
 class LoRA(LowRankMethod):
     """Add the product B A of rank `rank` to the matrices of `targets`, scaled by alpha / rank or, with
-    `rank_stabilized`, by alpha / sqrt(rank) (Kalajdzievski, 2023). With `dora`, the norms of the columns of
-    the adapted matrix are trained separately from their directions (Liu et al., 2024).
+    `rank_stabilized`, by alpha / sqrt(rank) (Kalajdzievski, 2023). With `dora`, the norm of the weights of
+    each output is trained separately from their direction (Liu et al., 2024).
 
     A is initialised as in `torch.nn.Linear`, and B is initially 0. `dropout` is applied to the input of A.
     """

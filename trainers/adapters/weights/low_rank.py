@@ -11,7 +11,9 @@ from trainers.adapters.shared.peft_layers import PeftMethod
 
 @dataclass(frozen=True)
 class LowRankMethod(PeftMethod):
-    """A method that adds matrices of rank `rank`, with scale `alpha`, to the matrices of `targets`."""
+    """A method that adds matrices, computed from factors of rank `rank`, to the matrices of `targets`.
+    `alpha` sets their scale.
+    """
 
     rank: int = 8
     alpha: float = 8.0

@@ -45,8 +45,8 @@ class HeldOut:
         return Samples(np.arange(len(source)), source, sequence, tokens, np.zeros_like(sequence))
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` in batches of `size` inputs. Every rank gets the same number of
-        batches, and inputs of similar length are batched together.
+        """Yield rank `rank`'s share of the inputs, in batches of up to `size` inputs. Every rank gets the
+        same number of batches, and inputs of similar length are batched together.
         """
         for part in self.samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
@@ -72,8 +72,8 @@ class HeldOut:
         self, texts: Sequence[str], model: str, nats: np.ndarray | None = None, tokens: np.ndarray | None = None
     ) -> Predictions:
         """Return the predictions for the examples of the only task, given the texts that a model generated
-        for its inputs. `nats` [n] is the loss of each gold text under the model, and `tokens` [n] its number
-        of tokens.
+        for its inputs. `nats` [n] is the loss of each gold text under the model, and `tokens` [n] the number
+        of tokens of each gold text.
         """
         (examples,) = self.examples
         return predictions_of(examples, parse_outputs(examples, texts), model, nats=nats, tokens=tokens)

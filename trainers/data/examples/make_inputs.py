@@ -36,7 +36,7 @@ class InputMaker:
     ) -> TaskInputs:
         """Return the inputs of a split. For text to text, `pairs` are its sources and targets.
 
-        Raises ConfigError if rows are too short for the special tokens around the texts.
+        Raises ConfigError if a row has room for fewer than 4 text tokens besides its special tokens.
         """
         if pairs is not None:
             return self._text_to_text(examples, *pairs)

@@ -32,8 +32,9 @@ class Places:
     width: int
 
     def of_tokens(self, offsets: np.ndarray, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Return (flattened position, index within its segment) for the tokens of all segments, starting
-        `skip` positions after the first of each.
+        """Return (flattened position, index within its segment) of the tokens of all segments. The tokens of
+        segment i are numbers `offsets[i]` to `offsets[i + 1]`; they begin `skip` positions after the
+        segment's first position.
         """
         sizes = np.diff(offsets)
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
@@ -41,8 +42,8 @@ class Places:
 
 
 def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
-    """Return the row of each segment, int64 [s]. `weights` has, for each task, the number of positions of
-    each of its segments. Without `packed`, every segment has its own row.
+    """Return the row of each segment, int64 [s]. `weights` has, for each task, the sizes of its segments in
+    positions. Without `packed`, every segment has its own row.
     """
     if not packed:
         return np.arange(sum(map(len, weights)))

@@ -66,7 +66,9 @@ class TaskCorpus:
 
     @cached_property
     def leaks(self) -> dict[str, list[Leak]]:
-        """The leaks of each task between its training split and the other splits that have been read so far."""
+        """The leaks of each task between its training split and the other labelled splits that have been read
+        so far.
+        """
         return {task.name: [] for task in self.tasks}
 
     @cached_property
@@ -74,8 +76,9 @@ class TaskCorpus:
         return {}
 
     def splits(self, task: Task) -> tuple[str, ...]:
-        """Return the split to train on and, if there is one, the split to validate on: `dev`, or else the
-        first split whose name begins with `dev`. A missing split or one whose gold is hidden is not returned.
+        """Return `train` and, if there is one, the split to validate on: `dev`, or else the first split whose
+        name begins with `dev`. The split for validation is left out if its file is missing or its gold is
+        hidden.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [
@@ -101,8 +104,8 @@ class TaskCorpus:
 def open_tasks(job: Finetuning) -> TaskCorpus:
     """Open the tasks and the tokenizer of a run. The tasks' files are not read yet.
 
-    Raises UserError if the base has no tokenizer.json, ConfigError if the run names neither a base nor a
-    tokenizer.
+    Raises UserError if the tokenizer's file is missing or invalid, and ConfigError if the run names neither a
+    base nor a tokenizer.
     """
     if job.init is not None:
         directory, name = parse_local(job.init.path, "init.path"), "tokenizer.json"
@@ -116,8 +119,8 @@ def open_tasks(job: Finetuning) -> TaskCorpus:
 
 
 def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
-    """Return the record of a base's tokenizer. The roles of its special tokens come from the run's record if
-    there is one, otherwise from the file.
+    """Return the record of the tokenizer in the file `name` of `directory`. The roles of its special tokens
+    come from the `run.json` in the directory if that records them, otherwise from the file.
     """
     path = directory / name
     if not path.is_file():
@@ -151,7 +154,7 @@ def task_validation(corpus: TaskCorpus, job: Finetuning) -> HeldOut:
 
 
 def task_split(corpus: TaskCorpus, job: Finetuning, split: str, task: Task | None = None) -> HeldOut:
-    """Return a split of one task of a run, or of every task."""
+    """Return a split of one task of a run, or of every task if `task` is None."""
     return _held_out(corpus, job, [(each, split) for each in (job.tasks if task is None else (task,))])
 
 

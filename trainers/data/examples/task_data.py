@@ -84,16 +84,16 @@ class TaskData:
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` of a step's samples in batches of `size` inputs. Every rank gets the
-        same number of batches. Thread-safe.
+        """Yield rank `rank`'s share of a step's samples, in batches of up to `size` inputs. Every rank gets
+        the same number of batches. Thread-safe.
         """
         for part in samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return, for each task, what samples `since` to `samples` read: tokens (special tokens included),
-        inputs (`sequences`) and epochs, and the tokens that the mixture requested. Padding is not counted,
-        because it depends on the batches.
+        """Return, for each task, what the run read from sample `since` up to sample `samples`: tokens
+        (special tokens included), inputs (`sequences`) and epochs, and the tokens that the mixture requested.
+        Padding is not counted, because it depends on the batches.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested

@@ -55,13 +55,13 @@ class TaskInputs:
     The fields for gold depend on the kind: `labels` int64 [n] (-100 if hidden), `values` float64 [n] (NaN if
     hidden).
 
-    Tags: the words that input i predicts are `word_offsets[i]` to `word_offsets[i + 1]` of the flat arrays
-    `words` (number of the word in the split), `word_tokens` (position of its first token in the segment, not
-    counting virtual tokens) and `tags` (-100 if hidden).
+    Tags: the words that input i predicts are `word_offsets[i]` to `word_offsets[i + 1]` of three flat arrays:
+    `words` (the word's number in the split), `word_tokens` (the position of the word's first token in the
+    segment, not counting virtual tokens) and `tags` (-100 if hidden).
 
-    Spans: `answers` int64 [n, 2] has the positions of the first and last token in the segment, -1 if this
-    window has no answer. `token_starts` and `token_ends` bound the bytes of the passage that each token comes
-    from; they have the shape of the second texts' tokens.
+    Spans: `answers` int64 [n, 2] has the positions of the answer's first and last token in the segment, -1 if
+    this window has no answer. `token_starts` and `token_ends` bound the bytes of the passage that each token
+    of the second texts comes from.
     """
 
     name: str

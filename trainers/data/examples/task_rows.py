@@ -16,8 +16,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 
 @dataclass(frozen=True)
 class ChosenInputs:
-    """The inputs of one task in a batch: their `numbers` within the task, int64 [n], and the sample and epoch
-    that each is read for. `source` is the number of the task.
+    """The inputs of one task in a batch. `numbers` are their indices within the task, `samples` and `epochs`
+    the sample number and the epoch of each, all int64 [n]. `source` is the index of the task.
     """
 
     inputs: TaskInputs

@@ -75,9 +75,9 @@ class Windows:
     sizes: np.ndarray
 
     def of_tokens(self, texts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return the window in which each token of the given texts has the most context, int64. This is the
-        window in which the smaller of the token's distances to the two ends of the window is largest, or the
-        earlier window if two are equal (Devlin et al., 2019, in the code for SQuAD).
+        """Return, for each k, the window that gives token `tokens[k]` of text `texts[k]` the most context,
+        int64. The context of a token is its distance to the nearer end of the window; of two windows with
+        equal context, the earlier one is chosen (Devlin et al., 2019, in the code for SQuAD).
         """
         best, most = self.first[texts].copy(), np.full(len(texts), -1, np.int64)
         count = np.diff(self.first)

@@ -117,7 +117,8 @@ def footprint(
     measured_by: str = "",
 ) -> Footprint:
     """Return the cost of `device_seconds` on devices of one kind. `threads` is the number of threads of a
-    worker on a CPU. Without `joules`, energy is computed from nominal power.
+    worker on a CPU. Without `joules`, energy is computed from nominal power; it is unknown for a GPU that is
+    not in GPU_WATTS.
     """
     hours = device_seconds / 3600
     if joules is not None:

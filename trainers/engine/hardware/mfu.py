@@ -57,7 +57,7 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     (position and token embeddings). L is the number of layers, W the width of all heads together, T the
     sequence length (Chowdhery et al., 2022, appendix B). The second term is attention, which a recurrent
     model lacks. By convention attention counts in full, although a causal mask and isolated documents need
-    less than half of it. The cross-attention of a decoder counts the same again. A decoder-only model
+    only a part of it. The cross-attention of a decoder counts the same again. A decoder-only model
     predicts every token that it reads, so its `read` and `predicted` add up to the published formula.
 
     Additional rules for special architectures:
@@ -120,8 +120,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
 
 
 def mean_keys(length: int, bptt: int | None) -> int:
-    """Return the mean number of keys that a token attends to: all keys of its row or, with windows, those of
-    its own window and of the previous one.
+    """Return the mean number of keys that a token attends to, in rows of `length` tokens: all keys of its row
+    or, with windows of `bptt` tokens, the keys of its window and of the previous one.
     """
     return length if bptt is None else round(bptt * (2 - bptt / length))
 

@@ -138,7 +138,7 @@ def _free_bytes(forward: Forward, config: Job, world: int) -> float:
 def set_threads(threads: int | Literal["auto"]) -> int:
     """Set how many CPU threads this worker computes with (`execution.threads`), and return the number.
 
-    Raises ConfigError if the process may run on fewer cores.
+    Raises ConfigError if `threads` is more than the number of cores that the process may run on.
     """
     cores = usable_cores()
     if threads == "auto":

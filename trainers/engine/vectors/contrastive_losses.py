@@ -1,8 +1,8 @@
 """Losses over the vectors of segments: a cross-entropy over their cosines or inner products with other
 vectors of the same row.
 
-Vectors are compared only within a row, so how a step is divided into micro-batches and workers changes
-nothing.
+Vectors are compared only within a row, so it does not matter how a step is divided into micro-batches and
+workers.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""One vector, or one number, for each segment of a row."""
+"""Compute a vector or a number for each segment of a row, and the vectors of neighbouring sentences."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, co
     bool [rows, count].
 
     `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in
-    every segment. A vector is the state of the `first` token of a segment, or the `mean` of the states of all
-    its tokens except the first and the last.
+    every segment. If `pooling` is `first`, a vector is the state of the segment's first token; if it is
+    `mean`, the mean of the states of all tokens except the first and the last.
     """
     begins = positions == 0
     if pooling == "mean":

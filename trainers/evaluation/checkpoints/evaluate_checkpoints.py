@@ -60,8 +60,8 @@ def evaluate_checkpoints(
     """Return the valid results of each run at `steps`; by default, at all steps with a checkpoint or a stored
     result.
 
-    Missing and invalid files raise UserError before a model is loaded. A step for which a run has neither a
-    checkpoint nor a stored result raises UserError before a model of that run is loaded.
+    Missing and invalid data files raise UserError before any model is loaded. A step for which a run has
+    neither a checkpoint nor a stored result raises UserError before a model of that run is loaded.
     """
     for run in runs:
         read_run(run)
@@ -93,7 +93,7 @@ def evaluate_checkpoints(
 @dataclass(frozen=True)
 class ResultIdentity:
     """The properties by which a stored result is recognised as valid: a digest of the `items`, and
-    `versions`, which has the version of the task or suite of each score.
+    `versions`, which maps each score to the version of its task or suite.
     """
 
     items: str
@@ -123,8 +123,8 @@ def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], setti
 
 
 def _digest(read: Sequence[Asked]) -> str:
-    """Return a digest of everything that the model is asked, the gold answers, and the settings by which
-    scores are normalised.
+    """Return a digest of everything that the model is asked, the gold answers, and the settings of the tasks
+    that affect scores.
     """
     state = xxhash.xxh3_128()
     for one in read:

@@ -30,9 +30,7 @@ def render_histories(histories: Sequence[ScoreHistory], title: str) -> str:
 
 
 def charts(histories: Sequence[ScoreHistory]) -> list[LineChart]:
-    """Return a chart for every score over steps, in which each run has a line and the band of its
-    interval.
-    """
+    """Return a line chart of every score over steps. Each run has a line, with its interval as a band."""
     names = short_names([history.run for history in histories])
     drawn = []
     for score in histories[0].names:

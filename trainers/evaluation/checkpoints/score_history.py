@@ -1,4 +1,5 @@
-"""Scores over training: the average over the last checkpoints of a run, its noise, and comparisons of runs.
+"""Scores over training: averages over the last checkpoints of a run, the noise from checkpoint to checkpoint,
+and comparisons of runs.
 
 A score varies from one checkpoint to the next even if the model hardly changes. The average over the last few
 checkpoints varies less, so it shows earlier which run is better (Heineman et al., 2025, Signal and Noise).
@@ -43,9 +44,9 @@ class LastAverage:
 
 @dataclass(frozen=True)
 class TaskSignal:
-    """How well a score separates runs. `signal` is the largest difference between two runs. `noise` is the
-    standard deviation from one checkpoint to the next, as the root mean square over all runs. `at_chance`
-    says that no run is above chance; the ratio then says nothing about what the runs know.
+    """How well a score separates runs. `signal` is the largest difference between the averages of two runs.
+    `noise` is the standard deviation from one checkpoint to the next, as the root mean square over all runs.
+    `at_chance` says whether no run is above chance; if so, the ratio says nothing about what the runs know.
 
     Heineman et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged.
     """
@@ -63,7 +64,7 @@ class TaskSignal:
         return self.signal / self.noise if self.noise > 0 else math.inf if self.signal > 0 else 0.0
 
     def plain(self) -> dict[str, Any]:
-        """Return the signal as JSON data; the ratio is None if the noise is 0."""
+        """Return the signal as JSON data, with None for an infinite ratio."""
         ratio = self.ratio
         return {
             "name": self.name,
@@ -91,7 +92,7 @@ class ScoreHistory:
         return list(self.results[-1].scores)
 
     def points(self, name: str) -> list[tuple[int, dict[str, Any]]]:
-        """Return (step, the score `name` as JSON data) of every checkpoint."""
+        """Return, for every checkpoint, its step and the score `name` as JSON data."""
         return [(result.step, result.scores[name]) for result in self.results]
 
     @cached_property
@@ -133,8 +134,8 @@ def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return the score and the weight of every item in the main score of each task, float64 [n, 2], by the
-    name of the score.
+    """Return, for the main score of each task, the score and the weight of every item, float64 [n, 2], by the
+    name of the task's column (`column_names`).
     """
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))
@@ -178,8 +179,8 @@ def _variance(history: ScoreHistory, name: str) -> float:
 
 
 def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
-    """Yield comparisons of every pair of runs: of each averaged score, on the same items, and of the mean of
-    the suite, if there is one. The test is a normal approximation over items.
+    """Yield comparisons of every pair of runs in each averaged task score, on the same items, and in the mean
+    of the suite, if there is one. The test is a normal approximation over items.
     """
     for a, b in combinations(histories, 2):
         scales, differences = [], []

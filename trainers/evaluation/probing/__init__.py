@@ -1,3 +1,3 @@
-"""Probe the hidden states of a model: features of texts, and classifiers that are trained on them layer by
-layer.
+"""Look into a model: features of texts, probes of its layers, the similarity of texts by layer, and attention
+heads.
 """

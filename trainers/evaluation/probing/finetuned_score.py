@@ -14,7 +14,7 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 def finetuned_score(run: LocalPath, test: Examples) -> NoisyScore:
     """Return the accuracy of a fine-tuned run on `test`, the first examples of a split, from its stored
-    predictions. As for probes, the error and the interval are over sentences or texts.
+    predictions. Its error and interval are computed over sentences or texts, not words, as for probes.
 
     Raises UserError if the run has not predicted exactly these examples.
     """

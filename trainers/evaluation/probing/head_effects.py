@@ -11,7 +11,7 @@ from trainers.evaluation.probing.head_watch import HeadSite, HeadWatch, watch_he
 from trainers.evaluation.scoring.scorer import EncodedRequest, Scorer
 
 Masked = Mapping[HeadSite, Sequence[int]]
-"""The numbers of the masked heads of each layer."""
+"""The indices of the masked heads, by layer."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LossChange:
 class HeadEffects:
     """The effects of masking the heads of a model. `loss` is the loss of the whole model in nats per token,
     over `tokens` scored tokens. `alone` has, for each layer, the change of the loss when each of its heads is
-    masked alone. `pruned` has (number of masked heads, change of the loss) when the least useful heads are
+    masked alone. `pruned` has pairs (number of masked heads, change of the loss), with the least useful heads
     masked together.
     """
 
@@ -40,16 +40,16 @@ class HeadEffects:
 
     @property
     def heads(self) -> int:
-        """The number of all heads."""
+        """The number of heads in the model."""
         return sum(map(len, self.alone.values()))
 
 
 def head_effects(
     scorer: Scorer, architecture: str, requests: Sequence[EncodedRequest], tell: Callable[[str], None]
 ) -> HeadEffects:
-    """Mask each head in turn, then more and more heads together, in ten steps of a tenth of the heads (Michel
-    et al., 2019, section 4). Heads that raise the loss least when masked alone are masked first. This order
-    is not computed again between the steps.
+    """Mask each head in turn, then more and more heads together, in steps of a tenth of all heads (Michel et
+    al., 2019, section 4). Heads that raise the loss least when masked alone are masked first. This order is
+    not computed again between the steps.
     """
     with watch_heads(scorer.forward.model, architecture) as watch:
         whole = _nats(scorer, watch, requests, {})
@@ -75,7 +75,9 @@ def head_effects(
 def _nats(
     scorer: Scorer, watch: HeadWatch, requests: Sequence[EncodedRequest], masked: Masked
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return the nats and the number of tokens of each request with heads masked, float64 [n]."""
+    """Return the nats of each request and its number of tokens, each float64 [n], while the heads in `masked`
+    are masked.
+    """
     import torch
 
     watch.gates.clear()

@@ -17,8 +17,8 @@ from trainers.rows.batch import Batch, Decoder
 class HeadSummary:
     """Means over the tokens of texts, for each head of an attention layer, float64 [heads]. `entropy` is the
     entropy of a token's attention, in nats. `distance` is the number of positions from a token to the tokens
-    it attends to; None in cross-attention. `first` and `special` are the shares of attention that the first
-    position and all special tokens receive.
+    it attends to, weighted by attention; None in cross-attention. `first` and `special` are the shares of
+    attention that the first position and all special tokens receive.
     """
 
     entropy: np.ndarray

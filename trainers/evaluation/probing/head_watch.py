@@ -21,8 +21,9 @@ Stack = Literal["decoder", "encoder"]
 
 @dataclass(frozen=True)
 class HeadSite:
-    """An attention layer: its `stack`, as in `Forward.layers`, the number of its layer, from 1, and whether
-    it attends to its own stack (`self`) or, in the decoder of an encoder-decoder, to the encoder (`cross`).
+    """An attention layer: its `stack`, as in `Forward.layers`, its number in the stack (`layer`, from 1), and
+    whether it attends to its own stack (`self`) or, in the decoder of an encoder-decoder, to the encoder
+    (`cross`).
     """
 
     stack: Stack
@@ -33,9 +34,9 @@ class HeadSite:
 @dataclass
 class HeadWatch:
     """A hook into the attention of a network. `heads` maps each layer that has attended so far to its number
-    of heads, in order. `gates` maps a layer to the factors by which the outputs of its heads are multiplied,
-    fp32 [heads]. `observe`, if set, is called with each layer and its attention weights [rows, queries,
-    heads, keys].
+    of heads, in the order in which the layers attended. `gates` maps a layer to the factors by which the
+    outputs of its heads are multiplied, fp32 [heads]. `observe`, if set, is called with each layer and its
+    attention weights [rows, queries, heads, keys].
 
     `owners` maps a module to the layers that it belongs to. A module that several layers share attends for
     them in turn. `sites` maps each module that has attended to its layers, and `turns` counts how often each
@@ -78,7 +79,7 @@ class HeadWatch:
 @contextmanager
 def watch_heads(network: Any, architecture: str) -> Iterator[HeadWatch]:
     """Watch the heads of a network within the block. Raises UserError for an architecture that does not
-    attend through the interface.
+    attend through the attention interface of `transformers`.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS

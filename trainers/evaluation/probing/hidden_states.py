@@ -110,7 +110,7 @@ class StateReader:
 
     def read(self, documents: Sequence[np.ndarray], layers: Sequence[str]) -> list[DocumentStates]:
         """Return the states of documents, given their token ids. A document that is too long for the model is
-        read in pieces that do not attend to one another; `first` is then the state of its first piece.
+        read in pieces that do not attend to one another; `first` is then taken from the first piece.
         """
         first = np.zeros((len(documents), len(layers), self.width), np.float32)
         tokens = [np.zeros((len(layers), len(ids), self.width), np.float32) for ids in documents]

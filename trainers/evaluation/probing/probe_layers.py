@@ -49,7 +49,7 @@ def probe_layers(
 ) -> list[ProbedLayer]:
     """Train a classifier of each kind on each layer and score it on `test`. Chance is the accuracy of always
     predicting the most common label of the training examples. A name such as `1+2` means the concatenated
-    states of these layers. `tell` is called with a line for each result.
+    states of these layers. `tell` is called with a line on the examples and a line for each result.
     """
     single = list(dict.fromkeys(part for layer in layers for part in layer.split("+")))
     first, second = probe_examples(reader, train, single), probe_examples(reader, test, single)

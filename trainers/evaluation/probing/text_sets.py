@@ -1,7 +1,7 @@
 """Probing sets made from arbitrary texts, after SentEval (Conneau et al., 2018, "What you can cram into a
 single vector").
 
-length           the number of words of a sentence, in six classes of about equal size
+length           the number of words of a sentence, in up to six classes of about equal size
 word_content     which of twenty words of medium frequency a sentence contains; it contains exactly one of them
 word_order       whether two adjacent words of a sentence were swapped
 sentence_order   whether two consecutive sentences were swapped
@@ -36,7 +36,7 @@ def text_set(name: TextSet, texts: Examples, limit: int, seed: int) -> tuple[Exa
     """Return the training and the test examples of a probing set, up to `limit` each, from the sentences of
     `texts`.
 
-    Raises UserError if the texts have too few sentences.
+    Raises UserError if a split has fewer than 20 examples or fewer than two classes.
     """
     documents = [_sentences(text) for text in texts.texts[0].to_pylist()]
     train = [each for number, each in enumerate(documents) if number % _TESTED]

@@ -1,1 +1,1 @@
-"""Likelihoods of text under decoders, encoders and encoder-decoders, computed on packed rows."""
+"""Score texts under decoders, encoders and encoder-decoders, and let these models write texts."""

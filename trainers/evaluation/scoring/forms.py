@@ -33,9 +33,9 @@ Pseudo = Literal["within_word", "token"]
 class ScoredForm(Protocol):
     """A form of scoring. `described` names it in results. `positions` is the length of the longest row. A
     context and a continuation fit in a row if they have at most `positions - marks` tokens together; special
-    tokens take the other positions. `apart` says that context and continuation are encoded separately, not as
-    one text. A text that the model writes ends at one of the tokens `ends`; if there are none, the model
-    writes no text.
+    tokens take the other positions. `apart` says whether context and continuation are encoded separately
+    instead of as one text. A text that the model writes ends at one of the tokens `ends`; if there are none,
+    the model writes no text.
     """
 
     @property
@@ -209,8 +209,7 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
     """Return the form in which a model trained on `objective` is scored. For a mixture, it is the form of the
     first member that learns likelihoods, or else of the first member.
 
-    Raises UserError, whose message begins with `where`, if the objective does not train a model to continue
-    texts.
+    Raises UserError, whose message begins with `where`, if the model cannot score texts.
     """
     members = objective.members()
     member, lead = next((each for each in members if each[0].gives_likelihood), members[0])

@@ -1,11 +1,13 @@
 """Pack scored texts into rows, isolated from one another, and sum the log-likelihoods of their targets.
 
 Pieces are sorted by length and batched with pieces of similar length, so rows have little padding. Attention
-is faster without a mask, so a piece has a row to itself if it needs no mask there; other pieces share rows. A
-piece attends only to itself, so its likelihood does not depend on the other pieces in its row or batch.
+is faster without a mask. A piece that needs no mask when it is alone in its row usually gets a row of its
+own; other pieces share rows. A piece attends only to itself, so its likelihood does not depend on the other
+pieces in its row or batch.
 
-Input that pieces have in common is computed once: in a decoder, the context of several continuations; in
-every family, the inputs of pieces that differ only in their targets, such as candidates of one token.
+Pieces share the computation of input that they have in common: in a decoder, the context of several
+continuations; in every family, the inputs of pieces that differ only in their targets, such as candidates of
+one token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,8 +60,8 @@ class _Tree:
     remainder.
 
     `inputs` and `positions`, int64, are those of the trunk followed by those of all branches. `branch`,
-    int64, is 0 in the trunk and numbers the branches from 1. The columns in `targets` are those of `decoder`,
-    or else of `inputs`.
+    int64, is 0 in the trunk and numbers the branches from 1; a single branch is 0, too. The columns in
+    `targets` are those of `decoder`, or else of `inputs`.
     """
 
     inputs: np.ndarray
@@ -94,8 +96,8 @@ class Sums:
 
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
-    """Return the sums over the pieces of each of `requests` requests. A batch has up to about `positions`
-    positions.
+    """Return the sums for each of `requests` requests, over all of its pieces. A batch has up to about
+    `positions` positions.
     """
     sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
     for logits, row, wanted, owner in piece_logits(forward, architecture, pieces, positions):
@@ -106,9 +108,9 @@ def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], req
 def piece_logits(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield batches of logits [m, vocabulary] with the n targets that they score. For each target, give the
-    row of its logits, its id and its request, each int64 [n]. Targets of the same piece are in order. The
-    caller may overwrite the logits.
+    """Yield (logits, rows, ids, requests) for batches of targets. The logits are [m, vocabulary]. For each of
+    n targets, the arrays have the row of its logits, its id and its request, each int64 [n]. Targets of the
+    same piece are in order. The caller may overwrite the logits.
     """
     import torch
 
@@ -199,9 +201,9 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
 
 
 def _alone(forward: Forward, architecture: str) -> float:
-    """Return how similar in length pieces must be to be batched in rows of their own without a mask: their
-    least length, as a share of the longest. 0 if the architecture always needs a mask. In a decoder, padding
-    after a piece changes nothing before it. In an encoder, there must be no padding, so the share is 1.
+    """Return the least length, as a share of the longest piece in a batch, that lets a piece have a row of
+    its own without a mask. 0 if a mask is always needed. In a decoder, padding after a piece changes nothing
+    before it. In other families, there must be no padding, so the share is 1.
     """
     if not MODELS[architecture].unmasked or forward.model.config._attn_implementation != "sdpa":
         return 0.0
@@ -210,8 +212,8 @@ def _alone(forward: Forward, architecture: str) -> float:
 
 def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[Batch, _Targets]]:
     """Yield batches with their targets at flattened positions, ordered by position. Trees have rows of their
-    own if `alone` (`_alone`) allows it and, in an encoder, if a batch reaches `enough` positions. All others
-    share rows.
+    own if `alone` (`_alone`) allows it and, except in a decoder, if a batch reaches `enough` positions. All
+    others share rows.
     """
     shared = []
     for numbers, single in _groups(trees, positions, alone, enough):

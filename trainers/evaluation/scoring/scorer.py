@@ -1,4 +1,6 @@
-"""Log-likelihoods of continuations given contexts, and of whole texts, under any trained language model."""
+"""Log-likelihoods of continuations given contexts, and of whole texts, under a trained language model, and
+texts that it writes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -175,8 +177,9 @@ class Scorer:
         return [replace(text, cut=len(context) > room) for (text, _), context in zip(written, given, strict=True)]
 
     def choose_tokens(self, text: str, top: int, most: int) -> list[TokenChoice]:
-        """Return the `top` most probable tokens at each position of a text, which is cut into windows as in
-        `score_texts`. Raises UserError for a text of more than `most` tokens.
+        """Return each token of a text with its rank, its surprisal and the `top` most probable tokens at its
+        position. The text is cut into windows as in `score_texts`. Raises UserError for a text of more than
+        `most` tokens.
         """
         requests, _ = self.windows(self._documents([text]), self.form.positions)
         if (count := sum(len(each.continuation) for each in requests)) > most:
@@ -199,7 +202,7 @@ class Scorer:
     def windows(self, documents: Sequence[np.ndarray], window: int) -> tuple[list[EncodedRequest], list[int]]:
         """Cut documents, given their token ids, into chunks of half a window. Return a request for each
         chunk, with the preceding chunk of the document as its context, and the index of each chunk's
-        document.
+        document. Raises UserError for a window that is too small.
         """
         half = (window - self.form.marks) // 2
         if half < 1:

@@ -20,9 +20,9 @@ from trainers.tasks.schema.task_prompt import Generation
 
 @dataclass(frozen=True)
 class WrittenText:
-    """A text that a model wrote, up to its stop sequence. `tokens` is the number of tokens that the model
-    wrote. `truncated` says that the text reached the limit on tokens before it ended. `cut` says that the
-    context was too long for the model and lost its beginning.
+    """A text that a model wrote, up to the first stop sequence. `tokens` is the number of tokens that the
+    model wrote. `truncated` says whether the text reached the limit on tokens before it ended. `cut` says
+    whether the context was too long for the model and lost its beginning.
     """
 
     text: str

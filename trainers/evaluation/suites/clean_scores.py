@@ -30,7 +30,7 @@ class CleanScore:
     """The main score of a model on a task: on all items (`whole`), without the found items (`without`), and
     on the found items alone (`only`). A score over no items is None.
 
-    `found` is the number of items that the corpus contains. `searched` is the number of the `items` that were
+    `found` is the number of items that the corpus contains. `searched` is how many of the `items` were
     searched for; the others are too short or were not in the item file.
     """
 
@@ -79,8 +79,8 @@ def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], 
     """Return the share of each item that the corpora of a model contain, by the name of the item. Only items
     that were searched for are included; the largest share in any corpus counts.
 
-    Empty for a model without corpora. `tell` is called with a line for a missing corpus, and with the
-    commands to search a corpus that has not been searched for these tasks.
+    Empty for a model that was not made by pretraining. `tell` is called with a line for a corpus that cannot
+    be read, and with instructions for searching a corpus that was not searched for some of `tasks`.
     """
     config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
     if not isinstance(config, Pretraining):
@@ -107,7 +107,9 @@ def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], 
 
 
 def _by_item(found: Contamination | None) -> dict[str, float]:
-    """Return the shares by item name, merged over the sets that were searched for."""
+    """Return the shares by item name. If an item is in several of the sets that were searched for, its
+    largest share counts.
+    """
     shares: dict[str, float] = {}
     for name, share in (found.shares if found is not None else {}).items():
         item = name.partition("#")[2]

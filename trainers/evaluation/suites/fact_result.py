@@ -20,9 +20,9 @@ _REQUESTS = 100_000  # candidates in memory at once
 
 
 def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -> TaskResult:
-    """Return the result of a model on a set of facts, limited to the first `limit` of each relation. For a
-    subject, the model chooses among all objects of the relation, as in ParaRel (Elazar et al., 2021). The
-    likelihood of an object is that of all its tokens and of the rest of the statement.
+    """Return the result of a model on a set of facts, limited to the first `limit` facts of each relation.
+    For a subject, the model chooses among all objects of the relation, as in ParaRel (Elazar et al., 2021).
+    The likelihood of an object covers all its tokens and the rest of the statement.
 
     `accuracy` is P@1 with the first statement (Petroni et al., 2019). `consistency` is the share of pairs of
     statements for which the model chooses the same object. `always_right` is the share of facts for which it

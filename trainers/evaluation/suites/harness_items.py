@@ -44,8 +44,8 @@ class HarnessItems:
 
 
 def read_harness_items(task: HarnessTask, data: Location | None, seed: int, limit: int | None) -> HarnessItems:
-    """Read the split that a task scores. Items with equal choices cannot be decided: they are left out, and a
-    note counts them.
+    """Read the split on which a task is scored. Items with equal choices cannot be decided: they are left
+    out, and a note counts them.
 
     Raises UserError for missing files and invalid rows.
     """

@@ -27,8 +27,8 @@ class Items:
     accepted texts of each item if the model writes its answer (`Prompt.generation`), otherwise None.
     `neutral` has one copy of the list of contexts for each text in NEUTRAL, concatenated. In each copy, that
     text replaces the item's own texts, and the shots are unchanged. It is None without calibration.
-    `subtasks` and `fields` name the part of the set to which each item belongs. `notes` say what was left
-    out.
+    `subtasks` and `fields` name the part of the set to which each item belongs; each is None if the set has
+    no such parts. `notes` say what was left out.
     """
 
     task: Task
@@ -71,17 +71,17 @@ def read_items(
     task: Task, split: str, data: Location | None, shots: int = 0, seed: int = 0, limit: int | None = None,
     calibrate: bool = False, balanced: bool = False,
 ) -> Items:  # fmt: skip
-    """Read a split and render its prompts. Each is preceded by `shots` solved examples, which are drawn for
-    every item with `seed`. With `balanced`, the examples of `classify` are drawn so that the counts of any
-    two labels differ by at most one.
+    """Read a split and render its prompts. Each prompt is preceded by `shots` solved examples, which are
+    drawn for every item with `seed`. With `balanced`, the examples of `classify` are drawn so that the counts
+    of any two labels differ by at most one.
 
     `limit` keeps the first items, of each subtask if there are subtasks. With `calibrate`, the items of
     `classify` are also rendered with content-free texts. Other kinds cannot be calibrated, because their
     candidates differ between items, and a note says so. Items with equal candidates cannot be scored: they
     are left out, and a note counts them.
 
-    Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError for a task without a
-    prompt.
+    Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError for a task that cannot
+    be put to a language model.
     """
     if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
         raise ConfigError(
@@ -193,14 +193,15 @@ def _shots(
 
 
 def _draw(pool: Examples, count: int, generator: np.random.Generator, without: int | None) -> list[int]:
-    """Return `count` examples of a split; never the example `without`."""
+    """Return the indices of `count` random examples of a split, never the example `without`."""
     drawn = generator.choice(len(pool), count + (without is not None), replace=False)
     return [each for each in drawn.tolist() if each != without][:count]
 
 
 def _draw_balanced(pool: Examples, count: int, generator: np.random.Generator, without: int | None) -> list[int]:
-    """Return `count` examples of a split in random order, never the example `without`. Every label occurs
-    `count` / labels times, rounded down or up; the labels that occur once more are chosen at random.
+    """Return the indices of `count` random examples of a split in random order, never the example `without`.
+    Every label occurs `count` / labels times, rounded down or up; the labels that occur once more are chosen
+    at random.
     """
     assert pool.labels is not None
     labels = generator.permutation(len(pool.task.label_names)).tolist()

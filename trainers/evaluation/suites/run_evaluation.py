@@ -44,7 +44,8 @@ class EvaluationSettings:
     examples and any sampled answers. Only the first `limit` items of a split or subtask are used. `pseudo`
     selects how tokens are masked in encoders (`Pseudo`). `window` is the window of texts, in positions. With
     `calibrate`, labels are also scored relative to their probability after content-free texts (Zhao et al.,
-    2021). With `balanced`, the shots of tasks with labels have all labels equally often, give or take one.
+    2021). With `balanced`, the shots of a task with labels contain all labels equally often, give or take
+    one.
     """
 
     shots: int = 0
@@ -102,7 +103,7 @@ class Evaluation:
 
     @property
     def means(self) -> list[SuiteResult]:
-        """The mean of every model over the suite; empty without a suite."""
+        """The means of every model over the suite, one for each number of shots; empty without a suite."""
         if self.suite is None:
             return []
         of = {model: [result for result in self.results if result.model == model] for model in self.models}
@@ -149,7 +150,8 @@ class Evaluation:
     def write_rows(self, path: Location) -> None:
         """Write a Parquet file with a row per model and item: ids, gold, and lists with a number for each
         candidate. If other tasks have lists, the numbers of a text become lists of length one. The main score
-        is the sum of `score` divided by the sum of `weight`.
+        is the sum of `score` divided by the sum of `weight`; for perplexity, it is the exponential of this
+        ratio.
         """
         tables = []
         for result in self.results:
@@ -189,8 +191,8 @@ def evaluate_models(
     tell: Callable[[str], None],
     texts: Sequence[Examples] = (),
 ) -> tuple[TaskResult, ...]:
-    """Return the results of every model on every (task, split) and then on `texts`. `tell` is called with a
-    line for everything that was left out or cut.
+    """Return the results of every model on every (task, split) and then on `texts`. `tell` is called with
+    messages, for example about items that were left out and contexts that were cut.
 
     Raises UserError for missing and invalid files, before a model is loaded, and for a model that gives no
     likelihoods.

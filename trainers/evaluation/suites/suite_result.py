@@ -38,9 +38,9 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The difference between two models, `b` minus `a`, in a score on the same items, with its 95 % interval
-    and the `p` value of a two-sided test: a permutation test for a task (`tasks.scores.resampling`), a normal
-    approximation for a mean.
+    """The difference between two models or runs, `b` minus `a`, in a score on the same items, with its 95 %
+    interval and the `p` value of a two-sided test: a permutation test for a task (`tasks.scores.resampling`),
+    a normal approximation for a mean or an average of checkpoints.
     """
 
     a: str
@@ -60,7 +60,7 @@ class PairedDifference:
         return self.p >= _TIE
 
     def plain(self) -> dict[str, Any]:
-        """Return the difference as JSON data, with None for a bound that is not finite."""
+        """Return the difference as JSON data, with None for a number that is not finite."""
         names = ("a", "b", "name", "score", "difference", "low", "high", "p", "tie")
         values = {name: getattr(self, name) for name in names}
         return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
@@ -114,7 +114,9 @@ def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[
 
 
 def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:
-    """Yield a comparison of every pair of models on each task and, given a suite, in the mean of the suite."""
+    """Yield a comparison of every pair of models on each task and, given a suite, in each of its means over
+    two or more tasks.
+    """
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):
         pairs = list(zip(_of(results, first), _of(results, second), strict=True))

@@ -21,7 +21,7 @@ from trainers.tasks.scores.resampling import score
 
 Measured = tuple[TaskMetric, Outcomes]
 SOLVED = ("exact_match", "number_match")
-"""Metrics of written answers by which an item is solved or not. By others, such as F1, any answer may score above 0."""
+"""Metrics of written answers that count an item as either solved or not. Others, such as F1, give partial credit."""
 _NAMES = {
     "none": "accuracy",
     "token": "accuracy_per_token",
@@ -34,9 +34,8 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class NoisyScore:
-    """A score over `n` items, its standard `error` (delta method), and the ends of its 95 % interval
-    (`tasks.scores.resampling`). `chance` is the score of a model without knowledge; None if that is
-    undefined.
+    """A score over `n` items (over `n` tasks for the mean of a suite), its standard `error`, and the ends of
+    its 95 % interval. `chance` is the score of a model without knowledge; None if that is undefined.
     """
 
     value: float
@@ -84,10 +83,11 @@ class TaskResult:
     (`evaluation.scoring.forms`).
 
     `measured` has each metric with its outcomes; the first is the main score. `rows` has a row per item.
-    `subtasks` and `fields` name parts of the set, one name per item. `cut` counts the items whose context was
-    too long for the model. `truncated` counts the written answers that reached the limit on tokens before
-    they ended, None if no answers were written. `cost` covers all tasks of the model together. `items` are
-    the items that were scored, None for texts. `version` is the version of the task.
+    `subtasks` and `fields` name parts of the set, one name per item. `cut` counts the items (for facts, the
+    scored statements) whose context was too long for the model. `truncated` counts the written answers that
+    reached the limit on tokens before they ended, None if no answers were written. `cost` covers all tasks of
+    the model together. `items` are the items that were scored, None for texts and facts. `version` is the
+    version of the task.
     """
 
     model: str
@@ -123,8 +123,8 @@ class TaskResult:
 
     @property
     def statistics(self) -> np.ndarray:
-        """The statistics of each item for the main score, float64 [n, 2]; the score is the ratio of their
-        sums.
+        """The statistics of each item for the main score, float64 [n, 2]. The score is the ratio of their
+        sums; for perplexity, it is the exponential of this ratio.
         """
         metric, outcomes = self.measured[self.main]
         return metric.statistics(outcomes)
@@ -166,8 +166,8 @@ class TaskResult:
 
 
 def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None) -> NoisyScore:
-    """Return the score of a metric with its error and interval. A score is a ratio of sums, or the
-    exponential of one.
+    """Return the score of a metric with its error (delta method) and its interval
+    (`tasks.scores.resampling`). A score is a ratio of sums, or the exponential of one.
     """
     found, statistics = score(metric, outcomes), metric.statistics(outcomes)
     ratio = statistics[:, 0].sum() / statistics[:, 1].sum()
@@ -262,8 +262,8 @@ def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
-    """Return the logarithm of each candidate's share of the total probability of its item's candidates,
-    averaged over content-free texts, float64 [candidates].
+    """Return the logarithm of each candidate's mean share, float64 [candidates]. The share is the candidate's
+    probability divided by that of all candidates of its item, and the mean is over content-free texts.
 
     Subtracting it from the log-likelihoods divides the probabilities of an item by those that the model
     assigns without content. This is the matrix W of Zhao et al. (2021, section 5), with b = 0.

@@ -14,10 +14,12 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskResult:
     """Let a model write the answers to items, and score them by the metrics of the task that compare texts.
-    The main score is the first metric by which an item is either solved or not, if there is one.
+    The main score is the first metric that counts an item as either solved or not (SOLVED), or else the first
+    metric.
 
-    The rows have the written text of every item, its tokens, whether it was truncated, and the accepted
-    texts. A sampled answer depends on the seed and on the id of its item, and not on the order of items.
+    The rows have the written text of every item, its number of tokens, whether it was truncated, and the
+    accepted texts. A sampled answer depends on the seed and on the id of its item, and not on the order of
+    items.
     """
     prompt = items.task.prompt
     assert prompt is not None

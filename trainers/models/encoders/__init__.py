@@ -1,1 +1,3 @@
-"""Encoder architectures, in files named after them, and the parts of their models that only pretraining uses."""
+"""Encoder architectures, in files named after them, and the networks and heads that they add to
+`transformers`.
+"""

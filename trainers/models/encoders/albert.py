@@ -48,8 +48,8 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 @cache
 def _layer_class() -> Any:
-    """Return a layer class that can be compiled and that supports gradient checkpointing, as the other
-    encoders of `transformers` do.
+    """Return a layer class that can be compiled and that supports gradient checkpointing, like the layers of
+    the other encoders of `transformers`.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
     from transformers.models.albert.modeling_albert import AlbertLayer

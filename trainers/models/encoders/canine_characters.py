@@ -81,12 +81,13 @@ class Spelling:
         return cls(torch.from_numpy(tokens.content), torch.from_numpy(tokens.offsets))
 
     def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> CharacterLayout:
-        """Write out the characters of tokens, int64 [rows, length].
+        """Return the layout of the characters of the tokens `ids`, int64 [rows, length].
 
-        `starts`, bool [rows, length - 1], says which tokens begin a document; it leaves out the first token
-        of each row, which always does. `types` are token types, or None. Where `covered` is above 0, a
-        token's characters are replaced with this number of masks. The state of character number `read` of a
-        token stands for the token. `covered` and `read` are int64 [rows, length] or None.
+        `starts`, bool [rows, length - 1], says which tokens after the first of a row begin a document; the
+        first always does. `types` are token types, or None. Where `covered` is above 0, a token's characters
+        are replaced with this number of masks. The state of character number `read` of a token, counted from
+        0, stands for the token; without `read`, the state of its first character. `covered` and `read` are
+        int64 [rows, length] or None.
         """
         number = torch.nn.functional.pad(starts, (1, 0), value=True).flatten().cumsum(0) - 1  # of each token's document
         content, owner = self._write(ids.flatten(), None if covered is None else covered.flatten())
@@ -115,9 +116,9 @@ class Spelling:
         return CharacterLayout(characters[filled], kinds[filled], present[filled] > 0, *places)
 
     def _write(self, ids: Any, covered: Any) -> tuple[Any, Any]:
-        """Return the bytes of tokens, int64 [tokens], one after another, and the token that each byte belongs
-        to, both int64 [bytes]. Where `covered`, int64 [tokens] or None, is above 0, a token has the bytes of
-        this number of masks.
+        """Return the bytes of the tokens `ids`, int64 [tokens], one after another, and for each byte the
+        index of its token, both int64 [bytes]. Where `covered`, int64 [tokens] or None, is above 0, a token
+        has the bytes of this number of masks.
         """
         sizes = (self.offsets[1:] - self.offsets[:-1])[ids]
         if covered is not None:

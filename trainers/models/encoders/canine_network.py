@@ -38,9 +38,9 @@ class SubwordHead(torch.nn.Module):
 
 
 class CharacterDecoder(torch.nn.Module):
-    """Predicts masked characters one after another in a given order, with one layer of attention (Clark et
-    al., 2022, section 3.2: y' = transformer(e + y), where e are the embeddings of the predicted characters
-    and y the states).
+    """A decoder that predicts masked characters one after another in a given order, with one layer of
+    attention (Clark et al., 2022, section 3.2: y' = transformer(e + y), where e are the embeddings of the
+    predicted characters and y the states).
 
     For each character, y and e are concatenated and projected to the width of the model (`merge`). The paper
     does not say how a character is prevented from seeing itself. Here a layer with two streams does this, as
@@ -171,7 +171,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         width].
 
         The parts of the stock model are called one by one, because the whole model inspects the values of its
-        masks. This needs a transfer from the device, and tensors on `meta` have no values.
+        masks. That would need a transfer from the device, and tensors on `meta` have no values.
         """
         stack, present = self.canine, layout.present
         documents, width = present.shape

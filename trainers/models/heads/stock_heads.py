@@ -116,7 +116,9 @@ def _renamed(head: TaskHead, form: HeadForm) -> dict[str, Any]:
 
 
 def _head_parameters(head: TaskHead, form: HeadForm) -> Iterator[tuple[str, str, str]]:
-    """Yield (layer of the head, its name in the stock model, parameter name) for every parameter of a head."""
+    """Yield (layer of the head, its name in the stock model, parameter name) for every parameter of a head's
+    dense layer, norm and output layer.
+    """
     for layer in ("dense", "norm", "output"):
         stock = getattr(form, layer)
         if stock is not None:

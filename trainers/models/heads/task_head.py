@@ -2,7 +2,8 @@
 `task_head` of its model, so checkpoints, optimizers and exports include its parameters.
 
 A head has the same layers as the architecture's head in `transformers` (`interface.HeadForm`). It reads the
-state that represents a text, several pooled states, or the states of several layers.
+state of every position, or one state per text: the state of its first or last token, or its pooled states.
+These are the states of the last layer, or of several layers, concatenated or mixed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -90,8 +91,8 @@ def build_head(
     layers: Layers = "last",
     dropout: float | None = None,
 ) -> TaskHead:
-    """Return a new fp32 head with one output per class or tag, 1 (regress, choose) or 2 (span: scores of
-    starts and ends).
+    """Return a new fp32 head. `outputs` is the number of its outputs: one per class or tag, 1 for regress and
+    choose, or 2 for span, the scores of starts and ends.
 
     If `pooling` is None, the default of the family applies: the first token for encoders, the last token for
     others. In recurrent encoders it is the mean, because the state of the first token, or half of that state,
@@ -144,9 +145,9 @@ def _depth(model: Model) -> int:
 
 
 def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
-    """Pool `states` [positions, width] to [segments, width], with 0 for a segment without text. With
-    `last_max_mean` the result has 3 x width: the state that represents a segment, then the maximum and the
-    mean of the segment's states (Howard and Ruder, 2018, section 3.3).
+    """Pool `states` [positions, width] to [segments, width]. The maximum and the mean of a segment without
+    text are 0. With `last_max_mean` the result has 3 x width: the state that represents a segment, then the
+    maximum and the mean of the segment's states (Howard and Ruder, 2018, section 3.3).
     """
     text = (owner >= 0).nonzero()[:, 0]
     rows, owners = states[text], owner[text]

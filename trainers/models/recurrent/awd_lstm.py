@@ -9,8 +9,8 @@ resumes exactly. Gradients flow back to the beginning of the document in the row
 
 With `data.bptt`, rows are trained in windows (truncated back-propagation through time). Gradients flow back
 to the beginning of the window, while the state is carried from window to window within the document, without
-gradients. Every window has an update of its own, with newly dropped recurrent weights and new variational
-masks, as in the authors' code.
+gradients. The weights are updated after every window, and every window has newly dropped recurrent weights
+and new variational masks, as in the authors' code.
 """
 
 from typing import Any

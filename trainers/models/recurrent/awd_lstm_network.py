@@ -71,8 +71,9 @@ class AwdLstmLayer(torch.nn.Module):
         self.recurrent_bias = torch.nn.Parameter(torch.empty(4 * outputs))
 
     def forward(self, states: Any, sequences: Sequences, state: LayerState | None = None) -> Any:
-        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]. A window
-        of rows begins with the `state` in which the previous window ended, and replaces it with its own.
+        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]. If the
+        rows are a window, the layer begins with `state`, in which the previous window ended, and stores its
+        final state there.
         """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])

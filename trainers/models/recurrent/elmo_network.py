@@ -86,8 +86,8 @@ class ElmoStack(torch.nn.Module):
 
     def forward(self, ids: Any, starts: Any) -> Any:
         """Return the states of the last layer [rows, length, 2 x width] for ids, int64 [rows, length].
-        `starts`, bool [rows, length - 1], says which tokens begin a document; it leaves out the first token
-        of each row, which always does.
+        `starts`, bool [rows, length - 1], says which tokens after the first of a row begin a document; the
+        first always does.
         """
         sequences, embedded = Sequences.beginning(starts), self.embed(ids)
         states = torch.cat([embedded, embedded], dim=2)

@@ -3,7 +3,7 @@
 tokens      the   quick    brown        fox
 characters  t h e _ q u i c k _ b r o w n _ f o x
 read        t h e _ q u i c k M M M M M M _ f o x     a word and the space before it become one mask per character
-predicted                     3 6 1 5 2 4             one after another, in a random order: b first, w second, ...
+predicted                     3 6 1 5 2 4             one after another, in a random order: r first, w second, ...
 """
 
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ class MaskedCharacters(TrainingObjective):
     predicts_characters: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if `rate` or `span_characters` is out of range."""
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and at most 1")
         if self.span_characters < 1:

@@ -1,1 +1,1 @@
-"""Objectives that need the sentences of documents."""
+"""Objectives that use the sentences of documents."""

@@ -61,7 +61,7 @@ class GapSentences(PairObjective):
     )
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError unless `rate` is above 0 and below 1."""
         if not 0 < self.rate < 1:
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
 

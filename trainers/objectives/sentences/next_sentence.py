@@ -11,11 +11,11 @@ from trainers.objectives.shared.masking import Masking
 class NextSentence(Masking):
     """Predict masked tokens, and whether the second part of a row follows the first.
 
-    In half of the pairs the second part follows the first (label 0); in the others it comes from another
-    document (label 1). Epoch e pairs the parts by exchange e modulo `exchanges`
+    In half of the pairs with a label, the second part follows the first (label 0); in the others it comes
+    from another document (label 1). Epoch e pairs the parts by exchange e modulo `exchanges`
     (`trainers.rows.sentence_pairs`). Each exchange takes 16 bytes per row in the local cache. If `copies`
     equals `exchanges`, the epochs cycle through that many static copies of the data, as BERT made them. The
-    other fields are those of `masked`. Requires `data.packing: segment_pairs` or `sentence_pairs`,
+    other fields work as in `masked`. Requires `data.packing: segment_pairs` or `sentence_pairs`,
     `data.isolation: false` and `model.sentence_head: true`.
     """
 
@@ -26,7 +26,7 @@ class NextSentence(Masking):
     losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "sentence_loss": 1.0}
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if a field has a value that is not allowed."""
         super().check()
         if not 1 <= self.exchanges <= 1000:
             raise ValueError(f"exchanges: got {self.exchanges}, allowed 1 to 1000")

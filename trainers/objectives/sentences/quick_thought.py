@@ -29,8 +29,8 @@ class QuickThought(TrainingObjective):
     `temperature`, and j runs over the other sentences of the row, which the paper calls a minibatch of
     contiguous sentences (400 there). The loss of a sentence is the mean over the one or two neighbours that
     it has in its row and its document. So the candidates do not depend on the size of the batch or
-    micro-batch or on the number of workers; longer rows have more of them. Rows of two sentences, and
-    documents of one sentence, have no target.
+    micro-batch or on the number of workers; longer rows have more of them. Rows of fewer than three
+    sentences, and documents of one sentence, have no target.
 
     Needs shards with `sentences`. Sentences with fewer than `min_tokens` tokens are left out, and the
     sentences on either side of them then count as neighbours. `pooling` says how the vector is computed, as
@@ -57,7 +57,7 @@ class QuickThought(TrainingObjective):
     least_sentences: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if `temperature` or `min_tokens` is out of range."""
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature: got {self.temperature}, allowed above 0; the paper has 1")
         if self.min_tokens < 1:
@@ -72,12 +72,14 @@ class QuickThought(TrainingObjective):
 
     @property
     def contrast(self) -> NeighbourContrast:
-        """The pooling and the temperature."""
+        """A contrast of neighbours with the objective's pooling and temperature."""
         return NeighbourContrast(self.pooling, self.temperature)
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target: that of one sentence, `min_tokens`."""
+        """The minimum length of a document, in tokens, for a target: `min_tokens`, the minimum length of a
+        sentence.
+        """
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:

@@ -17,7 +17,7 @@ class SentenceOrder(Masking):
     """Predict masked tokens, and whether the two consecutive parts of a row are in order.
 
     The parts of a row are swapped (label 1) with probability one half. With static `copies`, each copy of a
-    row always has the same order. The other fields are those of `masked`. Requires `data.packing:
+    row always has the same order. The other fields work as in `masked`. Requires `data.packing:
     segment_pairs` or `sentence_pairs`, `data.isolation: false` and `model.sentence_head: true`.
     """
 

@@ -48,7 +48,7 @@ class SimCSE(TrainingObjective):
     families: ClassVar[tuple[str, ...]] = ("encoder",)
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if `temperature` or `min_tokens` is out of range."""
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature: got {self.temperature}, allowed above 0; the paper has 0.05")
         if self.min_tokens < 1:
@@ -63,7 +63,7 @@ class SimCSE(TrainingObjective):
 
     @property
     def contrast(self) -> CopyContrast:
-        """The pooling and the temperature."""
+        """A contrast of copies with the objective's pooling and temperature."""
         return CopyContrast(self.pooling, self.temperature)
 
     @property
@@ -73,7 +73,9 @@ class SimCSE(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target: that of one sentence, `min_tokens`."""
+        """The minimum length of a document, in tokens, for a target: `min_tokens`, the minimum length of a
+        sentence.
+        """
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:

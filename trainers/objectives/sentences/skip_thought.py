@@ -26,7 +26,7 @@ class SkipThought(TrainingObjective):
     vector of a sentence.
 
     A row contains whole sentences, each encoded by itself. The decoders read the tokens of the sentence that
-    they write, from `<cls>` on; its targets are the following tokens and `<sep>`. A sentence is a target of
+    they write, from `<cls>` on; the targets are the following tokens and `<sep>`. A sentence is a target of
     `loss` if another sentence precedes it in its row and its document, and of `previous_loss` if one follows
     it there. The vector of a sentence is the encoder's state at its last token, as in `trainers similarity`
     with `pooling=last`. Training minimises the sum of both losses, each per token.
@@ -46,7 +46,7 @@ class SkipThought(TrainingObjective):
     decodes_neighbours: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if `min_tokens` is below 1."""
         if self.min_tokens < 1:
             raise ValueError(f"min_tokens: got {self.min_tokens}, allowed 1 or more")
 
@@ -59,7 +59,9 @@ class SkipThought(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target: that of one sentence, `min_tokens`."""
+        """The minimum length of a document, in tokens, for a target: `min_tokens`, the minimum length of a
+        sentence.
+        """
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:

@@ -33,9 +33,10 @@ _MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 class TokenTexts:
     """The texts of a vocabulary's tokens, used to cut documents between characters and to encode the pieces.
 
-    Texts are known for byte-level BPE, characters, BPE without word marks, and Unigram. The tokens of
-    WordPiece, WordLevel and BPE with word marks do not show where spaces were, so each of them counts as one
-    character. So does the unknown token of every vocabulary.
+    Texts are known for vocabularies of bytes or characters, byte-level BPE, BPE without word marks, and
+    Unigram. The tokens of WordPiece, WordLevel and BPE with word marks do not say exactly where spaces were,
+    so each of them counts as one character. So do the special tokens and the unknown token of every
+    vocabulary.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -63,9 +64,8 @@ class TokenTexts:
 
         Returns the documents, with the words at a cut encoded again, and the number of tokens before each
         cut, int64 [documents, 2]. A document grows by at most GROWTH tokens, and all documents of row r
-        together by at most `free[r]`. If the cuts of a document need more tokens than that, or a part would
-        begin or end with an incomplete character, the cuts move back to the last character that begins a
-        token.
+        together by at most `free[r]`. If the cuts of a document need more tokens than that, or if a part
+        would begin or end with an incomplete character, the cuts move back to positions between tokens.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
@@ -107,8 +107,8 @@ class TokenTexts:
     def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """Encode the windows around the cuts of one document again. The cuts are before or inside the tokens
-        `cuts`.
+        """Encode the windows around the two cuts of one document again. `cuts` are the indices of the tokens
+        at the cuts; each cut is before or inside its token.
 
         Returns (new cuts, tokens that the document grows by, edits), or None if the cuts have to be between
         tokens.

@@ -11,9 +11,9 @@ from trainers.objectives.shared.spellings import SpelledTokens
 
 @dataclass(frozen=True)
 class Context:
-    """What an objective knows in addition to the batch: the run's `seed`, the tokenizer's `specials` (token
-    to id) and `vocab_size`, the model's `family` and the configured `sequence_length`. `decoder_start` is the
-    special token that the decoder of an encoder-decoder reads first, None for other families.
+    """The data that an objective needs in addition to the batch: the run's `seed`, the tokenizer's `specials`
+    (token to id) and `vocab_size`, the model's `family` and the configured `sequence_length`. `decoder_start`
+    is the special token that the decoder of an encoder-decoder reads first, None for other families.
 
     The other fields are None unless an objective needs them. `word_marks`, uint8 [vocab_size], says which
     tokens begin and end words (`shared.whole_words`). `texts` are the texts of tokens
@@ -36,8 +36,8 @@ class Context:
 
     @property
     def target_classes(self) -> int:
-        """The number of classes that targets have: the size of the vocabulary, or the number of buckets of
-        characters.
+        """The number of classes that targets have: the number of character buckets if the model has them,
+        otherwise the size of the vocabulary.
         """
         return self.character_buckets or self.vocab_size
 

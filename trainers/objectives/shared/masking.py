@@ -1,5 +1,5 @@
-"""Choose tokens, words or spans and replace them, for all objectives that predict masked tokens: BERT (Devlin
-et al., 2019, section 3.1), whole words, SpanBERT's spans (Joshi et al., 2020, section 3.1) and salient spans.
+"""Choose tokens, words or spans and replace them, for the objectives that mask tokens: BERT (Devlin et al.,
+2019, section 3.1), whole words, SpanBERT's spans (Joshi et al., 2020, section 3.1) and salient spans.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Masking(TrainingObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(names=(MASK,))
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if a field has a value that is not allowed."""
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and at most 1")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
@@ -78,7 +78,7 @@ class Masking(TrainingObjective):
 
     def replaced(self, batch: Batch, context: Context, group: np.ndarray) -> Batch:
         """Return the batch with the chosen tokens replaced, and with the original tokens as targets. `group`
-        is from `choose`.
+        is the result of `choose`.
         """
         _, ordinary = _ids(tuple(context.specials.values()), context.vocab_size)
         masked, targets = np.empty_like(batch.inputs), np.empty_like(batch.inputs)
@@ -112,7 +112,7 @@ class Masking(TrainingObjective):
         return group
 
     def _choose_salient(self, batch: Batch, context: Context) -> np.ndarray:
-        """Choose salient spans, with the result of `choose`."""
+        """Choose salient spans. The result has the form that `choose` returns."""
         assert batch.spans is not None
         length = batch.inputs.shape[1]
         opens: np.ndarray = np.ones(batch.inputs.shape, dtype=bool)

@@ -147,11 +147,13 @@ class PairObjective(TrainingObjective):
             )
 
     def check_document(self, tokens: int) -> None:
-        """Raise ConfigError if a document of `tokens` tokens is too long for the objective."""
+        """Raise ConfigError if a document of `tokens` tokens is too long for the objective. The base class
+        allows any length.
+        """
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit in a row. Raises ConfigError if there are fewer than
-        two, or more than the objective allows.
+        """Return the number of stream tokens that fit in a row. Raises ConfigError if the objective's
+        settings do not suit the family, or if the number is below two or above what the objective allows.
         """
         self.check_family(family)
         length = self.room(sequence_length, family).length
@@ -184,8 +186,8 @@ def check_length(length: int, sequence_length: int) -> None:
 
 
 def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int | None) -> Batch:
-    """Write the inputs to rows of the encoder and the targets to rows of the decoder, with the same segment
-    numbers.
+    """Return the batch with the inputs in rows of the encoder and the targets in rows of the decoder, with
+    the same segment numbers.
     """
     count, padding = len(batch.inputs), context.padding
     lead = _tokens(mode)
@@ -203,8 +205,8 @@ def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int
 def decoder_rows(
     pairs: Pairs, batch: Batch, context: Context, mode: int | None, bidirectional: bool, loss_on_prefix: bool
 ) -> Batch:
-    """Write `<bos> input target` to rows of a decoder. The last token of a pair is only a target, not an
-    input.
+    """Return the batch with `<bos> input target` in rows of a decoder; the token `mode`, if given, follows
+    `<bos>`. The last token of a pair is only a target, not an input.
     """
     count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
     sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1

@@ -22,13 +22,13 @@ class Ragged:
         return sizes
 
     def keep(self, chosen: np.ndarray) -> "Ragged":
-        """Return the lists with only their `chosen` tokens, bool [tokens]."""
+        """Return the lists with only the tokens for which `chosen`, bool [tokens], is true."""
         before = np.concatenate([[0], np.cumsum(chosen)])
         return Ragged(self.tokens[chosen], before[self.offsets])
 
     def with_marks(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
         """Return each list between the tokens `before` and `after`; None for no token. A list that is not
-        `chosen` (bool [lists]) becomes empty.
+        `chosen` (bool [lists]) becomes empty. By default all lists are chosen.
         """
         taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
         marks = (before is not None) + (after is not None)

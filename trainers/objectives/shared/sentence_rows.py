@@ -32,9 +32,9 @@ def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, leas
 
 
 def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int = 1) -> Batch:
-    """Return rows of sentences: `copies` of each in succession, each copy a segment of its own between
-    `<cls>` and `<sep>`. Sentences of fewer than `min_tokens` tokens are left out. Rows are as long as the
-    fullest row, rounded up to a multiple of 8.
+    """Return rows of sentences. Each sentence appears `copies` times in succession, and each copy is a
+    segment between `<cls>` and `<sep>`. Sentences of fewer than `min_tokens` tokens are left out. Rows are as
+    long as the fullest row, rounded up to a multiple of 8.
 
     The documents of `batch` have the marks of their frame. If the batch has no `sentence_starts`, each
     document counts as one sentence. Positions restart in every segment, `documents` are the batch's segments,

@@ -15,10 +15,9 @@ def spellings(definition: Definition) -> list[bytes]:
     """Return the UTF-8 bytes that each id stands for in a text, including the spaces between words. The bytes
     of consecutive tokens make up the text. They are empty for special tokens and unused ids.
 
-    A token of a byte-level vocabulary may begin or end within a character. If a vocabulary marks the end of
-    words, the space is after a word; if it marks the beginnings or the continuations of words, the space is
-    before it. The bytes are those of the normalised text: if a vocabulary lower-cases letters or removes
-    punctuation, the original cannot be restored.
+    A token of a byte-level vocabulary may begin or end within a character. If a vocabulary marks the ends of
+    words, the space comes after a word, otherwise before it. The bytes are those of the normalised text: if a
+    vocabulary lower-cases letters or removes punctuation, the original cannot be restored.
     """
     model = definition.data["model"]
     prefix, suffix = (model.get("continuing_subword_prefix") or "").encode(), (definition.end_of_word or "").encode()

@@ -80,7 +80,7 @@ class TrainingObjective(Protocol):
     @property
     def contrast(self) -> Contrast | None:
         """How the vectors of segments are compared; `loss` is then one of the losses in
-        `trainers.engine.vectors.contrastive_losses`. None for objectives that predict tokens.
+        `trainers.engine.vectors.contrastive_losses`. None for objectives that do not compare vectors.
         """
         return None
 
@@ -148,8 +148,8 @@ class TrainingObjective(Protocol):
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether the objective writes new rows, with an input and a target per document, instead of keeping
-        the rows of the stream.
+        """Whether the objective adds marks to the documents of the stream and writes them to new rows.
+        Packing then reserves the positions that `room` gives.
         """
         return False
 
@@ -160,7 +160,9 @@ class TrainingObjective(Protocol):
 
     @property
     def exchanges(self) -> int:
-        """The number of different exchanges of second parts to prepare for sentence pairs; 0 for none."""
+        """The number of different ways of exchanging second parts between sentence pairs that packing
+        prepares; 0 for none.
+        """
         return 0
 
     @property

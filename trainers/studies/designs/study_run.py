@@ -68,7 +68,9 @@ class StudyRun:
         return digest([self._identity(), _plain_metrics(self.metrics), self.corpus, *more])[:_KEY]
 
     def _identity(self) -> dict[str, object]:
-        """Return the fields that identify the job. Fields that all runs of a kind share are computed once."""
+        """Return the fields that identify the job. For consecutive runs of the same kind, the fields that
+        they share are computed once.
+        """
         if self.kind not in _IDENTITIES:
             _IDENTITIES.clear()  # runs of the same kind are consecutive
             _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))

@@ -66,13 +66,13 @@ class OpenStudy:
         return tuple(self.shares_of(dict.fromkeys(self.leaves, 0.0)))
 
     def shares_of(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return `values` by leaf domain as values by domain that the study varies. The values of domains
-        whose ratios are kept are added up.
+        """Convert `values`, given by leaf domain, to values by the domains that the study varies. The values
+        of domains whose ratios are kept are added up.
         """
         return self.reused.collapse(values) if self.reused else {n: values.get(n, 0.0) for n in self.leaves}
 
     def tokens_of(self, name: str) -> int:
-        """Return the training tokens of a domain that the study varies."""
+        """Return the number of training tokens of a domain that the study varies."""
         return round(self.shares_of(_sizes(self.corpus))[name])
 
     @cached_property
@@ -129,8 +129,8 @@ class OpenStudy:
 
     @cached_property
     def doremi(self) -> tuple[StudyRun, ...]:
-        """The two runs of DoReMi: the reference, a proxy of the prior, and the proxy with group DRO. Empty if
-        the study does not use DoReMi.
+        """The two runs of DoReMi: the reference run, which trains on the prior, and then the run with group
+        DRO. Empty if the study does not use DoReMi.
         """
         its, first = self.study.doremi, self.study.proxies.seed
         if its is None:
@@ -253,7 +253,9 @@ class OpenStudy:
         require_levels(section, weights, self.corpus)
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return `weights`, which name domains at any level, as shares of all leaf domains; they sum to 1."""
+        """Return `weights`, which name domains at any level, as the shares of all leaf domains, which sum to
+        1.
+        """
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.leaves}
 

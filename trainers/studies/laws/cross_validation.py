@@ -1,8 +1,8 @@
 """Nested cross-validation of laws, the learning curve over the number of runs, and the rule for when to stop
 adding runs.
 
-A law is always scored on runs that were used neither to fit nor to choose it (Varma and Simon, 2006).
-Censored runs are used in fits but never scored.
+A law is scored on runs to which it was not fitted. In the nested cross-validation, these runs had no part in
+the choice of the law either (Varma and Simon, 2006). Censored runs are used in fits but never scored.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ class LearningCurve:
 
     @property
     def last_gain(self) -> float | None:
-        """The gain in correlation from the point nearest to half of the runs to the last point; None if the
-        curve has a single point.
+        """The gain in correlation from half of the runs to all of them: the correlation at the last point
+        minus that at the point nearest to half of its runs. None if the curve has a single point.
         """
         if len(self.points) < 2:
             return None
@@ -62,8 +62,8 @@ class LearningCurve:
 def cross_validate(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0
 ) -> CrossValidation:
-    """Predict the runs of each of 10 folds with a law that has not seen them. The law is chosen by a
-    cross-validation of the other runs and then fitted to all of these.
+    """Predict the runs of each of 10 folds with a law that has not seen them. The law is chosen by
+    cross-validation on the other runs, and then fitted to all of them.
 
     `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs]. With a single law, this is plain
     cross-validation.

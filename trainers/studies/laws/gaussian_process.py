@@ -1,5 +1,5 @@
 """A Gaussian process over mixtures (Rasmussen and Williams, 2006, chapters 2 and 5): the law for a metric
-that follows no formula. It needs more runs than the other laws, and may have several local minima.
+that follows no formula. It needs more runs than a law with a formula, and may have several local minima.
 
 The kernel is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z with noise n^2. The four parameters s, l, a and n maximise
 the marginal likelihood.
@@ -17,7 +17,7 @@ _BOUNDS = ((-4.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-6.0, 1.0))
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """The family of Gaussian processes with this kernel."""
+    """The family of laws that are Gaussian processes with the kernel of this module."""
 
     name: str = "gaussian_process"
 
@@ -108,8 +108,8 @@ def _covariance(logarithms: np.ndarray, distances: np.ndarray, products: np.ndar
 def _evidence(
     logarithms: np.ndarray, distances: np.ndarray, products: np.ndarray, values: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """Return the negative log marginal likelihood and its gradient (Rasmussen and Williams, equations 5.8 and
-    5.9).
+    """Return the negative log marginal likelihood, up to a constant, and its gradient (Rasmussen and
+    Williams, equations 5.8 and 5.9).
     """
     from scipy.linalg import cho_factor, cho_solve
 

@@ -2,7 +2,7 @@
 Olmix uses it too.
 
 The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, its predictions
-are always above c, and a domain with a large w_i worsens the metric.
+are above c, and a domain with a large w_i worsens the metric.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The protocols that a law of mixtures implements: fitting to runs, prediction for mixtures, and gradients.
 
 A law predicts one metric of a run, for which lower is better, from the run's mixture: the share of each
-domain in the training tokens. A run that diverged has no metric. It is censored: all that is known is that
-its metric is no better than the worst one measured.
+domain in the training tokens. A run that diverged has no metric. It is censored: its metric is only known to
+be no better than the worst one measured.
 """
 
 from typing import Protocol
@@ -74,9 +74,9 @@ def fit_censored(
 
     The law is first fitted to the measured runs. Then each censored run is assigned the law's prediction for
     it or the worst measured value, whichever is worse, and the law is fitted again, until the predictions
-    converge. This minimises the law's loss with a one-sided error for censored runs: a prediction worse than
-    the worst measured value costs nothing (the iteration of Buckley and James, 1979, without their correction
-    for the tail).
+    converge (at most 20 times). This minimises the law's loss with a one-sided error for censored runs: a
+    prediction worse than the worst measured value costs nothing (the iteration of Buckley and James, 1979,
+    without their correction for the tail).
     """
     measured = ~censored
     fitted = law.fit(ratios[measured], values[measured], start)

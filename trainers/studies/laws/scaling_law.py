@@ -21,7 +21,9 @@ _DAMPING = 1e-9  # share of the curvature that is added to every direction, so t
 _STEPS, _ROUNDS = 30, 20  # of L-BFGS before its coordinates are chosen again; of choosing them, at most
 _PRECISION, _DRAWN_PRECISION = 1e-13, 1e-10  # relative change of the loss that ends the search for all runs, for a draw
 _LEAST_LEVELS = 3
-"""The fewest different sizes, and numbers of tokens. Two cannot distinguish a power law from a constant."""
+"""The fewest different sizes, and the fewest different numbers of tokens, in a fit. Two cannot distinguish a power law
+from a constant.
+"""
 
 
 @dataclass(frozen=True)

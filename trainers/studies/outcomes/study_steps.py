@@ -52,7 +52,7 @@ def require_mixtures(opened: OpenStudy, what: str) -> None:
 
 
 def basis_of(opened: OpenStudy, table: RunTable) -> str:
-    """Return a digest of all that a fit depends on: the runs, the laws and the settings."""
+    """Return a digest of everything that a fit depends on: the runs, the laws and the settings."""
     return digest([table.fingerprint, list(opened.study.laws), plain(opened.settings)])
 
 
@@ -123,8 +123,8 @@ def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
 
 
 def proposal_basis(opened: OpenStudy, root: LocalPath, table: RunTable) -> str:
-    """Return a digest of all that a proposal depends on: the basis of its laws, and the mixture of DoReMi if
-    there is one.
+    """Return a digest of everything that a proposal depends on: the basis of its laws, and the mixture of
+    DoReMi if there is one.
     """
     others = {name: its.tolist() for name, its in doremi_mixture(opened, root).items()}
     return digest([basis_of(opened, table), others]) if others else basis_of(opened, table)

@@ -17,8 +17,8 @@ _TOP = 24
 
 @dataclass(frozen=True)
 class DomainShare:
-    """A domain of a proposal: its prior share, its proposed share, the largest share that its cap in epochs
-    allows (1 without a cap), and the ends `low` and `high` of its shares in the tie set.
+    """A domain of a proposal: its prior share, its proposed share, the largest share that the limits of the
+    proposal allow (1 without a limit), and the range of its shares in the tie set, from `low` to `high`.
     """
 
     name: str

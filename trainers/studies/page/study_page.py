@@ -35,8 +35,9 @@ _LISTED, _POINTS = 300, 1000  # the most runs in the table of runs; the most poi
 
 @dataclass(frozen=True)
 class Findings:
-    """The results of a study so far. Parts that do not exist yet are None, and the lines in `missing` say
-    why. `fit` is the record that `fit_step` wrote. `judged` are the runs that `verdict` compares.
+    """The results of a study so far. Parts that do not exist yet are None. The lines in `missing` say what is
+    missing, left out or out of date. `fit` is the record that `fit_step` wrote. `judged` are the runs that
+    `verdict` compares.
     """
 
     opened: OpenStudy
@@ -51,7 +52,7 @@ class Findings:
 
 def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
     """Write `report.html` from the files of a study and return its path. No law is fitted. Raises UserError
-    if no run of a mixture design has finished.
+    if no run of a mixture design has finished, or if a candidate of the confirmation has no mixture yet.
     """
     page = root / PAGE
     page.write_atomic(render_study(collect(opened, root)).encode())
@@ -59,8 +60,8 @@ def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
 
 
 def collect(opened: OpenStudy, root: LocalPath) -> Findings:
-    """Read the results that a study has so far from its directory. Raises UserError if no run of a mixture
-    design has finished.
+    """Read the results that a study has so far from its directory. Raises UserError as `write_study_page`
+    does.
     """
     runs = (*opened.proxies, *opened.doremi)
     results = results_of(root, runs)
@@ -160,8 +161,8 @@ def _shares(proposal: Proposal, opened: OpenStudy) -> list[DomainShare]:
 
 
 def _domains(found: Findings) -> list[dict[str, Any]]:
-    """Return a row for each domain: its tokens, and its shares and epochs in the prior and in the
-    proposal.
+    """Return a row for each domain: its tokens, its prior share and epochs and, if there is a proposal, its
+    proposed share, epochs, tied range and cap.
     """
     opened, proposal = found.opened, found.proposal
     target = opened.settings.target_tokens or opened.study.proxies.tokens

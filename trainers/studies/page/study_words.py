@@ -42,7 +42,7 @@ def verdict_words(
 
 
 def mixture_words(shares: Mapping[str, float]) -> str:
-    """Return the largest shares of a mixture as text."""
+    """Return the four largest shares of a mixture as text, with the number of the other domains."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     more = f" and {len(ranked) - _LISTED} more" if len(ranked) > _LISTED else ""
     return ", ".join(f"{share:.0%} {name}" for name, share in ranked[:_LISTED]) + more
@@ -53,8 +53,8 @@ def _named(entry: str, described: str) -> str:
 
 
 def _by_domain(verdict: StudyVerdict, entry: str) -> str:
-    """Return a sentence that names the domains on which `entry` is better or worse; empty if there are
-    none.
+    """Return a sentence that names the domains on which `entry` is better or worse; empty if there are none,
+    or if only one metric is compared.
     """
     words = {}
     for word in ("better", "worse"):

@@ -51,7 +51,7 @@ class MeasuredRate:
 class StagePlan:
     """A stage of a study: its proxies, the runs of DoReMi, or its confirmation. `states` counts the results
     of the stage by state. `tokens` and `flops` are totals over the runs that remain to be trained.
-    `per_token`, in operations, and `parameters` are those of the largest run.
+    `per_token` (operations per token) and `parameters` are the highest of any run of the stage.
     """
 
     name: str
@@ -100,8 +100,8 @@ class StudyPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes on disk at any time: those that finished runs keep, plus the checkpoints and exports
-        of the runs that are in progress at the same time.
+        """An estimate of the most bytes on disk at any time: those that finished runs keep, plus the
+        checkpoints and exports of the runs that are in progress at the same time.
         """
         largest = max(stage.parameters for stage in self.stages)
         kept = sum(stage.runs for stage in self.stages) * self.run_bytes
@@ -244,8 +244,8 @@ def _costs(
 
 
 def _count(job: Any, corpus: TrainingCorpus) -> tuple[float, int]:
-    """Return the operations per token and the parameters of the model of `job`, given the tokenizer of
-    `corpus`. The model is built on the meta device, so it takes no memory.
+    """Return the operations per token and the number of parameters of the model of `job`, given the tokenizer
+    of `corpus`. The model is built on the meta device, so it takes no memory.
     """
     import torch
 

@@ -86,8 +86,8 @@ def minimise(
 def _search_samples(
     objective: MixtureObjective, constraints: MixtureConstraints, starts: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return the mean of the best mixtures of a random pool, [domains]. The first pool covers all allowed
-    mixtures; each later pool lies closer to the best mixture so far.
+    """Return the best mixture, [domains], among `starts` and the means of the best mixtures of several random
+    pools. The first pool covers all allowed mixtures; each later pool lies closer to the best mixture so far.
 
     The mean is taken, as in RegMix, because the single best of many predictions is mostly the one with the
     luckiest error. Uniform draws rarely reach mixtures that consist of few domains. Each draw is therefore

@@ -24,8 +24,7 @@ _RANDOM = 1000  # feasible mixtures that estimate how large the tie set is
 class ComparedMixture:
     """A mixture [domains] compared with the proposal. `value` is the weighted mean of its predicted metrics.
     `difference` is how much that mean exceeds the proposal's, with the 95 % interval `low` to `high`. `tied`
-    says that the runs cannot distinguish the two mixtures. `feasible` says that this mixture satisfies the
-    constraints.
+    says whether the mixture is in the tie set, and `feasible` whether it satisfies the constraints.
     """
 
     name: str
@@ -40,9 +39,12 @@ class ComparedMixture:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The proposed mixture `ratios` [domains]. `ranges` [domains, 2] are the smallest and largest shares
-    within the tie set (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that lie
-    in the tie set. `extrapolated` names the domains whose proposed share lies outside the range of the runs.
+    """The proposed mixture `ratios` [domains]. `value` is the weighted mean of its predicted metrics.
+    `ranges` [domains, 2] are the smallest and largest shares within the tie set (`TieSet.ranges`), and
+    `tied_share` is the share of random feasible mixtures that lie in the tie set. `extrapolated` names the
+    domains whose proposed share lies outside the range of the runs. `compared` has the mixtures that the
+    proposal is compared with. `epochs` [domains] is how often the target run reads each domain, None if
+    unknown.
     """
 
     domains: tuple[str, ...]

@@ -33,7 +33,8 @@ class TieSet:
 
         `best` was selected among all mixtures, so the cutoff of a single comparison would be too small. The
         bootstrap takes `best` as the truth: the cutoff is the 95 % quantile, over the draws, of the number of
-        standard errors by which the objective of `best` exceeds that of the draw's own best mixture.
+        standard errors by which the objective of `best` exceeds that of the draw's own best mixture. It is at
+        least 1.96.
         """
         exceeded = []
         for laws in self.objective.laws.resampled[:_CALIBRATION]:

@@ -55,7 +55,7 @@ def train_on_ray(
     root: LocalPath, runs: Sequence[StudyRun], resources: RayResources, show: Show, train: Train = train_study_run
 ) -> None:
     """Train `runs` below `root`, each of which has no result yet or a failed one. `show` is called with a
-    line per run.
+    line when a run ends, and when its task is lost or killed.
 
     If the task of a run is lost, the run continues from its last checkpoint in another task. A run that loses
     MOST_LOST tasks in a row is recorded as failed. Once all runs have begun, the task of a run that takes
@@ -112,7 +112,7 @@ class _Pace:
         self._given_up: set[str] = set()
 
     def submitted(self, run: StudyRun) -> None:
-        """Note that a run has been handed to Ray. Its log entries from earlier attempts will be ignored."""
+        """Note that a run is handed to Ray. Its log entries from earlier attempts will be ignored."""
         self._starts[run.key] = len(self._start_events(run))
         self._begun.pop(run.key, None)
 

@@ -78,8 +78,8 @@ def check_registered(study: Study, root: LocalPath) -> None:
 
 
 def _rule(study: Study) -> dict[str, Any]:
-    """Return all that a verdict depends on, apart from the runs: candidates, seeds, metrics and their
-    weights, level and margin, and the candidate or entry that answers the question.
+    """Return everything that a verdict depends on, apart from the runs: the section with its rule, the
+    metrics and their weights, and the candidate or entry that answers the question.
     """
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}

@@ -42,7 +42,7 @@ class _Worker:
 @dataclass
 class StudyWorkers:
     """Up to `count` worker processes that train runs below `root`, each with `threads` CPU threads. `show` is
-    called with a line per run.
+    called with a line when a run ends, and when it continues in another worker.
     """
 
     root: LocalPath

@@ -51,9 +51,9 @@ class RunResult:
     `sources` holds the ledger's entry for each domain. `flops` counts the operations of training steps.
     `seconds` is the duration of the whole run, `step_seconds` that of its steps, and `validation_seconds`
     that of its validations. `domain_weights` are the mean weights of a run with online weights. `cost` is the
-    `Footprint` of everything computed, including steps repeated after a kill; None for a run of an earlier
-    version. `is_first` says that the run was the first of its process, so that `seconds` includes the import
-    of libraries.
+    `Footprint` of everything computed, including steps repeated after a kill; None if it is not known.
+    `is_first` says whether the run was the first of its process; `seconds` then includes the import of
+    libraries.
     """
 
     state: State
@@ -93,7 +93,7 @@ def read_result(run: LocalPath) -> RunResult | None:
 
 def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[Outcome, str]:
     """Train `run` in `directory` from its newest checkpoint, unless it has finished or diverged. Returns the
-    outcome and the reason for it.
+    outcome and the reason for it, which is empty if there is none.
 
     The outcome is the state of the result or one of three others. `busy`: another process is training the
     run. `stopped`: SIGTERM ended the run after a checkpoint. `storage`: the disk failed, which affects all

@@ -39,8 +39,9 @@ class Swarm:
     `strengths`. With a uniform centre, a strength of 1 draws uniformly from all mixtures. Smaller strengths
     favour the corners; larger ones stay near the centre.
 
-    Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. So
-    are mixtures at most `distance` away from an earlier one, where the distance is half the sum of the
+    Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. If
+    almost all are, they are moved to the nearest mixture within the limits instead. Mixtures at most
+    `distance` away from an earlier one are rejected as well, where the distance is half the sum of the
     absolute differences of shares.
     """
 

@@ -71,8 +71,8 @@ class Proxies:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a run: bits per byte of the held-out text of each of `domains` (default: all domains
-    with held-out text). Lower is better.
+    """The metrics of a run: one value for the held-out text of each of `domains` (default: all domains with
+    held-out text). Lower is better.
 
     `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. The first is measured on `tokens` tokens
     of each domain, in rows built as in training; use it to compare runs of one recipe. The second is measured

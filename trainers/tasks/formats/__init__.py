@@ -24,4 +24,4 @@ TEXT_FORMATS: dict[str, Callable[[str, Layout, str], RowSet]] = {
     "lines": text_lines.read_pattern,
     "trees": text_lines.read_trees,
 }
-"""Readers of text by format. Parquet, parallel files and documents have separate readers."""
+"""Readers of text by format. Parquet, parallel files, documents and generated rows have separate readers."""

@@ -1,4 +1,6 @@
-"""Tables: tab-separated values without quoting, comma-separated values as in RFC 4180, and Parquet."""
+"""Readers of tables: tab-separated values without quoting, comma-separated values as in RFC 4180, and
+Parquet.
+"""
 
 import csv
 import io
@@ -38,9 +40,9 @@ def read_csv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> RowSet:
-    """Return `rows`, pairs of a line number and its cells, as a table. Every row must have as many cells as
-    the header or, without a header, as the first row; other rows are skipped or raise UserError, as the
-    layout says.
+    """Return a RowSet of `rows`, which are pairs of a line number and the line's cells. If a row has more or
+    fewer cells than the header or, without a header, than the first row, it is skipped or raises UserError,
+    as `layout.incomplete_rows` says.
     """
     rows = iter(rows)
     line, first = next(rows, (0, []))
@@ -73,7 +75,7 @@ def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> 
 
 
 def read_parquet(data: bytes, layout: Layout, path: str) -> RowSet:
-    """Read the columns of a Parquet file that the task uses, as Python values."""
+    """Read a Parquet file. Only the columns that the task uses are filled; their values are Python objects."""
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         used = [name for name in file.schema_arrow.names if name in used_columns(layout)]

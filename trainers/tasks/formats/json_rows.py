@@ -74,7 +74,8 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
     the passage.
 
     Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label` (the
-    number of the first candidate that is an answer). The end offsets of entities in the file are inclusive.
+    index of the first candidate that is an answer, or -1 if none is). The end offsets of entities in the file
+    are inclusive.
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -100,11 +101,11 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 
 
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
-    """Read dialogues: one per line, with `turns` that each have a `text`, or a single object in
-    Topical-Chat's form, {id: {content: [{message}]}}.
+    """Read dialogues. A file named `.json` or `.json.gz` holds one object in Topical-Chat's form, {id:
+    {content: [{message}]}}. Any other file holds one dialogue per line, with `turns` that each have a `text`.
 
-    Every turn after the first becomes a row. Columns `id` (dialogue/turn), `history` (the previous turns, one
-    per line), `reply`. Empty turns are left out.
+    Empty turns are dropped; every remaining turn after the first becomes a row. Columns `id` (dialogue/turn),
+    `history` (the previous turns, one per line), `reply`.
     """
     if path.removesuffix(".gz").endswith(".json"):
         document = _whole(data, path)
@@ -170,7 +171,9 @@ def _whole(data: str, path: str) -> Any:
 
 
 def _check_text(data: str, document: Any, where: str) -> None:
-    """Raise UserError for an escape of half a surrogate pair, which JSON allows and UTF-8 cannot represent."""
+    """Raise UserError if a string contains a lone surrogate, which JSON can express as an escape but UTF-8
+    cannot represent.
+    """
     if "\\ud" not in data and "\\uD" not in data:
         return
     try:

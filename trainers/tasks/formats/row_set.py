@@ -1,4 +1,4 @@
-"""The rows of one file as columns, with the line or number of each row for error messages."""
+"""The rows of task files as columns, with the position of each row for error messages."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,9 @@ _GOLD = ("label", "tags", "answers", "target")
 
 
 def used_columns(layout: Layout) -> set[str | int]:
-    """Return the names and numbers of the columns that a layout refers to."""
+    """Return the names and numbers of the columns that a layout refers to. For a path `a.b`, they include
+    both `a.b` and `a`.
+    """
     used: set[str | int] = set()
     for spec in (*layout.roles.values(), *(layout.where or {})):
         for name in spec if isinstance(spec, tuple) else (spec,):
@@ -30,10 +32,10 @@ def used_columns(layout: Layout) -> set[str | int]:
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one file. `columns` maps each column name or number to a list of values; columns that the
-    task does not use have an empty list. `places` holds the position of each row in the file, counted from 1
-    in the unit that `unit` names (such as lines or rows). `skipped` is the number of incomplete rows that
-    were left out.
+    """Rows of a split, usually those of one file. `columns` maps each column name or number to a list of
+    values; a column that the task does not use may have an empty list. `path` is the file's name in messages.
+    `places` holds the position of each row in the file, counted from 1 in the unit that `unit` names (such as
+    lines or rows). `skipped` is the number of incomplete rows that were left out.
     """
 
     path: str
@@ -93,8 +95,8 @@ class RowSet:
 
 
 def _descend(value: Any, path: list[str]) -> Any:
-    """Return the value at `path` inside an object. For a list of objects, return the list of their values;
-    MISSING if a field is absent.
+    """Follow the field names in `path` into nested objects, and return the value found, or MISSING if a field
+    is absent. At a list of objects, return the list of the values found in each.
     """
     for number, name in enumerate(path):
         if isinstance(value, list):
@@ -107,6 +109,8 @@ def _descend(value: Any, path: list[str]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a label or number as text for a message, shortened and without control characters."""
+    """Return a value as text in quotation marks for a message, cut to 40 characters, with control characters
+    escaped.
+    """
     text = printable(value if isinstance(value, str) else repr(value))
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

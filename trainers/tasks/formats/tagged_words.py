@@ -7,15 +7,15 @@ from trainers.tasks.schema.task import Layout
 _UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _DOCUMENT_MARK = "-DOCSTART-"
 DEEPEST = 8
-"""The maximum depth, which is given to all words that are deeper in their tree."""
+"""The maximum of `depth`; words that are deeper in their tree get this value."""
 
 
 def read_conll(data: str, layout: Layout, path: str) -> RowSet:
-    """Read columns by number, one list of words per sentence. Columns are separated by a tab, or by spaces in
-    a file without tabs.
+    """Read columns by number. A row is a sentence, and its value in a column is a list with one entry per
+    word. Columns are separated by a tab or, in a file without tabs, by white space.
 
-    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. Error messages name the first
-    line of a sentence.
+    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. The place of a row is the
+    first line of its sentence.
     """
     separator = "\t" if "\t" in data else None
     sentences: list[tuple[int, list[list[str]]]] = []
@@ -47,8 +47,8 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     without the feature; `depth` is the number of arcs between a word and the root of its tree, at most
     DEEPEST.
 
-    Rows of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Only the columns that the task uses
-    are filled.
+    Rows of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Columns that the task does not use
+    may be left empty.
     """
     used_names = used_columns(layout)
     names = used_names | {"id"} | ({"head"} if "depth" in used_names else set())
@@ -99,8 +99,9 @@ def _feature(text: str, column: str) -> str:
 
 
 def _depths(heads: list[str], where: str) -> list[str]:
-    """Return the depth of each word of a sentence. `heads` holds the number of each word's head, counted from
-    1, or 0 for the root. Error messages begin with `where`.
+    """Return the depth of each word of a sentence as text, at most DEEPEST. `heads` holds the number of each
+    word's head, counted from 1, or 0 for the root. Raises UserError, with a message that begins with `where`,
+    if the heads are invalid or form a cycle.
     """
     for head in heads:
         if not head.isdecimal() or int(head) > len(heads):

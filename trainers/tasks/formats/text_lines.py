@@ -1,4 +1,6 @@
-"""Plain text: parallel files, lines split by a pattern, bracketed trees, one file per example."""
+"""Readers of plain text: parallel files, lines matched against a pattern, bracketed trees, one file per
+example.
+"""
 
 import re
 
@@ -18,8 +20,8 @@ def split_lines(data: str) -> list[str]:
 
 
 def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
-    """Read files with one example per line, one file per column. Raises UserError unless all have the same
-    number of lines.
+    """Read parallel files: one file per column, one example per line. `texts` and `paths` map each column to
+    the content and the path of its file. Raises UserError unless all files have the same number of lines.
     """
     columns: dict[str | int, list[str]] = {column: split_lines(text) for column, text in texts.items()}
     counts = {paths[str(column)]: len(lines) for column, lines in columns.items()}
@@ -32,8 +34,8 @@ def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
 
 
 def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
-    """Read the named groups of `pattern` in every line. Without a pattern, the whole line is the column
-    `line`.
+    """Match every line against `pattern`, whose named groups become the columns. Without a pattern, the whole
+    line is the column `line`.
     """
     lines = split_lines(data)
     if layout.pattern is None:

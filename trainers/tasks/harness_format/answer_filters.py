@@ -21,7 +21,8 @@ _PLAIN = ("take_first", "remove_whitespace", "lowercase", "uppercase")
 @dataclass(frozen=True)
 class FilterStep:
     """One step of a filter: the name of its function and, for `regex`, its arguments. `regex` returns match
-    number `group` of `pattern`, or `fallback` if there is no such match.
+    number `group` of `pattern`, counted from 0 or, if negative, from the end; `fallback` if there is no such
+    match.
     """
 
     function: str

@@ -87,8 +87,9 @@ class RowTemplates:
         return [str(each) for each in value]
 
     def _value(self, place: str, template: Any, row: Mapping[str, Any]) -> Any:
-        """Return the value of a template: the column that it names, the text that it renders to or, if it is
-        not a string, the template itself. Raises UserError if the value is None.
+        """Return the value of a template for a row: the value of the column that it names or, if no column
+        has this name, the text that it renders to. A template that is not a string is returned unchanged.
+        Raises UserError if the column is empty or the template cannot be rendered.
         """
         if not isinstance(template, str):
             return template

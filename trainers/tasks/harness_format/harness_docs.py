@@ -22,10 +22,10 @@ from trainers.tasks.task_files import decode, read_content
 
 @dataclass(frozen=True)
 class RenderedRow:
-    """A row in the form in which the model is queried. `contexts` and `continuations` have one entry per
-    choice, and `gold` is the number of the right choice. A row without choices has one context and one
-    continuation, and `references` holds its accepted texts. `place` gives the row's file and number for
-    messages.
+    """A row in the form in which the model is queried. For multiple choice, `contexts` and `continuations`
+    have one entry per choice, and `gold` is the number of the right choice. Otherwise there is one context
+    and one continuation. `references` holds the accepted texts for `generate_until` and `loglikelihood`, and
+    is empty for the other output types. `place` gives the row's file and number for messages.
     """
 
     place: str
@@ -38,8 +38,9 @@ class RenderedRow:
 def render_rows(
     task: HarnessTask, data: Location | None, seed: int, limit: int | None
 ) -> tuple[list[RenderedRow], tuple[FileRecord, ...]]:
-    """Return the first `limit` rows of the scored split, rendered, and the records of its files. Unless the
-    task takes the first rows as shots, shots are drawn for each row with `seed`. A row is never its own shot.
+    """Return the first `limit` rows of the scored split (all if `limit` is None), rendered, and the records
+    of the split's files. Unless the task takes the first rows as shots, shots are drawn for each row with
+    `seed`. If shots come from the scored split, a row is never its own shot.
 
     Raises UserError for a missing file, and for a row that does not fit the templates.
     """
@@ -103,7 +104,7 @@ def _rendered(
 def _solved(
     task: HarnessTask, templates: RowTemplates, prefix: str | None, place: str, row: Mapping[str, Any]
 ) -> str:  # fmt: skip
-    """Return a solved example, followed by the delimiter between examples."""
+    """Return a row as a solved example: its text and target, followed by the delimiter between examples."""
     text, target = templates.text(place, row), templates.target(place, row)
     if isinstance(text, int):
         text = templates.choices(place, row)[_number(place, text, templates.choices(place, row))]
@@ -172,8 +173,9 @@ def _read(
 
 
 def _find(task: Path, name: str, data: Location | None) -> list[Location]:
-    """Return the files that `name` refers to; it may be a pattern with `*`. A relative name is looked up next
-    to the task file, then in `data`. Raises UserError if nothing is found.
+    """Return the files that `name`, a file name or glob pattern, refers to. A relative name is looked up next
+    to the task file, then in `data`. In each place, the name is also tried with `.gz` appended. Raises
+    UserError if nothing is found.
     """
     if name.startswith(("/", "~")) or "://" in name:
         folder, _, last = name.rpartition("/")

@@ -2,8 +2,7 @@
 
     task.yaml (+ include) -> HarnessTask -> render_rows -> contexts and continuations
 
-The library's defaults apply. A field that could change a score and is unknown here is an error; it is never
-ignored.
+The library's defaults apply. A field that is unknown here and could change a score raises ConfigError.
 """
 
 from collections.abc import Mapping
@@ -55,11 +54,12 @@ _TOKENS = 256  # written without max_gen_toks, as in the library
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """A task of lm-evaluation-harness. `files` maps each split to its file names, relative to the folder of
-    `path` or to `data=DIR`. `split` is the split that is scored. Solved examples are `samples` if there are
-    any, otherwise rows of `shots_split`; with `first_shots`, the first ones are taken. `metrics` holds the
-    library's names of the metrics. `filters`, `comparison` and `generation` apply to answers that the model
-    writes. `version` is the version in the file's `metadata`, by default 1.
+    """A task of lm-evaluation-harness. `files` maps each split to its file names; relative names refer to the
+    folder of `path` or to `data=DIR`. `split` is the split that is scored. `shots` is the number of solved
+    examples. They come from `samples` if the task has any, otherwise from `shots_split`; with `first_shots`,
+    the first ones are taken. `metrics` holds the library's names of the metrics. `filters`, `comparison` and
+    `generation` apply to answers that the model writes. `version` is the version in the file's `metadata`, by
+    default 1.
 
     `texts`, `targets` and `choices` are the fields `doc_to_text`, `doc_to_target` and `doc_to_choice`; a
     string there is a Jinja template or the name of a column.
@@ -138,7 +138,9 @@ def without_shots(task: HarnessTask) -> HarnessTask:
 
 
 def _with_included(path: Path, depth: int = 0) -> dict[str, Any]:
-    """Return the fields of a file, which take precedence over the fields of the file that it includes."""
+    """Return the fields of a file, merged with the fields of the file that it includes. The including file
+    takes precedence.
+    """
     if depth > _MOST_INCLUDES:
         raise ConfigError(f"{path}: include: more than {_MOST_INCLUDES} files include one another; remove a cycle")
     try:
@@ -241,7 +243,7 @@ def _check_splits(task: HarnessTask) -> None:
 
 def _shots(path: Path, data: Mapping[str, Any]) -> tuple[bool, tuple[dict[str, Any], ...]]:
     """Return whether shots are the first rows of their split, and the rows that the file itself gives as
-    shots.
+    shots. A `fewshot_split` replaces these rows.
     """
     how = data.get("fewshot_config") or {}
     if others := sorted(set(how) - {"sampler", "samples"}):

@@ -34,9 +34,9 @@ def fill_fields(template: str, values: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Generation:
-    """How a model writes its answer after the context. The answer ends at the first occurrence of one of the
-    texts in `until` (which is removed), at the end token, or after `tokens` tokens. Answers that are cut off
-    by this limit are counted.
+    """Settings for the answer that a model writes after the context. The answer ends at the first occurrence
+    of one of the texts in `until` (which is removed), at the end token, or after `tokens` tokens. Answers
+    that are cut off by this limit are counted.
 
     With `temperature` 0, the most probable token is always chosen. Otherwise tokens are sampled from the
     `top_k` most probable ones (0: all), restricted to the smallest set of them whose probabilities add up to
@@ -74,7 +74,7 @@ class Prompt:
     task's metrics compare the answer with all accepted texts. The continuation then only defines how answers
     are appended to the context in solved examples.
 
-    Both `context` and `continuation` contain names in braces: `{text}`, `{text_b}`, `{question}`,
+    `context` and `continuation` may contain names in braces: `{text}`, `{text_b}`, `{question}`,
     `{passage}`, and `{candidate}`, `{label}`, `{target}` or `{answer}`. The candidate may be in the context
     instead of the continuation; then the model scores the same continuation after each candidate (partial
     evaluation: Trinh and Le, 2018). `words` maps labels to the texts that replace them.

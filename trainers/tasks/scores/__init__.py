@@ -1,5 +1,5 @@
-"""Metrics. Each metric computes statistics per example, from which its value, interval and paired test are
-computed.
+"""Metrics of predictions. Each metric turns outcomes into statistics, from which its value, its interval and
+a paired test are computed.
 
 To add a metric, add a TaskMetric to METRICS in the file of its family, and add its name and kinds to
 `trainers.tasks.schema.metric_names`.
@@ -18,7 +18,7 @@ METRICS: dict[str, TaskMetric] = {
     for module in (label_scores, number_scores, entity_scores, answer_scores, text_scores)
     for metric in module.METRICS
 }
-"""All metrics by name."""
+"""The metrics that a task file can list, by name."""
 
 
 def require_libraries(metrics: Sequence[str]) -> None:

@@ -75,17 +75,17 @@ def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.
 
 
 def exact_matches(outcomes: Outcomes) -> np.ndarray:
-    """Compute the exact match of each example."""
+    """Return the exact match of each example, float64 [n]."""
     return answer_values(outcomes, exact_match)
 
 
 def token_f1s(outcomes: Outcomes) -> np.ndarray:
-    """Compute the token F1 of each example."""
+    """Return the token F1 of each example, float64 [n]."""
     return answer_values(outcomes, lambda text, reference: token_f1(text, reference, outcomes.no_answer))
 
 
 def number_matches(outcomes: Outcomes) -> np.ndarray:
-    """Compute, for each example, whether the last number of its predicted text is right: 1 or 0."""
+    """Return, for each example, 1 if the last number of its predicted text is right, else 0, float64 [n]."""
     return answer_values(outcomes, number_match)
 
 

@@ -28,9 +28,9 @@ def gold_scores(
     item. `reciprocal_rank` is one divided by the rank of the gold candidate: 1 plus the number of candidates
     with a higher score.
 
-    `likelihoods` (in nats) and `scores` are flat float64 arrays over the candidates of all items; item i has
-    the entries from `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of each item's gold
-    candidate.
+    `likelihoods` (log-likelihoods in nats) and `scores` are flat float64 arrays over the candidates of all
+    items; item i has the entries from `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of
+    each item's gold candidate.
     """
     first, sizes = offsets[:-1], np.diff(offsets)
     right = first + gold

@@ -38,7 +38,7 @@ def _by_label(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_question(outcomes: Outcomes) -> np.ndarray:
-    """Return two columns for each group: whether all its examples are correct, and a count of 1."""
+    """Return float64 [groups, 2]: whether all examples of a group are correct, and a count of 1."""
     gold, predicted = _labels(outcomes)
     assert outcomes.groups is not None
     right = np.ones(int(outcomes.groups.max()) + 1)

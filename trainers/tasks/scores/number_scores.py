@@ -37,7 +37,9 @@ def _spearman(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _ranks(places: list[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Return the ranks [units, 2] in a sample that contains each unit as often as its weight says."""
+    """Return the ranks [units, 2], minus their mean, in a sample that contains each unit as often as its
+    weight says.
+    """
     columns = []
     for place in places:
         counts = np.bincount(place, weights)

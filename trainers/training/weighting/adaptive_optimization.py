@@ -22,7 +22,7 @@ _THIRDS = 25  # (2/3)^25 of the distance of grid points: 4e-5 of it
 
 @dataclass(frozen=True)
 class ADOState(WeightsState):
-    """The state of ADO: what a run has learned so far. The last axis of every array is [domains].
+    """The state of ADO: what a run has learned so far. The last axis of every array is the domain.
 
     `weights` are the policy, `average` is its mean since the warm-up, and `credit` its moving average. `read`
     counts targets, `effective` counts them times their factor in the loss. `curve` [points, 2, domains] holds
@@ -79,7 +79,7 @@ class ADOState(WeightsState):
         return replace(self, open=np.zeros_like(sums), curve=curve, laws=laws)
 
     def _decide(self, settings: ADO, number: int) -> "ADOState":
-        """Compute the weights of the next step, which is step `number` since the warm-up."""
+        """Return the state with the weights of the next step, which is step `number` since the warm-up."""
         prior = _shares(self.read)
         coefficients, exponents = self.laws
         known = exponents > 0
@@ -96,7 +96,7 @@ class ADOState(WeightsState):
 
 
 class ADOWeights(OnlineWeights[ADOState]):
-    """The weights of the domains of a run of `steps` steps with ADO."""
+    """Online weights by ADO, for a run of `steps` steps."""
 
     def __init__(self, settings: ADO, names: Sequence[str], steps: int) -> None:
         super().__init__(names, ADOState.initial(len(names)))
@@ -160,7 +160,7 @@ def _shares(read: np.ndarray) -> np.ndarray:
 
 
 def _ends_stretch(step: int) -> bool:
-    """Return whether a stretch of steps, and with it a point of the learning curves, ends with this step. The
-    length of stretches grows by 2 %.
+    """Return whether a stretch of steps, and with it a point of the learning curves, ends with step `step`. A
+    stretch ends whenever the number of steps reaches another power of 1.02, so stretches grow by 2 %.
     """
     return step == 1 or math.floor(math.log(step) / _GROWTH) > math.floor(math.log(step - 1) / _GROWTH)

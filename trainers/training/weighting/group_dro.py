@@ -37,7 +37,7 @@ class GroupDROState(WeightsState):
 
 
 class GroupDROWeights(OnlineWeights[GroupDROState]):
-    """The weights of the domains of a run with group DRO against a reference model."""
+    """Online weights by group DRO against a reference model."""
 
     def __init__(self, settings: GroupDRO, names: Sequence[str], reference: Forward, engine: Engine) -> None:
         count = len(names)

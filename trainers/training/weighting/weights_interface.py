@@ -34,8 +34,8 @@ State = TypeVar("State", bound=WeightsState)
 class OnlineWeights(ABC, Generic[State]):
     """The weights of the domains of a run, the same on every worker. Every worker has one object.
 
-    Before a step, `begin` returns the factors of its targets in the loss. After the step, `end` adopts the
-    new weights, unless the step was skipped.
+    Before a step, `begin` returns the function that computes the domains' factors in the loss. After the
+    step, `end` adopts the new weights, unless the step was skipped.
     """
 
     def __init__(self, names: Sequence[str], state: State) -> None:

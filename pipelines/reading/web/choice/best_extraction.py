@@ -2,9 +2,9 @@
 
 A line is kept if a weighted sum of its features (`line_features`) is at least 0: by logistic regression, it
 is then content with a probability of at least one half. Lines between two kept lines are kept if both
-extractors have all of them. In Markdown, headings, tables and code next to a kept line are kept too. The
-weights in `line_weights.json` were fitted to the pages and snippets of trafilatura's evaluation (`python -m
-benchmarks.line_choice`). docs/benchmarks.md reports the quality by cross-validation.
+extractors have all of them. In Markdown, headings before a kept line, and tables and code next to one, are
+kept too. The weights in `line_weights.json` were fitted to the pages and snippets of trafilatura's evaluation
+(`python -m benchmarks.line_choice`). docs/benchmarks.md reports the quality by cross-validation.
 
 resiliparse is the cheaper of the two. Its lines are first judged alone, with weights for this purpose.
 trafilatura does not run if that judgement is certain, resiliparse's text has most of the page's prose, and
@@ -13,7 +13,7 @@ resiliparse's lines take over, and the lines of both are judged together. A line
 trafilatura writes it, because resiliparse writes a space after every link and emphasis. The exception is
 Markdown with formulas, code or tables, which is written as resiliparse writes it.
 
-If no line is kept, the text is that of trafilatura, or that of resiliparse if trafilatura has none.
+If no line is kept, the text is trafilatura's, or resiliparse's if trafilatura finds none.
 """
 
 import json
@@ -81,8 +81,8 @@ def rule_version() -> str:
 
 @cache
 def shipped_weights() -> Weights:
-    """Return the weights from `line_weights.json`, `alone` and `both`: the constant, then one weight for each
-    feature, in order.
+    """Return the weights from `line_weights.json` as two lists, `alone` and `both`. Each is the constant,
+    followed by one weight for each feature.
     """
     found = json.loads(_WEIGHTS.read_text())
     names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}

@@ -2,8 +2,8 @@
 content.
 
 Features of blocks and their neighbours tell content from boilerplate (Kohlschütter et al. 2010, "Boilerplate
-Detection using Shallow Text Features"). Which of several extractors has a line is further evidence. No
-feature is a word of a language.
+Detection using Shallow Text Features"). Whether each of the two extractors has a line is further evidence. No
+feature looks for words of a particular language.
 """
 
 import math
@@ -46,7 +46,7 @@ Forms = dict[str, list[float]]
 
 
 def text_features(lines: Sequence[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
-    """Return TEXT_FEATURES of each line. `links` are the keys of the texts of links. `forms` is a cache of
+    """Return TEXT_FEATURES of each line. `links` are the keys of the page's link texts. `forms` is a cache of
     the features that depend on a line's text alone; pass the same dict to several calls with the same
     `links`, so that nothing is computed twice.
     """
@@ -102,7 +102,9 @@ def both_features(lines: Sequence[Line]) -> list[list[float]]:
 
 
 def _forms(lines: Sequence[Line], links: frozenset[str], known: Forms) -> list[list[float]]:
-    """Return the features of each line that do not depend on its place, and add them to `known`."""
+    """Return the features of each line that depend on its text alone. Features that `known` lacks are
+    computed and added to it.
+    """
     rows = []
     for line in lines:
         form = known.get(line.text)

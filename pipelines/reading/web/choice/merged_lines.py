@@ -73,14 +73,17 @@ def _blocks(text: str) -> list[str]:
 
 
 def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | None = None) -> list[Line]:
-    """Return the lines of both texts: those of `second` in their order, and after each of them the lines that
-    only `first` has at that place.
+    """Return the lines of both texts: those of `second` in their order, and between them, at their places,
+    the lines that only `first` has.
 
-    Two lines are the same if their keys are equal. They are also the same if their keys begin alike and no
-    other key in either text begins that way; this finds, for example, a line with a formula that one
-    extractor does not know. A line that both texts have is written once, as in `second`, or as in `first` if
-    `keep` is found there. A line that is part of a longer line of the other text counts as present in both,
-    and is written as in `second`.
+    Two lines are the same if their keys are equal. They are also the same if their keys begin with the same
+    _HEAD letters and no other key in either text begins that way; this finds, for example, a line with a
+    formula that one extractor does not know. A line that both texts have is written once, as in `second`, or
+    as in `first` if `keep` is found there.
+
+    Lines that the texts divide differently are found by searching for a line's key (_WITHIN letters or more)
+    in the joined keys of the other text. A line of `first` that is found is left out; a line of `second` that
+    is found counts as present in both.
     """
     same = _pairs(first, second)
     within_second, within_first = _Text(second), _Text(first)

@@ -160,8 +160,8 @@ def elect_in_cells(task: _CellTask) -> tuple[FileRecord, dict[str, Any]]:
     grouped by part.
 
     Returns the file and the counts: `sizes`, the number of clusters by size; `largest`, the number of
-    documents in the largest cell; `beyond`, the documents that are kept although they were not compared with
-    all other documents of their cell.
+    documents in the largest cell; `beyond`, the number of documents outside the electorates that are kept,
+    without comparison with one another.
     """
     unit = f"elected.{task.partition:05d}"
     receipt = task.out.receipt(unit)

@@ -64,7 +64,7 @@ class DedupSemantic(CorpusStage):
             raise ValueError(f"cells: got {self.cells}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the embeddings, the columns of `keep`, and the drops so far."""
+        """Return the embeddings, the columns of `keep`, the drops so far and the given splits."""
         return (*map(column_named, dict.fromkeys((EMBEDDING, *columns_read(self.keep), DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 LEAST_DOCUMENTS = 5
-"""Minimum number of sample documents that contain a word of a name, so that no name comes from a few
-documents only.
+"""Minimum number of a cluster's sample documents that contain a word of its name, so that no name comes from
+a few documents only.
 """
 WORDS = 10
 """Maximum number of words listed for each cluster, the most characteristic first."""

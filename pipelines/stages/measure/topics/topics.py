@@ -29,11 +29,11 @@ class Topics(ReadsText, CorpusStage):
     topic. A document without a vector has no topic.
 
     Clusters are those of spherical k-means (Dhillon and Modha 2001) over a sample of the documents, drawn by
-    document id. A topic's name is the three words that best distinguish its documents from all others, such
-    as `film_actor_award`; a subtopic's name is the words that best distinguish it from the rest of its topic
-    (Monroe, Colaresi and Quinn 2008). Names are learned from the text, so another corpus has other names. A
-    word in fewer than 5 documents of the sample is never part of a name. With `edited_text`, after `pii`, no
-    name contains what that step removes.
+    document id. A topic's name consists of up to three words that best distinguish its documents from all
+    others, such as `film_actor_award`; a subtopic's name consists of the words that best distinguish it from
+    the rest of its topic (Monroe, Colaresi and Quinn 2008). Names are learned from the text, so another
+    corpus has other names. A word in fewer than 5 documents of the sample is never part of a name. With
+    `edited_text`, after `pii`, no name contains what that step removes.
 
     Names and columns are the same for any number of workers and parts. They may differ between kinds of
     processors, because embeddings and sums do.
