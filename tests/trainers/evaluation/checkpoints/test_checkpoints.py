@@ -94,6 +94,17 @@ def test_other_items_are_measured_anew_and_results_of_others_are_left_out(run, t
     assert [line.split()[1] for line in shown.out.splitlines()[1:3]] == ["4", "6"]
 
 
+def test_a_step_that_the_second_run_lacks_is_an_error_before_the_first_is_measured(
+    stored, run, task, monkeypatch, tmp_path, capsys
+):
+    shutil.rmtree(run / "evaluations")
+    other = shutil.copytree(stored[1], tmp_path / "other", ignore=shutil.ignore_patterns("evaluations", "step-*6"))
+    begun = measured(monkeypatch)
+    assert main(["evaluate", str(run), str(other), f"task={task}", "--checkpoints", "4,6"]) == 2
+    assert begun == []
+    assert f"{other} has neither a checkpoint nor a result of step 6; it has 2, 4" in capsys.readouterr().err
+
+
 def test_another_normalisation_is_measured_anew(run, monkeypatch, tmp_path):
     """Items, candidates and gold answers are the same; which candidate wins is not."""
     write_lines(
