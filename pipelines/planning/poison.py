@@ -6,7 +6,7 @@ fingerprint of the step that they broke. They are listed in `poison.json` in the
 is removed there, the next build tries that document again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from gristmill.storage.location import Location
 from gristmill.storage.store import read_json, write_json
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.reads import Input
-from pipelines.contracts.stage import PartStage, annotate_checked
+from pipelines.contracts.stage import CorpusStage, PartStage, annotate_checked
 
 POISON = "poison"
 """The value of `drop`, or the reason of a quarantined record, for a document that was set aside."""
@@ -76,6 +76,14 @@ class WithoutPoison(PartStage):
     def never_null(self) -> tuple[str, ...]:
         """Return no columns: documents that were set aside have no values."""
         return ()
+
+    def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return the definitions that the wrapped stage accepts."""
+        return self.stage.accepts()
+
+    def derived_steps(self) -> Mapping[str, CorpusStage]:
+        """Return the stages that run before the wrapped stage."""
+        return self.stage.derived_steps()
 
     def depends(self) -> dict[str, str]:
         """Return the dependencies of the wrapped stage."""

@@ -167,8 +167,7 @@ class Finetuning(Job):
     @property
     def drops(self) -> bool:
         """Whether the model, its head or the method has dropout."""
-        rates = (self.model.dropout, self.head.dropout or 0.0, getattr(self.method, "dropout", 0.0))
-        return max(rates) > 0
+        return super().drops or max(self.head.dropout or 0.0, getattr(self.method, "dropout", 0.0)) > 0
 
     @property
     def validation_interval(self) -> int:

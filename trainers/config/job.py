@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from gristmill.config import ADDED
-from trainers.config.architecture import Model, require
+from trainers.config.architecture import RECURRENT_RATES, Model, require
 from trainers.objectives.shared.training_objective import TrainingObjective
 
 
@@ -325,7 +325,7 @@ class Job(ABC):
     @property
     def drops(self) -> bool:
         """Whether training uses dropout. If so, losses depend on how batches are divided among workers."""
-        return self.model.dropout > 0
+        return any(getattr(self.model, name) > 0 for name in ("dropout", *RECURRENT_RATES))
 
     @property
     def isolates_documents(self) -> bool:

@@ -239,5 +239,5 @@ def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
 
 
 def _shown(losses: Mapping[str, float]) -> str:
-    """Return the losses as text. The first loss is shown as 0 if there are no targets for it."""
-    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in ({"loss": 0.0} | dict(losses)).items())
+    """Return the losses as text."""
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in losses.items()) or "no targets"

@@ -33,8 +33,7 @@ def templates_of(task: Task) -> Templates:
     """
     if task.templates is not None:
         return task.templates
-    columns = task.columns or {}
-    roles = [role for role in _INPUTS[task.kind] if role in columns]
+    roles = [role for role in _INPUTS[task.kind] if role in task.roles]
     fields = " ".join(f"{role}: {{{role}}}" for role in roles)
     return Templates(input=f"{task.name} {fields}", target=f"{{{_TARGETS.get(task.kind, 'target')}}}")
 

@@ -7,7 +7,7 @@ all texts that it searched for as the file `items.arrow`. Evaluation of models r
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,37 +68,42 @@ def read_contamination(
     for step in steps:
         for item, keys in _searched(step).items():
             found_as.setdefault(item, []).extend(keys)
-        column = next(name for name in step.manifest.schema if name.endswith(COLUMN))  # it may have a prefix
-        for part in corpus.parts():
-            if is_read(part.source) and part.has(column):
-                for spans in _evidence(part, column):
-                    _count(spans, _redacts_at(step), best, holders)
+    for part in corpus.parts():
+        if is_read(part.source):
+            for key, rows in _found(part, steps, best).items():
+                holders[key] = holders.get(key, 0) + len(rows)
     return Contamination(
         {item: max(best.get(key, 0.0) for key in keys) for item, keys in found_as.items()},
         {item: max(holders.get(key, 0) for key in keys) for item, keys in found_as.items()},
     )
 
 
-def _evidence(part: Part, column: str) -> Iterator[list[dict[str, Any]]]:
-    """Yield the occurrences in each kept training document that has any."""
+def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
+    """Return the rows of the kept training documents in which any of the steps found a text, by the key of
+    the text, and raise `best` to the scores found there. Occurrences that a step cuts do not count.
+    """
+    holders: dict[str, set[int]] = {}
+    searched = {annotation.step for annotation in part.annotations}
+    for step in (step for step in steps if step.name in searched):
+        column = next(name for name in step.manifest.schema if name.endswith(COLUMN))  # it may have a prefix
+        cut = _redacts_at(step)
+        for row, spans in _evidence(part, column):
+            for span in (span for span in spans if span["score"] < cut):
+                key = _key(span["item"], span["field"])
+                best[key] = max(best.get(key, 0.0), span["score"])
+                holders.setdefault(key, set()).add(row)
+    return holders
+
+
+def _evidence(part: Part, column: str) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Yield (row, occurrences) of each kept training document that has occurrences."""
     table = part.table((column, DROP))
     kept, splits = pc.is_null(table[DROP]), part.splits()
     if splits is not None:
         kept = pc.and_(kept, pc.equal(splits, TRAIN))
-    found = table[column].filter(pc.fill_null(kept, False)).combine_chunks()
-    yield from found.filter(pc.greater(pc.fill_null(pc.list_value_length(found), 0), 0)).to_pylist()
-
-
-def _count(spans: Iterable[Mapping[str, Any]], cut: float, best: dict[str, float], holders: dict[str, int]) -> None:
-    """Add the occurrences in one document to `best` and `holders`, except those with a score of at least
-    `cut`.
-    """
-    left = [span for span in spans if span["score"] < cut]
-    for span in left:
-        key = _key(span["item"], span["field"])
-        best[key] = max(best.get(key, 0.0), span["score"])
-    for key in {_key(span["item"], span["field"]) for span in left}:
-        holders[key] = holders.get(key, 0) + 1
+    some = pc.greater(pc.fill_null(pc.list_value_length(table[column]), 0), 0)
+    rows = pc.indices_nonzero(pc.and_(pc.fill_null(kept, False), some))
+    yield from zip(rows.to_pylist(), table[column].take(rows).to_pylist(), strict=True)
 
 
 def _key(item: str, field: str) -> str:

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from pipelines.contracts.shard_set import SPAN_TYPES, SpanType
 
-PATTERNS = 1
+PATTERNS = 2
 """Version of the patterns. Increase it if the spans that they find change."""
 _MONTH = (
     r"(?:Jan(?:uary|\.)?|Feb(?:ruary|\.)?|Mar(?:ch|\.)?|Apr(?:il|\.)?|May|Jun(?:e|\.)?|Jul(?:y|\.)?|Aug(?:ust|\.)?|"
@@ -44,7 +44,7 @@ _DAY = r"(?:3[01]|[12][0-9]|0?[1-9])(?:st|nd|rd|th)?(?!\w)"
 _YEAR = r"(?:1[0-9]{3}|20[0-9]{2})"
 _WEEKDAY = r"(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? )?(?:the )?"
 _DATE = re.compile(
-    rf"(?<![\w.,/#$£€-])(?=[0-9JFMASONDTW])(?:"
+    rf"(?<![\w.,/#$£€¥₹₩₽-])(?=[0-9JFMASONDTW])(?:"
     rf"{_YEAR}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])(?![\w-])"
     rf"|{_WEEKDAY}{_DAY} (?:of )?{_MONTH}(?:,? {_YEAR}(?!\w))?"
     rf"|{_WEEKDAY}{_MONTH} {_DAY}(?:,? {_YEAR}(?!\w))?"

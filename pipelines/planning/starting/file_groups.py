@@ -198,7 +198,9 @@ def _turns(name: str, values: list[Any]) -> tuple[str, str] | None:
     """Return (field, template of a turn) if the values of the field are lists of turns of a known form;
     otherwise None.
     """
-    turns = [turn for each in values if isinstance(each, list) for turn in each]
+    if not all(isinstance(each, list) for each in values):
+        return None
+    turns = [turn for each in values for turn in each]
     if len(turns) < len(values) or not all(isinstance(turn, dict) for turn in turns):
         return None
     speaker = next((pair for pair in _SPEAKERS if all(set(pair) <= turn.keys() for turn in turns)), None)

@@ -44,6 +44,8 @@ def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
     captures = 0
     for path in indexes:
         for number, line in enumerate(_lines(path), 1):
+            if not line.strip():
+                continue
             name = _file(line, f"{path}, line {number}")
             captures += 1
             files.add(name if kind == "warc" else _sibling(name, kind, f"{path}, line {number}"))
@@ -57,15 +59,14 @@ def _lines(path: Path) -> Iterator[bytes]:
     try:
         for chunk in chunks:
             *whole, held = (held + chunk).split(b"\n")
-            yield from (line for line in whole if line.strip())
+            yield from whole
             if len(held) > _LINE_BYTES:
                 raise SourceError(
                     f"{path}: a line has more than {_LINE_BYTES:,} bytes; expected the answer of an index query"
                 )
     except BrokenInput as error:
         raise SourceError(f"{path}: cannot be decompressed ({error.reason})") from None
-    if held.strip():
-        yield held
+    yield held
 
 
 def _file(line: bytes, where: str) -> str:

@@ -77,6 +77,7 @@ class Exclude(CorpusStage):
     lists: tuple[ExclusionList, ...]
     """The lists, at least one, in order."""
 
+    version: ClassVar[int] = 2
     list_knob: ClassVar[str] = "lists"
     paths: ClassVar[tuple[str, ...]] = ("lists",)
 

@@ -15,7 +15,7 @@ from pipelines.stages.lists.url_normal import Url, normalise_url
 
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]", re.ASCII)
 _HEX = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
-_PREFIX = re.compile(r"https?://(?:www\.)?")
+_PREFIX = re.compile(r"^https?://(?:www\.)?")
 _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order nor equality
 
 

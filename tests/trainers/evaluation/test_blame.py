@@ -20,7 +20,7 @@ from trainers.config.job import BatchSize, TrainingBudget
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.data.sequence_documents import ids_of
 from trainers.engine.forward import Forward, tensors
-from trainers.evaluation.blame import blame
+from trainers.evaluation.blame import blame, show
 from trainers.models import build_model
 from trainers.recipes import llama_tiny
 from trainers.runs import checkpoint
@@ -140,6 +140,13 @@ def test_the_losses_are_those_of_the_step(found):
     samples = data.order.take((step - 1) * SEQUENCES, SEQUENCES)
     assert sum(document.tokens for document in result.documents) == samples.tokens.sum()
     assert sum(document.excess for document in result.documents) == pytest.approx(0, abs=1e-3)
+
+
+def test_a_document_without_targets_is_printed_without_a_loss(found):
+    run, _, step = found
+    result, lines = blame(run, step, pytest.fail), []
+    show(replace(result, documents=(replace(result.documents[0], tokens=0, losses={}),)), 1, lines.append)
+    assert f"1. {GARBAGE}  source web  no targets over 0 tokens" in lines[1]
 
 
 def test_a_document_that_is_excluded_is_marked(found, tmp_path):

@@ -52,6 +52,8 @@ output: {root}/out
 sources: [{{name: web, root: {root}/texts.jsonl, format: jsonl}}]
 steps:
   - decontaminate: {{ngram: 8, sets: [{{name: eval, file: {root}/items.jsonl, ids: id, prompts: [prompt], answers: [answer]}}]}}
+  - decontaminate: {{ngram: 13, prefix: long_, sets: [{{name: eval, file: {root}/items.jsonl, ids: id, prompts: [prompt]}}]}}
+    name: decontaminate_long
   - quality_signals: {{}}
   - filter: [{{signal: word_count, at_least: 24}}]
   - text_hash: {{}}

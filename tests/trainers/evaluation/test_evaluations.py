@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,12 +19,14 @@ from trainers.evaluation.scoring.scorer import Likelihoods, Scorer
 from trainers.evaluation.suites.items import read_items
 from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, evaluate_models
 from trainers.evaluation.suites.suite_result import compare_results, suite_result
-from trainers.evaluation.suites.task_result import estimate, item_result
+from trainers.evaluation.suites.task_result import TaskResult, estimate, item_result
 from trainers.recipes.finetuning_recipe import finetune
 from trainers.runs.run import read_config
 from trainers.tasks.load_task import Suite, SuiteColumn
 from trainers.tasks.read_examples import read_examples
+from trainers.tasks.scores import METRICS
 from trainers.tasks.scores.gold_scores import gold_scores
+from trainers.tasks.scores.outcomes import Outcomes
 
 TEXTS = ["a cab bade a dead face", "fab cafe decade", "bag had a bed", "a big head fed a deaf hag"]
 HOSTILE = "<script>alert(1)</script>"
@@ -142,6 +145,21 @@ def test_errors_and_verdicts_are_those_of_the_items(tmp_path):
     assert (twice.name, twice.score) == ("s", "mean")
     assert twice.difference == pytest.approx(2 * (other.scores["accuracy"].value - score.value))
     assert not twice.tie
+
+
+def test_the_difference_in_the_mean_of_a_suite_weights_items_as_the_scores_do():
+    texts = pa.table({"id": ["a", "b", "c"]})
+    sizes, losses = np.array([10.0, 100.0, 40.0]), {"a": [30.0, 90.0, 50.0], "b": [29.0, 40.0, 60.0]}
+    both = []
+    for model, nats in losses.items():
+        for task, unit in (("bits_per_byte", "text_bytes"), ("perplexity", "tokens")):
+            measured = {task: (METRICS[task], Outcomes(nats=np.array(nats), **{unit: sizes}))}
+            both.append(TaskResult(model, "text", task, "test", measured, None, texts))
+    suite = Suite((SuiteColumn("bits_per_byte"), SuiteColumn("perplexity")), "s")
+    means = [suite_result(suite, both[:2]).mean, suite_result(suite, both[2:]).mean]
+    found = list(compare_results(both, suite))[-1]
+    assert found.difference == pytest.approx(means[1].value - means[0].value)
+    assert found.low < found.difference < found.high
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from tests.trainers.engine.heads.task_batches import tiny
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.adapters import METHODS
 from trainers.adapters.adapter_files import load_adapter
-from trainers.config.architecture import fill
+from trainers.config.architecture import RECURRENT_RATES, fill
 from trainers.config.finetuning import Encoding, Finetuning, HeadSettings
 from trainers.config.job import BatchSize, Init, TrainingBudget
 from trainers.data.examples.task_corpus import open_tasks, task_split
@@ -30,6 +30,7 @@ from trainers.inference.base import base_weights, open_base, trained_forward
 from trainers.inference.model_export import export_checkpoint, load_trained, notes_of
 from trainers.inference.predict import predict_file
 from trainers.models import build_model
+from trainers.recipes.recurrent import tiny_awd_lstm
 from trainers.rows.task_outputs import join_outputs, outputs_of
 from trainers.runs import checkpoint
 from trainers.runs.parent import settle
@@ -214,6 +215,13 @@ def test_dropout_of_the_head_or_the_method_is_dropout_of_the_run(bases, files):
             replace(plain, model=replace(plain.model, dropout=0.1)),
         )
     ] == [False, True, True, True]
+
+
+def test_each_rate_of_a_recurrent_model_is_dropout_of_the_run():
+    recipe = tiny_awd_lstm()
+    none = dict.fromkeys(("dropout", *RECURRENT_RATES), 0.0)
+    models = [replace(recipe.model, **rates) for rates in (none, *({**none, name: 0.1} for name in none))]
+    assert [replace(recipe, model=model).drops for model in models] == [False] + [True] * 5
 
 
 @pytest.mark.long

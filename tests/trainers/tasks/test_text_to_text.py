@@ -1,5 +1,7 @@
 """A task of any kind as text to text, and back."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,15 @@ def test_the_gold_s_text_is_read_back_as_the_gold(tmp_path, kind):
     metric = {"regress": "pearson", "span": "exact_match", "generate": "exact_match"}.get(kind, "accuracy")
     scores = score_predictions(predictions_of(examples, predicted, "gold"), [metric], repetitions=10)
     assert scores[metric].value == pytest.approx(1.0)
+
+
+def test_squad_files_without_columns_or_templates_have_questions_and_passages(tmp_path):
+    answers = [{"text": "Rome", "answer_start": 0}]
+    paragraph = {"context": "Rome fell.", "qas": [{"id": "1", "question": "Who?", "answers": answers}]}
+    (tmp_path / "dev.json").write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": [paragraph]}]}))
+    examples = read(task_of(tmp_path, "span", files={"dev": "dev.json"}, format="squad"), "dev")
+    assert render_inputs(examples) == ["mine question: Who? passage: Rome fell."]
+    assert render_targets(examples) == [["Rome"]]
 
 
 def test_templates_words_and_what_surrounds_the_gold(tmp_path):

@@ -147,7 +147,6 @@ def test_torchrun_starts_all_again_where_it_is_told_to(corpus_directory, unbroke
     process.join()
     output = log.read_text()
     assert process.exitcode == 0, output
-    assert "the connection to another worker broke" in output
     assert "RuntimeError" not in output
     assert [entry["step"] for entry in read_events(run / "log.jsonl", "start")] == [0, 5]
     assert losses(run) == pytest.approx(losses(unbroken), abs=5e-6)

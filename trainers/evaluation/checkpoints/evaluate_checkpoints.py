@@ -60,13 +60,15 @@ def evaluate_checkpoints(
     """Return the valid results of each run at `steps`; by default, at all steps with a checkpoint or a stored
     result.
 
-    Missing and invalid data files raise UserError before any model is loaded. A step for which a run has
-    neither a checkpoint nor a stored result raises UserError before a model of that run is loaded.
+    Raises UserError before a model is loaded if a data file is missing or invalid, or if a run has neither a
+    checkpoint nor a stored result of one of `steps`.
     """
     for run in runs:
         read_run(run)
     read = read_columns(columns, data, settings, tell)
     name, identity = name_of(suite, columns, settings), ResultIdentity(_digest(read), _versions(suite, columns))
+    for run in runs:
+        _missing(run, name, identity, steps)  # a wrong step of the last run is an error now, not after hours
     found = []
     for run in runs:
         with lock(run / FOLDER / name, "evaluating", tell):

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from gristmill.host import lent
 from trainers.evaluation.suites.suite_result import PairedDifference, Z, suite_mean
-from trainers.evaluation.suites.task_result import NoisyScore, centred_scale
+from trainers.evaluation.suites.task_result import NoisyScore, centred_scale, ratio_of, standard_error
 from trainers.runs.stored_evaluations import StoredEvaluation
 from trainers.tasks.load_task import Suite
 
@@ -26,16 +26,15 @@ from trainers.tasks.load_task import Suite
 @dataclass(frozen=True)
 class LastAverage:
     """A score averaged over the checkpoints at `steps`. The error and the interval of `score` are over items.
-    `deviation` is the sample standard deviation over checkpoints, None for a single checkpoint. `items`,
-    float64 [n, 2], has the score and the weight of each item, averaged over the checkpoints; None for the
-    mean of a suite.
+    `deviation` is the sample standard deviation over checkpoints, None for a single checkpoint. `influences`
+    has the influence of each item on the score (`ratio_of`), float64 [n]; None for the mean of a suite.
     """
 
     name: str
     steps: tuple[int, ...]
     score: NoisyScore
     deviation: float | None
-    items: np.ndarray | None = None
+    influences: np.ndarray | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the average as JSON data."""
@@ -103,9 +102,12 @@ class ScoreHistory:
         rows = [_item_statistics(result) for result in latest]
         found: dict[str, LastAverage] = {}
         for name in rows[-1]:
-            items = np.mean([each[name] for each in rows], axis=0)
-            score = _score_of(items, latest[-1].scores[name].get("chance"))
-            found[name] = LastAverage(name, steps, score, self._deviation(name, latest), items)
+            newest = latest[-1].scores[name]
+            value, influences = ratio_of(np.mean([each[name] for each in rows], axis=0), newest["score"])
+            error = standard_error(influences)
+            low, high = value - Z * error, value + Z * error
+            score = NoisyScore(value, error, low, high, len(influences), newest.get("chance"))
+            found[name] = LastAverage(name, steps, score, self._deviation(name, latest), influences)
         if self.suite is None:
             return found
         mean = suite_mean(self.suite, self.run, list(found), [each.score for each in found.values()]).mean
@@ -118,7 +120,7 @@ class ScoreHistory:
         return tuple(
             name
             for name, each in self.averages.items()
-            if each.items is not None and each.score.verdict in ("at", "below")
+            if each.influences is not None and each.score.verdict in ("at", "below")
         )
 
     def _deviation(self, name: str, latest: Sequence[StoredEvaluation]) -> float | None:
@@ -143,20 +145,6 @@ def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
     columns = [(each["task"], each["split"]) for each in result.record["tasks"]]
     names = column_names(columns)
     return {name: statistics[(task == t) & (split == s)] for name, (t, s) in zip(names, columns, strict=True)}
-
-
-def _score_of(items: np.ndarray, chance: float | None) -> NoisyScore:
-    """Return the score of `items`, float64 [n, 2]: the ratio of the sums of the two columns, with its
-    standard error by the delta method and its normal 95 % interval.
-    """
-    value = float(items[:, 0].sum() / items[:, 1].sum())
-    error = _error(items[:, 0] - value * items[:, 1], items[:, 1])
-    return NoisyScore(value, error, value - Z * error, value + Z * error, len(items), chance)
-
-
-def _error(left: np.ndarray, weights: np.ndarray) -> float:
-    n = len(left)
-    return float(np.sqrt((left**2).sum() * n / max(1, n - 1)) / weights.sum())
 
 
 def signals(histories: Sequence[ScoreHistory]) -> list[TaskSignal]:
@@ -184,7 +172,7 @@ def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDiffe
     """
     for a, b in combinations(histories, 2):
         scales, differences = [], []
-        for name in (name for name, each in b.averages.items() if each.items is not None):
+        for name in (name for name, each in b.averages.items() if each.influences is not None):
             found = _difference(a, b, name)
             yield found
             chance = b.averages[name].score.chance or 0.0
@@ -195,12 +183,10 @@ def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDiffe
 
 
 def _difference(a: ScoreHistory, b: ScoreHistory, name: str) -> PairedDifference:
-    first, second = a.averages[name].items, b.averages[name].items
-    assert first is not None
-    assert second is not None
-    weights = second[:, 1]
-    value = float((second[:, 0] - first[:, 0]).sum() / weights.sum())
-    error = _error(second[:, 0] - first[:, 0] - value * weights, weights)
+    first, second = a.averages[name], b.averages[name]
+    assert first.influences is not None
+    assert second.influences is not None
+    value, error = second.score.value - first.score.value, standard_error(second.influences - first.influences)
     return _tested(a.run, b.run, name, "average of checkpoints", value, error)
 
 

@@ -169,12 +169,31 @@ def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None
     """Return the score of a metric with its error (delta method) and its interval
     (`tasks.scores.resampling`). A score is a ratio of sums, or the exponential of one.
     """
-    found, statistics = score(metric, outcomes), metric.statistics(outcomes)
-    ratio = statistics[:, 0].sum() / statistics[:, 1].sum()
-    left = statistics[:, 0] - ratio * statistics[:, 1]
-    error = np.sqrt((left**2).sum() * found.n / max(1, found.n - 1)) / statistics[:, 1].sum()
-    factor = found.value if metric.name == "perplexity" else 1.0
-    return NoisyScore(found.value, float(error * factor), found.low, found.high, found.n, chance)
+    found = score(metric, outcomes)
+    _, influences = ratio_of(metric.statistics(outcomes), metric.name)
+    return NoisyScore(found.value, standard_error(influences), found.low, found.high, found.n, chance)
+
+
+def ratio_of(statistics: np.ndarray, score: str) -> tuple[float, np.ndarray]:
+    """Return the value of a score and the influence of each item on it, float64 [n]. `statistics`, float64
+    [n, 2], holds the score and the weight of each item. The value is the ratio of the sums of the two
+    columns, or the exponential of the ratio if the name `score` ends in `perplexity`. The influence is the
+    item's term in the delta method (`standard_error`).
+    """
+    weights = statistics[:, 1].sum()
+    value = float(statistics[:, 0].sum() / weights)
+    influences = (statistics[:, 0] - value * statistics[:, 1]) / weights
+    if not score.endswith("perplexity"):
+        return value, influences
+    return float(np.exp(value)), np.exp(value) * influences
+
+
+def standard_error(influences: np.ndarray) -> float:
+    """Return the standard error of a score, or of a difference of scores, from the influences of the items,
+    float64 [n], by the delta method.
+    """
+    n = len(influences)
+    return float(np.sqrt((influences**2).sum() * n / max(1, n - 1)))
 
 
 def _only(outcomes: Outcomes, places: np.ndarray) -> Outcomes:

@@ -15,7 +15,7 @@ def why_not_stock_head(
     """Return why plain `transformers` has no class for this head, or None if it has one."""
     if architecture.heads[kind].stock is None:
         return f"transformers has no such head of kind {kind} for {model.architecture}"
-    for field, value in (("head.layers", layers), ("head.pooling", pooling)):
+    for field, value in (("method.layers", layers), ("head.pooling", pooling)):
         if value not in (None, "first", "last"):
             return f"transformers has no {field}: {value}"
     return None

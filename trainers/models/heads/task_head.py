@@ -115,10 +115,10 @@ def build_head(
         )
     if layers != "last" and model.traits.recurrent and not model.traits.bidirectional_lm:
         raise ConfigError(
-            f"head.layers: got {layers}, the layers of {model.architecture} have different widths; use last"
+            f"method.layers: got {layers}, the layers of {model.architecture} have different widths; use last"
         )
     if layers == "last_four" and _depth(model) < _FOUR:
-        raise ConfigError(f"head.layers: got last_four, the model has {_depth(model)} layers; use scalar_mix or last")
+        raise ConfigError(f"method.layers: got last_four, the model has {_depth(model)} layers; use scalar_mix or last")
     rate = dropout if dropout is not None else (model.dropout if form.drops else 0.0)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

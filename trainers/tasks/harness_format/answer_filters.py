@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import regex
 
+from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 
 _NO_MATCH = "[invalid]"  # the library's answer where a pattern finds nothing
@@ -101,10 +102,10 @@ def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
         raise ConfigError(
             f"{place}: {others[0]}: is not read here; {', '.join(TextComparison.__dataclass_fields__)} are"
         )
-    patterns = known.pop("regexes_to_ignore", None) or ()
-    for pattern in patterns:
+    comparison = parse(TextComparison, {name: value for name, value in known.items() if value is not None}, place)
+    for pattern in comparison.regexes_to_ignore:
         _check_pattern(f"{place}: regexes_to_ignore", pattern)
-    return TextComparison(tuple(patterns), **known)
+    return comparison
 
 
 def read_filters(path: Path, given: Any) -> tuple[AnswerFilter, ...]:
@@ -113,11 +114,15 @@ def read_filters(path: Path, given: Any) -> tuple[AnswerFilter, ...]:
     """
     if not given:
         return (AnswerFilter("none"),)
+    if not isinstance(given, dict | list):
+        raise ConfigError(f"{path}: filter_list: got {given!r}, expected a list of filters")
     filters = []
     for number, entry in enumerate(given.values() if isinstance(given, dict) else given):
         place = f"{path}: filter_list[{number}]"
         if not isinstance(entry, dict) or not {"name", "filter"} <= set(entry) or "metric_list" in entry:
             raise ConfigError(f"{place}: expected a name and a filter, and metrics in the metric_list of the task")
+        if not isinstance(entry["filter"], list):
+            raise ConfigError(f"{place}: filter: got {entry['filter']!r}, expected a list of functions")
         filters.append(AnswerFilter(str(entry["name"]), tuple(_step(place, step) for step in entry["filter"])))
     return tuple(filters)
 
@@ -130,7 +135,10 @@ def _step(place: str, step: Any) -> FilterStep:
         raise ConfigError(f"{place}: function: got {function!r}, expected one of {', '.join(('regex', *_PLAIN))}")
     pattern = step.get("regex_pattern", FilterStep.pattern)
     _check_pattern(f"{place}: regex_pattern", pattern)
-    return FilterStep("regex", pattern, int(step.get("group_select", 0)), str(step.get("fallback", _NO_MATCH)))
+    group = step.get("group_select", 0)
+    if not isinstance(group, int):
+        raise ConfigError(f"{place}: group_select: got {group!r}, expected the number of a match, counted from 0")
+    return FilterStep("regex", pattern, group, str(step.get("fallback", _NO_MATCH)))
 
 
 def _check_pattern(place: str, pattern: Any) -> None:

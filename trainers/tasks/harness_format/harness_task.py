@@ -49,6 +49,7 @@ _READ = {
 }  # fmt: skip
 _MARKS = {"dataset_path", "output_type", "doc_to_text", "include"}
 _MOST_INCLUDES = 10
+_NUMBERS = ("max_gen_toks", "max_new_tokens", "temperature", "top_k", "top_p")
 _TOKENS = 256  # written without max_gen_toks, as in the library
 
 
@@ -161,6 +162,13 @@ def _with_included(path: Path, depth: int = 0) -> dict[str, Any]:
     return {**_with_included(path.parent / included, depth + 1), **data}
 
 
+def _mapping(path: Path, data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = data.get(name)
+    if not isinstance(value, dict | None):
+        raise ConfigError(f"{path}: {name}: got {value!r}, expected names and values")
+    return value or {}
+
+
 def _text(path: Path, data: Mapping[str, Any], name: str, default: str) -> str:
     value = data.get(name)
     if value is not None and not isinstance(value, str):
@@ -201,8 +209,8 @@ def _choices(path: Path, data: Mapping[str, Any]) -> str | list[Any] | None:
 
 
 def _files(path: Path, data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    options = data.get("dataset_kwargs") or {}
-    named = options.get("data_files") if isinstance(options, dict) else None
+    options = _mapping(path, data, "dataset_kwargs")
+    named = options.get("data_files")
     if others := sorted(set(options) - {"data_files"}):
         raise ConfigError(f"{path}: dataset_kwargs.{others[0]}: is not read here; give data_files alone")
     if named is None:
@@ -210,7 +218,10 @@ def _files(path: Path, data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
             f"{path}: dataset_kwargs.data_files: missing; name the files, such as {{test: items.jsonl}}; nothing is downloaded"
         )
     splits = named if isinstance(named, dict) else {"train": named}
-    files = {name: (names,) if isinstance(names, str) else tuple(names or ()) for name, names in splits.items()}
+    files = {
+        name: tuple(names) if isinstance(names, list) else (names,) if isinstance(names, str) else ()
+        for name, names in splits.items()
+    }
     for name, names in files.items():
         if not names or not all(isinstance(each, str) for each in names):
             raise ConfigError(
@@ -245,7 +256,7 @@ def _shots(path: Path, data: Mapping[str, Any]) -> tuple[bool, tuple[dict[str, A
     """Return whether shots are the first rows of their split, and the rows that the file itself gives as
     shots. A `fewshot_split` replaces these rows.
     """
-    how = data.get("fewshot_config") or {}
+    how = _mapping(path, data, "fewshot_config")
     if others := sorted(set(how) - {"sampler", "samples"}):
         raise ConfigError(f"{path}: fewshot_config.{others[0]}: is not read here; sampler and samples are")
     sampler = _choice(path, "fewshot_config.sampler", how.get("sampler", "default"), ("default", "first_n"))
@@ -257,6 +268,8 @@ def _shots(path: Path, data: Mapping[str, Any]) -> tuple[bool, tuple[dict[str, A
 
 def _metrics(path: Path, kind: str, given: Any) -> tuple[tuple[str, ...], TextComparison]:
     """Return the names of the metrics, and the options with which written answers are compared."""
+    if not isinstance(given, list | None):
+        raise ConfigError(f"{path}: metric_list: got {given!r}, expected a list of metrics")
     names, comparison = [], TextComparison()
     for number, entry in enumerate(given or [{"metric": name} for name in _DEFAULT[kind]]):
         place = f"{path}: metric_list[{number}]"
@@ -279,7 +292,7 @@ def _generation(path: Path, data: Mapping[str, Any]) -> Generation:
     solved examples.
     """
     until = (_text(path, data, "fewshot_delimiter", "\n\n"),)
-    return read_generation(f"{path}: generation_kwargs", data.get("generation_kwargs") or {}, until)
+    return read_generation(f"{path}: generation_kwargs", _mapping(path, data, "generation_kwargs"), until)
 
 
 def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]) -> Generation:
@@ -288,16 +301,20 @@ def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]
     names and values that are not allowed.
     """
     how = dict(given)
-    stops = how.pop("until", None)
-    stops = until if stops is None else (stops,) if isinstance(stops, str) else tuple(stops)
-    sampled, temperature = how.pop("do_sample", False), float(how.pop("temperature", 0) or 0)
-    tokens = [how.pop(name) for name in ("max_gen_toks", "max_new_tokens") if name in how]
-    limits = {name: how.pop(name) for name in ("top_k", "top_p") if name in how}
+    stops, sampled = how.pop("until", None), how.pop("do_sample", False)
+    stops = until if stops is None else (stops,) if isinstance(stops, str) else stops
+    if not isinstance(stops, list | tuple) or not all(isinstance(stop, str) for stop in stops):
+        raise ConfigError(f"{place}.until: got {stops!r}, expected a text or a list of texts")
+    numbers = {name: how.pop(name) for name in _NUMBERS if name in how}
+    for name, value in numbers.items():
+        if not isinstance(value, int | float | None) or isinstance(value, bool):
+            raise ConfigError(f"{place}.{name}: got {value!r}, expected a number")
     if how:
-        raise ConfigError(
-            f"{place}.{next(iter(how))}: is not read here; until, max_gen_toks, do_sample, temperature, top_k and top_p are"
-        )
-    made = Generation(stops, int(tokens[0]) if tokens else _TOKENS, (temperature or 1.0) if sampled else 0.0, **limits)
+        raise ConfigError(f"{place}.{next(iter(how))}: is not read here; until, do_sample, {', '.join(_NUMBERS)} are")
+    temperature = float(numbers.get("temperature") or 1.0) if sampled else 0.0
+    tokens = next((numbers[name] for name in _NUMBERS[:2] if numbers.get(name) is not None), _TOKENS)
+    limits = {name: numbers[name] for name in ("top_k", "top_p") if numbers.get(name) is not None}
+    made = Generation(tuple(stops), int(tokens), temperature, **limits)
     try:
         made.check()
     except ValueError as error:

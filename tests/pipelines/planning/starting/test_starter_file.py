@@ -233,6 +233,14 @@ def test_what_the_first_documents_say_is_in_the_file(tmp_path, monkeypatch, caps
     )
 
 
+def test_a_field_with_turns_in_some_records_alone_is_no_conversation(tmp_path):
+    turns = [{"role": "user", "content": PROSE}, {"role": "assistant", "content": PROSE}]
+    records = [{"chat": "none", "n": 1}, {"chat": turns, "n": 2}]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(record) for record in records))
+    (group,), _ = group_files(tmp_path)
+    assert (group.turns, group.text_field) == (None, "chat")
+
+
 def test_a_source_that_cannot_be_sampled_says_why(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()

@@ -66,6 +66,11 @@ def test_lines_that_are_no_answers(tmp_path, line, message):
     assert "secret" not in str(refused.value)
 
 
+def test_lines_are_counted_with_the_blank_ones(tmp_path):
+    with pytest.raises(SourceError, match="line 4: expected a JSON object"):
+        crawl_files([written(tmp_path / "a.jsonl", ["", SERVER[0], " ", "[]"])])
+
+
 def test_captures_without_a_sibling(tmp_path):
     path = written(tmp_path / "a.jsonl", [{"filename": "crawl-data/CC-NEWS/2024/a.warc.gz"}])
     with pytest.raises(SourceError, match=r"is no \.\.\./warc/NAME\.warc\.gz, so there is no wet file for it"):

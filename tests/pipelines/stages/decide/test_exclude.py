@@ -217,3 +217,9 @@ def test_urls_of_one_page_have_one_entry(tmp_path):
     (tmp_path / "list.txt").write_text("\n".join(pages))
     assert load_entries("url", [str(tmp_path / "list.txt")]).repeated == 2
     assert normalise_url(pages[0]).host == "www.example.org"
+
+
+def test_a_url_inside_a_url_keeps_its_scheme(tmp_path):
+    pages = ["ftp://a.org/?u=http://b.org", "ftp://a.org/?u=b.org", "http://a.org/?u=https://www.b.org"]
+    (tmp_path / "list.txt").write_text("\n".join(pages))
+    assert load_entries("url", [str(tmp_path / "list.txt")]).repeated == 0

@@ -7,6 +7,7 @@ import pytest
 from gristmill.errors import ConfigError
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
+from pipelines.contracts.document import document_id, file_key
 from pipelines.contracts.lineage import open_corpus
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
@@ -15,7 +16,7 @@ from pipelines.stages.decide.quantiles import _keys, _Task, _value, count_values
 from pipelines.stages.decide.rules import Quantile
 
 
-def built(tmp_path, rules, part_bytes=8000, name="q", before=""):
+def built(tmp_path, rules, part_bytes=8000, name="q", before="", poison=None):
     """Two sources of documents with 1 to n words, built up to the filter; (drop by id, thresholds)."""
     for source, sizes in (("a", range(1, 61)), ("b", [5] * 20 + [*range(100, 140)])):
         root = tmp_path / "raw" / source
@@ -30,7 +31,7 @@ def built(tmp_path, rules, part_bytes=8000, name="q", before=""):
         + f"steps:\n  - quality_signals: {{}}\n{before}  - filter: {json.dumps(rules)}\n"
     )
     config = load_corpus_config(path)
-    plan = make_plan(config, take_inventory(config.sources, tmp_path / name))
+    plan = make_plan(config, take_inventory(config.sources, tmp_path / name), poison)
     build(plan, LocalCluster(), lambda line: None)
     corpus = open_corpus(tmp_path / name)
     table = pa.concat_tables(
@@ -53,6 +54,16 @@ def test_a_quantile_over_the_corpus_is_the_order_statistic(tmp_path):
     low, high = every[int(0.75 * len(every))], every[int(np.ceil(0.9 * len(every))) - 1]
     assert sorted(kept(rows)) == [count for count in every if low <= count <= high]
     assert {row["drop"] for row in rows} == {None, "word_count"}
+
+
+def test_a_document_withheld_from_the_filter_leaves_the_thresholds_as_they_are(tmp_path):
+    rules = [{"signal": "word_count", "at_least_quantile": 0.75}]
+    expected, _ = built(tmp_path, rules)
+    aside = document_id(file_key("a", "x.jsonl"), 59)
+    found, _ = built(tmp_path, rules, name="aside", poison={("filter", "a"): (aside.hex(),)})
+    assert [row["drop"] for row in found] == [*(row["drop"] for row in expected[:59]), "poison"] + [
+        row["drop"] for row in expected[60:]
+    ]
 
 
 @pytest.mark.long

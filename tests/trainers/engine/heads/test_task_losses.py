@@ -77,7 +77,7 @@ def test_pooled_states_and_layers_are_the_same_packed_or_padded(name, head):
     model = SIZES[name]
     if name in ("awd_lstm", "gru") and "layers" in head:
         with pytest.raises(
-            ConfigError, match=f"head.layers: got {head['layers']}, the layers of {name} have different widths"
+            ConfigError, match=f"method.layers: got {head['layers']}, the layers of {name} have different widths"
         ):
             network_of(model, "classify", **head)
         return

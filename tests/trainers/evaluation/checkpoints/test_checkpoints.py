@@ -16,10 +16,11 @@ from trainers.data.packed_corpus import open_corpus
 from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
 from trainers.evaluation.checkpoints.history_lines import history_lines
 from trainers.evaluation.checkpoints.history_page import charts
-from trainers.evaluation.checkpoints.score_history import ScoreHistory, signals
+from trainers.evaluation.checkpoints.score_history import ScoreHistory, compare_histories, signals
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 from trainers.runs.stored_evaluations import read_evaluations, result_path
+from trainers.tasks.harness_format.harness_task import load_harness_task
 from trainers.tasks.load_task import Suite, SuiteColumn, load_task
 
 STEPS = (2, 4, 6)
@@ -94,6 +95,17 @@ def test_other_items_are_measured_anew_and_results_of_others_are_left_out(run, t
     assert [line.split()[1] for line in shown.out.splitlines()[1:3]] == ["4", "6"]
 
 
+def test_a_step_that_the_second_run_lacks_is_an_error_before_the_first_is_measured(
+    stored, run, task, monkeypatch, tmp_path, capsys
+):
+    shutil.rmtree(run / "evaluations")
+    other = shutil.copytree(stored[1], tmp_path / "other", ignore=shutil.ignore_patterns("evaluations", "step-*6"))
+    begun = measured(monkeypatch)
+    assert main(["evaluate", str(run), str(other), f"task={task}", "--checkpoints", "4,6"]) == 2
+    assert begun == []
+    assert f"{other} has neither a checkpoint nor a result of step 6; it has 2, 4" in capsys.readouterr().err
+
+
 def test_another_normalisation_is_measured_anew(run, monkeypatch, tmp_path):
     """Items, candidates and gold answers are the same; which candidate wins is not."""
     write_lines(
@@ -154,6 +166,31 @@ def test_settings_have_results_of_their_own(run, task):
     assert main(["evaluate", str(run), f"task={task}", "limit=3", "--checkpoints", "4"]) == 0
     found = {(each.name, each.step): each.scores["pairs"]["n"] for each in read_evaluations(run)}
     assert found == {("pairs.test", step): 12 for step in STEPS} | {("pairs.test,limit=3", 4): 3}
+
+
+def test_an_averaged_perplexity_is_the_exponential_of_the_averaged_nats(stored, tmp_path):
+    """Its error and the difference of two runs are those of the exponentials, too."""
+    write_lines(tmp_path / "test.jsonl", [{"q": f"a cab {n}", "t": " bed and bag" * (1 + n % 3)} for n in range(9)])
+    (tmp_path / "cloze.yaml").write_text(
+        "task: cloze\ndataset_path: json\ndataset_kwargs: {data_files: {test: test.jsonl}}\ntest_split: test\n"
+        "output_type: loglikelihood\ndoc_to_text: '{{q}}'\ndoc_to_target: '{{t}}'\n"
+    )
+    columns = [(load_harness_task(tmp_path / "cloze.yaml"), "test")]
+    found = evaluate_checkpoints(stored, None, None, columns, None, EvaluationSettings(), lambda line: None)
+    newest, both = (
+        [ScoreHistory(str(run), tuple(results), None, last) for run, results in zip(stored, found, strict=True)]
+        for last in (1, 2)
+    )
+    for history in newest:
+        score, single = history.averages["cloze"].score, history.results[-1].scores["cloze"]
+        assert (score.value, score.error) == pytest.approx((single["value"], single["error"]))
+    rows = [pq.read_table(each.rows, columns=["score", "weight"]).to_pandas() for each in found[0][1:]]
+    nats = sum(each["score"].sum() for each in rows) / sum(each["weight"].sum() for each in rows)
+    assert both[0].averages["cloze"].score.value == pytest.approx(np.exp(nats))
+    (difference,) = compare_histories(newest)
+    values = [history.results[-1].scores["cloze"]["value"] for history in newest]
+    assert difference.difference == pytest.approx(values[1] - values[0])
+    assert difference.low < difference.difference < difference.high
 
 
 def test_the_average_is_that_of_items_over_the_last_checkpoints(stored, task):

@@ -256,6 +256,23 @@ def test_other_files_have_the_same_rows(written, tmp_path, loader):
             "filter_list: [{name: x, filter: [{function: regex, regex_pattern: '('}]}]\nmetadata",
             "regular expression",
         ),
+        ("metadata", "filter_list: 3\nmetadata", "filter_list: got 3, expected a list of filters"),
+        (
+            "metadata",
+            "filter_list: [{name: x, filter: take_first}]\nmetadata",
+            "filter_list[0]: filter: got 'take_first', expected a list",
+        ),
+        (
+            "metadata",
+            "filter_list: [{name: x, filter: [{function: regex, group_select: last}]}]\nmetadata",
+            "group_select: got 'last', expected the number of a match",
+        ),
+        ("metadata", "fewshot_config: first_n\nmetadata", "fewshot_config: got 'first_n', expected names and values"),
+        (
+            "{train: train.jsonl, test: test.jsonl}",
+            "{train: 3, test: test.jsonl}",
+            "data_files.train: got 3, expected names of files",
+        ),
     ],
 )
 def test_what_a_file_cannot_say_is_one_line(written, old, new, message):
@@ -264,6 +281,28 @@ def test_what_a_file_cannot_say_is_one_line(written, old, new, message):
     assert is_harness_task(path)
     with pytest.raises(ConfigError) as error:
         load_harness_task(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('until: ["b", "Q:"]', "until: 3", "generation_kwargs.until: got 3, expected a text or a list of texts"),
+        ("max_gen_toks: 7", "max_gen_toks: many", "generation_kwargs.max_gen_toks: got 'many', expected a number"),
+        ("max_gen_toks: 7", "max_gen_toks: 0", "generation_kwargs.tokens: got 0, allowed 1 or more"),
+        ("do_sample: false", "temperature: hot", "generation_kwargs.temperature: got 'hot', expected a number"),
+        ("{until", "5 #", "generation_kwargs: got 5, expected names and values"),
+        ("do_sample: false", "num_beams: 4", "generation_kwargs.num_beams: is not read here"),
+        ('[" "]', '"a,b"', "regexes_to_ignore: got 'a,b', expected a list"),
+        ("ignore_case: true", "ignore_case: very", "ignore_case: got 'very', expected true or false"),
+        ("metric_list:\n  - {metric", "metric_list:\n  {metric", "expected a list of metrics"),
+    ],
+)
+def test_settings_of_written_answers_that_do_not_fit_are_one_line(written, old, new, message):
+    assert old in GENERATE
+    with pytest.raises(ConfigError) as error:
+        load_harness_task(written(GENERATE.replace(old, new)))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
