@@ -38,7 +38,7 @@ def human_seconds(seconds: float) -> str:
 def human_count(count: float) -> str:
     """Format a count with three significant digits and a unit for the power of 1000: `1.47M`."""
     for unit in ("", "k", "M", "G"):
-        if count < 1000:
+        if count < 999.5:  # from there on, three digits round to the next unit
             return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"
         count /= 1000
     return f"{count:.3g}T"
@@ -47,7 +47,7 @@ def human_count(count: float) -> str:
 def human_bytes(size: float) -> str:
     """Format a number of bytes with decimal units (powers of 1000): `12.3 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
+        if size < 999.95:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"

@@ -19,7 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 
 from gristmill.cli import run_command
-from gristmill.errors import attach_filename
+from gristmill.errors import UserError, attach_filename
 from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
 from tokenizer.chart import MEASURES, cells, render_page, render_svg
@@ -39,7 +39,7 @@ CHECKED_TEXTS = 200
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status, as `gristmill.cli.run_command` does."""
-    return run_command(parser(), arguments, "begins again, as nothing was written", (ValueError,))
+    return run_command(parser(), arguments, "begins again, as nothing was written", (UserError, ValueError))
 
 
 def check_named_path(argument: str) -> str:

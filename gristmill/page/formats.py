@@ -24,7 +24,7 @@ def compact(value: float) -> str:
     for limit, divisor, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / divisor:.4g}{unit}"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 9999.5 else f"{value:.4g}"
 
 
 def in_words(value: float | None) -> str:
@@ -32,7 +32,7 @@ def in_words(value: float | None) -> str:
     if value is None:
         return NONE
     for limit, unit in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if value >= limit:
+        if value >= max(0.9995 * limit, 1e6):
             return f"{value / limit:.3g} {unit}"
     return f"{value:,}"
 

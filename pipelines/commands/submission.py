@@ -37,6 +37,7 @@ ENVIRONMENT = (
 refused.
 """
 _CODE = ("gristmill", "pipelines", "tokenizer", "trainers")
+_CODE_SUFFIXES = (".py", ".html", ".css", ".json", ".yaml")
 _SLOT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,46}[a-z0-9])?")
 # The user and password of a URL, or the query of an http(s) URL, which may be a signature.
 _CREDENTIALS = re.compile(r"://[^/@\s]+@|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE)
@@ -169,11 +170,11 @@ def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | Non
 
 
 def code_version(directory: Path) -> str:
-    """Return a digest of the Python, HTML and CSS files in gristmill's packages, and of constraints.txt. The
+    """Return a digest of the code and data files in gristmill's packages, and of constraints.txt. The
     packages are those in `directory` if it has them, otherwise the installed ones.
     """
     root = directory if (directory / "pipelines").is_dir() else Path(__file__).parents[2]
-    files = [path for name in _CODE for path in (root / name).rglob("*") if path.suffix in (".py", ".html", ".css")]
+    files = [path for name in _CODE for path in (root / name).rglob("*") if path.suffix in _CODE_SUFFIXES]
     files.append(root / "constraints.txt")
     return digest({str(path.relative_to(root)): file_checksum(path) for path in sorted(files) if path.is_file()})
 

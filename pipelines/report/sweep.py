@@ -52,13 +52,18 @@ def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> flo
     """Return the share of the documents that a bound keeps. `at_most` keeps documents without a value, and
     `at_least` drops them. Neither side keeps NaN and infinities.
 
-    If the threshold lies inside a bin, the bin's documents are divided in proportion.
+    If the threshold lies inside a bin, the bin's documents are divided in proportion, unless all values are
+    on one side of it.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0
     for floor, count, _ in histogram["bins"]:
         width = bin_width(floor, histogram["whole"])
-        if width == 1 and histogram["whole"]:  # one whole number
+        if threshold > histogram["maximum"] or (side == "at_most" and threshold == histogram["maximum"]):
+            below = 1.0
+        elif threshold <= histogram["minimum"] and (side == "at_least" or threshold < histogram["minimum"]):
+            below = 0.0
+        elif width == 1 and histogram["whole"]:  # one whole number
             below = float(floor < threshold) if side == "at_least" else float(floor <= threshold)
         else:
             below = float(np.clip((threshold - floor) / width, 0.0, 1.0))

@@ -3,6 +3,7 @@
 import pytest
 
 from gristmill.page import formats
+from gristmill.terminal import human_bytes, human_count
 
 
 @pytest.mark.parametrize(
@@ -16,9 +17,16 @@ from gristmill.page import formats
         (lambda: formats.compact(12345), "12.35k"),
         (lambda: formats.compact(-1234567), "-1.235M"),
         (lambda: formats.compact(2e12), "2T"),
+        (lambda: formats.compact(9999.6), "10,000"),
         (lambda: formats.compact(0.123456), "0.1235"),
         (lambda: formats.in_words(7_123_456), "7.12 million"),
         (lambda: formats.in_words(127_296), "127,296"),
+        (lambda: formats.in_words(999_999), "999,999"),
+        (lambda: formats.in_words(999_499_999), "999 million"),
+        (lambda: formats.in_words(999_500_000), "1 billion"),
+        (lambda: human_count(999_499), "999k"),
+        (lambda: human_count(999_999), "1M"),
+        (lambda: human_bytes(999_960), "1.0 MB"),
         (lambda: formats.in_words(None), "–"),
         (lambda: formats.size(1500), "1.5 kB"),
         (lambda: formats.short_size(50e6), "50 MB"),

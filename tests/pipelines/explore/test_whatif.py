@@ -171,6 +171,15 @@ def test_the_command_shows_both_directions_without_personal_data(corpus, capsys,
     assert main(["whatif", str(path), "n_bytes=1"]) == 2
 
 
+def test_a_bound_at_the_ends_of_the_values_keeps_all_or_those_without_one():
+    import pyarrow as pa
+
+    column = pa.array([0.254, 0.254, 0.256, None])  # a single bin
+    counted = histogram(column, np.ones(4, bool)).facts()
+    for side, ends in (("at_most", {0.253: 0.25, 0.256: 1.0, 0.3: 1.0}), ("at_least", {0.2: 0.75, 0.254: 0.75, 0.257: 0.0})):
+        assert {threshold: kept_share(counted, side, threshold) for threshold in ends} == ends
+
+
 @pytest.mark.parametrize("side", ["at_least", "at_most"])
 def test_shares_kept_are_those_of_the_values(side):
     import pyarrow as pa
