@@ -186,7 +186,9 @@ def _checkpoints(
     for history in histories:
         for name, each in history.averages.items():
             task, _, score = (
-                name.partition(".") if each.influences is None else (name, "", history.results[-1].scores[name]["score"])
+                name.partition(".")
+                if each.influences is None
+                else (name, "", history.results[-1].scores[name]["score"])
             )
             known.setdefault((task, score), []).append((history.run, each.score.value))
     return _check(known, requirements)

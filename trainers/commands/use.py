@@ -42,7 +42,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     predict.add_argument("--output", metavar="FILE", type=local_path, required=True, help="a .jsonl or .parquet file")
     predict.set_defaults(handler=_predict)
-    export = commands.add_parser("export", help="write a run's newest checkpoint, or the best of a fine-tuning run, in Hugging Face layout")
+    export = commands.add_parser(
+        "export", help="write a run's newest checkpoint, or the best of a fine-tuning run, in Hugging Face layout"
+    )
     export.add_argument("run", metavar="RUN", type=local_path)
     export.add_argument("--output", metavar="DIR", type=local_path, help="default: RUN/export")
     export.add_argument(

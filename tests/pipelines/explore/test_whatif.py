@@ -176,7 +176,10 @@ def test_a_bound_at_the_ends_of_the_values_keeps_all_or_those_without_one():
 
     column = pa.array([0.254, 0.254, 0.256, None])  # a single bin
     counted = histogram(column, np.ones(4, bool)).facts()
-    for side, ends in (("at_most", {0.253: 0.25, 0.256: 1.0, 0.3: 1.0}), ("at_least", {0.2: 0.75, 0.254: 0.75, 0.257: 0.0})):
+    for side, ends in (
+        ("at_most", {0.253: 0.25, 0.256: 1.0, 0.3: 1.0}),
+        ("at_least", {0.2: 0.75, 0.254: 0.75, 0.257: 0.0}),
+    ):
         assert {threshold: kept_share(counted, side, threshold) for threshold in ends} == ends
 
 
