@@ -18,9 +18,10 @@ MODELS, CHILDREN = "loading models", "extracting pages"
 
 
 class _Account:
-    """The account of this process. `spent` is the seconds by purpose that no account has reported yet, and
-    `purposes` the stack of purposes, with the current one last. `since` and `children` are the processor
-    seconds of the process at the last settlement, and of its ended children at the last report.
+    """The account of this process. `spent` is the seconds by purpose that `take_account` has not returned
+    yet, and `purposes` the stack of purposes, with the current one last. `since` is the processor time of the
+    process at the last call of `settle`, and `children` that of its ended child processes at the last call of
+    `take_account`, both in seconds.
     """
 
     def __init__(self) -> None:

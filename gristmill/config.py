@@ -27,8 +27,8 @@ T = TypeVar("T")
 _ALIAS_LIMIT = 100
 _ADDED = "added"
 ADDED: Final[Mapping[str, bool]] = types.MappingProxyType({_ADDED: True})
-"""Metadata that marks a field as added after corpora had been published with its dataclass. `plain` omits the
-field at its default value, so that corpora that do not use it keep their fingerprints and manifests.
+"""Metadata that marks a field as added after corpora or runs had been recorded with its dataclass. `plain` omits
+the field at its default value, so that those that do not use it keep their fingerprints and records.
 """
 _NODE_LIMIT = 1_000_000  # maximum number of values in a file with every alias expanded
 # YAML 1.1, which PyYAML implements, reads 2e9 as a string. YAML 1.2 reads a number, as users expect in a
@@ -40,8 +40,8 @@ _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 class _Loader(Composer, yaml.CSafeLoader):
     """SafeLoader that, as in YAML 1.2, reads only `true` and `false` as booleans and numbers like `2e9` as
-    floats. Dates stay text, and a key spelled `null` is read as text. A text key that occurs twice is an
-    error, and both the number of aliases and the size of their expansion are limited.
+    floats. Dates stay text, and a key spelled `null` is read as text. A text key that occurs twice in a
+    mapping is an error, and both the number of aliases and the size of their expansion are limited.
 
     libyaml does the parsing, several times as fast as PyYAML's own parser. Its composer is not used, because
     deep nesting overflows the stack there.
@@ -86,7 +86,9 @@ class _Loader(Composer, yaml.CSafeLoader):
 
 
 def _expanded(node: Any, known: dict[int, int]) -> int:
-    """Return the number of values in a node, itself included, with every alias expanded."""
+    """Return the number of nodes in a YAML tree, including its root and all keys, with every alias expanded.
+    Raises YAMLError if an alias contains itself.
+    """
     if id(node) not in known:
         known[id(node)] = 0  # 0 marks "in progress": seeing it again means that the alias is recursive
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
@@ -206,7 +208,8 @@ def _position(entries: list[Any], key: str, path: str, assignment: str) -> int:
 def parse(cls: type[T], data: Any, where: str) -> T:
     """Build an instance of the dataclass `cls` from plain data.
 
-    Raises ConfigError if the data does not fit. Its message begins with `where`, such as the name of a file.
+    If the data does not fit, raises ConfigError with a message that begins with `where`, such as the name of
+    a file.
     """
     return typing.cast(T, _value(cls, data, where, ""))
 

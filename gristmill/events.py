@@ -61,7 +61,7 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
     name are returned.
 
     Returns an empty list if the file does not exist yet. Bytes after the last newline are skipped: they were
-    cut off or are still being written. Damaged lines are reported as in `events_of`.
+    cut off or are still being written. Damaged lines become events named `damaged`, as in `events_of`.
     """
     if not path.exists():
         return []

@@ -27,7 +27,7 @@ def free_memory() -> int:
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, at least one. It is the number of cores in its
-    affinity mask or, if that is less, the smallest CPU quota of its control group (version 2) and the group's
+    affinity mask or, if smaller, the least CPU quota of its control group (version 2) and the group's
     ancestors, rounded down.
     """
     cores = len(os.sched_getaffinity(0))

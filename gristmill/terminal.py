@@ -13,8 +13,8 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str, lines: bool = False) -> str:
-    r"""Make text safe for a terminal: control characters and invisible characters become escapes such as
-    `\x1b` or `\u202e`.
+    r"""Make text safe for a terminal: control characters, and characters that hide or reorder text, become
+    escapes such as `\x1b` or `\u202e`.
 
     With `lines`, line feeds and tabs are kept.
     """
@@ -36,7 +36,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def human_count(count: float) -> str:
-    """Format a count with three significant digits and a unit for the power of 1000: `1.47M`."""
+    """Format a count with at most three significant digits and a unit for the power of 1000: `1.47M`."""
     for unit in ("", "k", "M", "G"):
         if count < 999.5:  # from there on, three digits round to the next unit
             return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"

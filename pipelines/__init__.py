@@ -1,5 +1,5 @@
 """From raw text to annotated documents to token shards. `pipelines.api` is the interface for programs; its
-names can also be imported from here: `from pipelines import open_corpus`.
+public names can also be imported from here: `from pipelines import open_corpus`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `pipelines.api` only when it is used: it loads Arrow."""
+    """Return a public name of `pipelines.api`, which is imported only when a name is used, because it loads
+    Arrow. Raises AttributeError for any other name.
+    """
     if name in __all__:
         from pipelines import api
 

@@ -2,7 +2,8 @@
 what_if`.
 
 Except for `open_corpus`, each function does the same as the command of its name (`whatif` for `what_if`), but
-returns values instead of printing them. A location is a path, or a URL of an object store.
+returns the result as a value. Only `build` and `index` print anything: their progress. A corpus is given by
+its location, which is a path or a URL of an object store. A corpus file must be a local path.
 """
 
 import os
@@ -59,8 +60,8 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class OpenCorpus:
-    """A published corpus to read from. The readers that it returns hold one part in memory at a time; DuckDB,
-    pandas and Polars accept them directly.
+    """A published corpus to read from. The readers that it returns hold one part in memory at a time. DuckDB,
+    Polars and pandas (`DataFrame.from_arrow`) accept them directly.
     """
 
     corpus: Corpus
@@ -72,25 +73,28 @@ class OpenCorpus:
 
     @property
     def columns(self) -> pa.Schema:
-        """The schema of the columns that `documents` and `verdicts` can return: those with scalar values
-        among the columns that the steps wrote.
+        """The schema of the columns that can be passed as `columns` to `documents` and `verdicts`: the steps'
+        columns with scalar values, except `drop`, hashes and ids.
         """
         return scalar_columns(self.corpus)
 
     def documents(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Read the documents that the corpus keeps, with their edited text, as `export` writes them: `id`, `text`,
-        `source`, `url`, `meta`, `split` if a source gives one, and `columns`.
+        """Read the documents that the corpus keeps, with their edited text, as `export` writes them: `id`,
+        `text`, `source`, `url`, `meta`, `split` if a source gives one, and `columns`.
 
-        Raises UserError for an unknown source or column.
+        Raises UserError for an unknown source, an empty list of sources, or a column that is not in the
+        property `columns`.
         """
         schema = export_schema(self.corpus, columns, (), "columns")
         return _reader(schema, self._parts(sources), lambda part: kept_documents(self.corpus, part, schema))
 
     def verdicts(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Read `id`, `source`, `drop` (the rule that dropped a document, null if it is kept) and `columns` of all
-        documents, without their texts. Columns derived from a URL with personal data are null, as in `documents`.
+        """Read `id`, `source`, `drop` (the rule that dropped a document, null if it is kept) and `columns` of
+        all documents, without their texts. Columns derived from a URL with personal data are null, as in
+        `documents`.
 
-        Raises UserError for an unknown source or column.
+        Raises UserError for an unknown source, an empty list of sources, or a column that is not in the
+        property `columns`.
         """
         annotated = chosen_columns(self.corpus, columns, "columns")
         schema = pa.schema([*(pa.field(name, pa.string()) for name in ("id", "source", DROP)), *annotated])
@@ -103,10 +107,10 @@ class OpenCorpus:
         return _reader(schema, self._parts(sources), table)
 
     def inspect(self, document: str) -> DocumentHistory:
-        """Return the history of a document: where it comes from, what every step wrote, and what became of
-        it. The document is given as `source/path#record` or as its id in hex.
+        """Return the history of a document: where it comes from, which columns every step wrote, and what
+        became of it. The document is given as `source/path#record` or as its id in hex.
 
-        Raises UserError if the corpus has no such document.
+        Raises UserError if the id is malformed or the corpus has no such document.
         """
         return document_history(self.corpus, document)
 
@@ -122,7 +126,10 @@ class OpenCorpus:
         limit: int = 20,
     ) -> SearchResult:
         """Search the texts for a phrase, a regular expression (RE2) or, with `words`, an n-gram. Return the
-        totals and the first documents found. The indexes that a search opens stay open for later searches.
+        totals and the first `limit` documents found. Dropped documents are searched only with `dropped`. The
+        indexes that a search opens stay open for later searches.
+
+        Raises UserError for a query that cannot be run, and for an unknown source.
         """
         return self._search.search(Query(text, regex, ignore_case, words=words), sources, dropped, limit)
 
@@ -173,8 +180,8 @@ def _location(place: Place) -> Location:
 
 
 def open_corpus(location: Place) -> OpenCorpus:
-    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step differs from
-    what the corpus manifest recorded.
+    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step is missing
+    or differs from what the corpus manifest recorded.
     """
     return OpenCorpus(open_published(_location(location)))
 
@@ -183,9 +190,10 @@ def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
     """Compare two published corpora: figures by source, the documents that differ as an Arrow table, and
     distributions of columns.
 
-    `old` is a location, or an earlier build of `new`: "previous", or the first digits of its fingerprint. If
-    `ngrams` is positive, n-grams of up to `ngrams` words are compared as well, for which texts of both
-    corpora are read.
+    `old` is a location, or an earlier build of `new`: "previous", or at least the first 6 digits of its
+    fingerprint. If `ngrams` is positive (at most 5), n-grams of up to `ngrams` words are compared as well,
+    for which sampled texts of both corpora are read. Raises UserError if the corpora have no source in
+    common, if there is no such earlier build, or if `ngrams` is out of range.
     """
     after, name = _location(new), os.fspath(old)
     before = find_earlier(after, name) if is_build_name(name) else _location(old)
@@ -224,8 +232,9 @@ def plan(
     warnings, and the time, memory and disk space that they are expected to take.
 
     `config`, `overrides` and `stages` are those of `build`. `rates` are local output directories of other
-    corpora, whose builds also inform the estimates. Raises the same errors (UserError and its subclasses) as
-    `build` raises before it runs anything.
+    corpora, whose builds also inform the estimates. Raises UserError or a subclass if the corpus file is
+    invalid, if the sources cannot be read as configured, or if the output directory belongs to another
+    corpus.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     return plan_build(loaded, [local_path(os.fspath(each)) for each in rates])
@@ -239,13 +248,13 @@ def what_if(
     stages: Mapping[str, StageClass] | None = None,
     full: bool = False,
 ) -> dict[str, Impact]:
-    """Estimate, for each source, how many documents changed filters would newly drop and keep, without
-    building anything. A change looks like `filter.word_count.at_least=100`. The corpus file, `overrides` and
-    `stages` are those of the build.
+    """Estimate, for each source to which a changed filter applies, how many documents the changed filters
+    would newly drop and keep, without building anything. A change looks like
+    `filter.word_count.at_least=100`. The corpus file, `overrides` and `stages` are those of the build.
 
     The estimate comes from the sample that every corpus has; with `full`, every document is counted. Raises
-    UserError for a change that names no rule, for changes without an effect on the rules, and for a corpus
-    that was built with other steps.
+    UserError for a change that names no rule, for changes without an effect on the rules, for a corpus that
+    was built with other steps, and if a filter reads columns that newly kept documents lack.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     return ask_what_if(loaded, changes).run(full=full)
@@ -267,11 +276,14 @@ def build(
     the file.
 
     `stages` maps the names of your own stages in the corpus file to their classes. The build runs on Ray: on
-    the cluster at `address` (default: RAY_ADDRESS in the environment), or on this machine with `workers`
-    workers (default: its number of cores). With `in_process`, or if the remaining steps are short, every task
-    runs in this process. With `quarantine_poison`, documents that break a stage are set aside instead of
-    ending the build. `memory` is the number of bytes that a task may use. `sample` makes the build a
-    rehearsal with this share of the records, in a separate directory whose `report.json` has the estimates.
+    the cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is given, on this
+    machine with `workers` workers (default: its number of cores). Without `address`, `in_process` makes every
+    task run in this process. If no cluster is given, this may also happen when the remaining steps are
+    shorter than the start of Ray.
+
+    With `quarantine_poison`, documents that break a stage or the reader are set aside instead of ending the
+    build. `memory` is the number of bytes that a task may use. `sample`, above 0 and below 1, makes the build
+    a rehearsal with this share of the records, in a separate directory whose `report.json` has the estimates.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     if sample is not None:

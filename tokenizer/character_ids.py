@@ -26,7 +26,9 @@ class CharacterIds:
 
     @classmethod
     def of(cls, path: str, characters: Mapping[str, int], unknown: int | None) -> "CharacterIds":
-        """Build the table for a vocabulary of characters. `unknown` is the id of unknown characters, or None."""
+        """Build the table for a vocabulary of characters. `unknown` is the id of unknown characters, or None
+        if they have no id.
+        """
         ids = np.full(_CODE_POINTS, _NONE if unknown is None else unknown, np.int32)
         for character, number in characters.items():
             ids[ord(character)] = number

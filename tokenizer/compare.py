@@ -171,7 +171,7 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 def count_threads(encoder: Encoder) -> int:
     """Return the number of threads that an encoder uses on this machine. `tokenizers` and `words` use
     RAYON_NUM_THREADS threads if that is set, else every available core; they use one if
-    TOKENIZERS_PARALLELISM is off. All others use one.
+    TOKENIZERS_PARALLELISM is `false` or `0`. All others use one.
     """
     if encoder.library not in ("tokenizers", "words") or os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in (
         "false",

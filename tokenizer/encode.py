@@ -5,7 +5,7 @@ arithmetic encodes bytes and characters. If tokens never cross spaces, `tokenize
 once. Otherwise `tokenizers` encodes the whole text.
 
 Documents are passed in as one Arrow array, and their ids are returned as one flat array with offsets. No
-special tokens are added. Text never yields the id of a special token other than the unknown token, which is
+special tokens are added. Text never yields the id of a special token other than the unknown token; this is
 checked on every batch.
 """
 
@@ -133,11 +133,11 @@ class Encoder:
 
     def check(self, texts: pa.LargeStringArray, ids: Sequence[str]) -> int:
         """Encode a sample both with this encoder's library and with `tokenizers`, and compare the tokens.
-        Returns the number of documents compared, or 0 if the encoder itself uses `tokenizers`.
+        Returns the number of documents in the sample, or 0 if the encoder itself uses `tokenizers`.
 
-        Unless the tokens are characters, a text that contains each special token is compared as well. Raises
-        ValueError at the first difference. The message gives the position of the token and the name of the
-        document; `ids` has the names of the documents.
+        Unless the tokens are characters, a text with each special token, written out, is compared as well.
+        Raises ValueError at the first difference. The message gives the position of the token and the name of
+        the document; `ids` has the names of the documents.
         """
         _require_texts(texts)
         assert len(ids) == len(texts)

@@ -25,8 +25,8 @@ class Measurement:
     tokens_per_word: float
     bytes_per_token: float
     round_trip_failures: int
-    """Number of documents that decoding does not restore exactly; 0 for a byte-level BPE without a
-    normaliser.
+    """Number of documents that decoding does not restore exactly; 0 for a byte-level BPE that keeps every
+    byte of a text.
     """
 
 

@@ -1,8 +1,8 @@
 """Optional dependencies: how to install them, and whether they can be imported.
 
-Each optional dependency belongs to an extra of pyproject.toml. An installed library may still fail to import,
-because one of its own dependencies is missing, or may crash the interpreter. The check therefore imports it
-in a separate process.
+Each module in EXTRAS is installed by an extra of pyproject.toml. An installed library may still fail to
+import, because one of its own dependencies is missing, or may crash the interpreter. The check therefore
+imports it in a separate process.
 """
 
 import json
@@ -50,8 +50,9 @@ def install_extra(extra: str) -> str:
 
 
 def import_failures(modules: Iterable[str]) -> dict[str, str]:
-    """Import modules in a separate process. Returns the first line of the error for each module that fails,
-    by module name. If an import ends the process, the modules after it are not tried.
+    """Import modules in a separate process. Returns the reason for each module that fails, by module name:
+    the first line of its error, or the exit status if importing it ended the process. In the latter case, the
+    modules after it are not tried.
     """
     names = list(modules)
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}

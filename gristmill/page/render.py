@@ -46,7 +46,9 @@ def _environment(folder: Path) -> "Environment":
 
 
 def _harmless(value: Any) -> Any:
-    """Return the value with control characters escaped. Our own markup is unchanged."""
+    """Escape the unsafe characters of a string, except line feeds and tabs. Markup and values of other types
+    are unchanged.
+    """
     return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

@@ -125,7 +125,9 @@ class LocalPath(PosixPath, Location):
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Create the directory, as in pathlib. Its name survives a power failure if its parent is readable."""
+        """Create the directory, as in pathlib, but ignore `mode`. Its name survives a power failure if its
+        parent is readable.
+        """
         for left in reversed(range(_REMOVALS)):
             try:
                 host().mkdir(str(self))
@@ -145,7 +147,7 @@ class LocalPath(PosixPath, Location):
             return
 
     def touch(self, mode: int = 0o666, exist_ok: bool = True) -> None:
-        """Create the file if it does not exist."""
+        """Create the file if it does not exist. `mode` and `exist_ok` are ignored."""
         host().open(str(self), "ab").close()
 
     def rename(self, target: os.PathLike[str] | str) -> Self:
@@ -188,7 +190,7 @@ class LocalPath(PosixPath, Location):
 
     def bytes_below(self) -> int:
         """Return the total size in bytes of all files below a directory. Files that are removed during the
-        call are not counted.
+        call may or may not be counted.
         """
         total = 0
         for path in self.rglob("*"):
@@ -202,8 +204,8 @@ class LocalPath(PosixPath, Location):
         return ""
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Return the bytes of each range (record, start, end). Each range is the bytes [start, end) of a
-        recorded file below this directory.
+        """Return the bytes of each range (record, start, end): the bytes [start, end) of a recorded file
+        below this directory.
         """
         return [read_range(self / record.path, start, end) for record, start, end in ranges]
 
@@ -315,7 +317,7 @@ class LocalPath(PosixPath, Location):
         """Replace the file's bytes if they equal `expected`, under a lock on the file's directory.
 
         Returns whether the bytes were replaced. They are not if another process holds the lock or has removed
-        the directory.
+        the file.
         """
         try:
             with host().lock(str(self.parent)) as alone:
@@ -384,8 +386,8 @@ def read_range(path: Path, start: int, end: int) -> bytes:
 def verify_once(path: Path, record: FileRecord) -> None:
     """Raise CorruptFileError if a file differs from its record, and FileNotFoundError if it does not exist.
 
-    A process computes the checksum of a file once, and again only after the file's size, modification time or
-    inode has changed.
+    A process computes the checksum of an intact file once, and again only after the file's size, modification
+    time or inode has changed.
     """
     status = host().stat(str(path))
     _verify(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)

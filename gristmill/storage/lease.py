@@ -35,8 +35,8 @@ Say = Callable[[str], None]
 class Lease:
     """A lease that this process holds.
 
-    `work` says in one word what the process is doing: building, training. `holder` is unique to this lease,
-    and `count` is the counter that shows that the holder is alive.
+    `work` says what the process is doing, such as `building`. `holder` is unique to this lease, and `count`
+    is the counter that shows that the holder is alive.
     """
 
     path: Location
@@ -63,7 +63,7 @@ class Lease:
         """Raise ConflictError if another process has taken the lease, even if that process has finished
         since.
 
-        Commands call this immediately before they remove files.
+        Commands call this immediately before they remove files, and some before they write files.
         """
         current = _read(self.path)
         if current is None or not self._owns(current):

@@ -148,7 +148,8 @@ class Location(ABC):
         """Return the bytes of each range (record, start, end): the bytes [start, end) of a recorded file
         below the directory. They are not verified.
 
-        A range is cut at the end of its file. Raises FileNotFoundError if a file is missing.
+        A range is cut at the end of its file. Raises FileNotFoundError if a file is missing and the cache has
+        no copy of it.
         """
 
     @abstractmethod
@@ -192,10 +193,10 @@ class Location(ABC):
 
     @abstractmethod
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Replace the file's bytes if they equal `expected`. Returns whether they are now `content`.
+        """Replace the file's bytes if they equal `expected`. Returns whether they were replaced.
 
-        Object stores have no such conditional write. There, the file is replaced in any case, and with two
-        writers the last one wins.
+        In an object store, the file is replaced in any case, and with two writers the last one wins. The
+        result then says whether the file contains `content` when it is read back.
         """
 
     @abstractmethod
@@ -218,7 +219,7 @@ class Location(ABC):
 
     def set_aside(self) -> Self:
         """Rename a directory to a temporary name, so that its whole content disappears at once. Returns the
-        new path. In an object store, the directory keeps its name.
+        path with that name. In an object store nothing is renamed, so nothing exists at the returned path.
 
         A writer that is about to publish a file in the directory then finds its temporary file gone, and
         calls its `check` again.

@@ -187,7 +187,9 @@ class RemotePath(Location):
         cache.put(self.url, self.remote, content)
 
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
-        """Call `check`, then store the file with a conditional PUT. Returns whether this call stored it."""
+        """Call `check`, then store the file with a conditional PUT, as `create_url` does. Returns whether
+        this call stored it.
+        """
         if check is not None:
             check()
         return create_url(self.url, self.remote, content)
@@ -212,7 +214,7 @@ class RemotePath(Location):
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
         """Store `content`, whatever the file contains, and return whether reading the file back gives
-        `content`. Object stores cannot make the write depend on the current content.
+        `content`.
         """
         write_url(self.url, self.remote, content)
         try:

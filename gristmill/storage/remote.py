@@ -133,8 +133,8 @@ def shown(place: str) -> str:
 
 
 def file_name(url: str) -> str:
-    """Return the file name of a URL: the last component of its path without the query, or the host if the
-    path is empty.
+    """Return the file name of a URL: the last component of its path, or the host if the path is empty. The
+    query of an HTTP URL is left out.
     """
     bare = url.partition("://")[2]
     if _WEB.match(url):
@@ -204,7 +204,7 @@ class RemoteFile(io.RawIOBase):
         return bool(self._file.seekable())
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position of the next read."""
+        """Set the position of the next read and return it."""
         return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
@@ -270,8 +270,8 @@ def endpoint_hint(url: str, remote: Remote) -> str:
 
 
 def _tries(url: str) -> int:
-    """Return how often to try a request. The libraries of object stores retry by themselves; the HTTP library
-    does not.
+    """Return how many times to try a request. The libraries of object stores retry by themselves; the HTTP
+    library does not.
     """
     return 3 if _WEB.match(url) else 1
 
@@ -443,12 +443,13 @@ def write_url(url: str, remote: Remote, content: bytes) -> None:
 
 
 def create_url(url: str, remote: Remote, content: bytes) -> bool:
-    """Store bytes under a URL, unless the file exists or another process is creating it.
+    """Store bytes under a URL, unless the file exists or another process is creating it. Returns whether this
+    call stored them.
 
-    Returns whether this call stored them. It also returns True if the file already has exactly these bytes,
-    because an earlier attempt may have stored them although its response was lost. In a store without
-    conditional requests, which answers 501, two simultaneous calls may both store their bytes, and the last
-    one wins.
+    If the file already has exactly these bytes, the result is True, because an earlier attempt may have
+    stored them although its response was lost. A store without conditional requests answers 501. There the
+    result is False for any existing file, and two simultaneous calls may both store their bytes, of which the
+    last ones remain.
     """
 
     def create(store: Any, path: str) -> bool:

@@ -30,7 +30,9 @@ def _checksum(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return `value` as JSON with sorted keys and no spaces, so that equal values have equal bytes."""
+    """Return `value` as JSON with sorted keys and no spaces, so that the order of keys does not change the
+    bytes.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
@@ -63,7 +65,7 @@ def read_json(path: Location, advice: str = "remove it and run the same command 
     """Read a JSON object written by `write_json` and verify its checksum.
 
     `advice` says what to do about a damaged file. Raises FileNotFoundError if the file does not exist, and
-    CorruptFileError if its content is not what was written.
+    CorruptFileError if its content does not match its checksum.
     """
     value = _parse_intact(retry(path, path.read_bytes))
     if value is None:  # perhaps damaged in transfer

@@ -34,13 +34,15 @@ def ask(
     missing: bool = False,
     tries: int = 3,
 ) -> Result:
-    """Run a call that transfers about `size` bytes and return its result. Transient failures are retried, up
-    to `tries` attempts in all; a timeout is not retried.
+    """Run a call that transfers about `size` bytes and return its result. Failures of the store are retried,
+    up to `tries` attempts in all (at most 3); a timeout is not retried.
 
     Raises RemoteError if the store fails in every attempt, or if an attempt takes longer than `seconds`
     (default: two minutes) plus a second for each 64 KiB. Raises UserError if access is denied or the file is
-    missing; with `missing`, a missing file raises FileNotFoundError instead. Messages name `place`. With
-    `secret`, they contain no other text from the library's error, only its type or HTTP status.
+    missing; with `missing`, a missing file raises FileNotFoundError instead. An OSError of a full local disk
+    is raised unchanged. The messages of RemoteError and UserError name `place` and quote no text from the
+    library's error, only its type or HTTP status. With `secret`, a RemoteError does not keep that error as
+    its cause either.
     """
     limit = (_SECONDS if seconds is None else seconds) + size / _LEAST_RATE
     for pause in _PAUSES[: tries - 1]:

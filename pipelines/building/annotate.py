@@ -125,7 +125,8 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
     """Run a stage over a part, check the columns that it writes, and return them. Edits are converted to
-    edits of the stored text.
+    edits of the stored text, and documents that they empty get the `drop` `STEP.empty`. Raises PoisonError,
+    which names the document, if one document alone makes the stage fail.
     """
     stage, docs, rows = _ready(work, part)
     try:

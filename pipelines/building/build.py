@@ -54,9 +54,9 @@ def plan_and_build(
     quarantine: bool = False,
     variant: str | None = None,
 ) -> CorpusManifest:
-    """Plan without the documents that earlier builds set aside, and build. A document that breaks a step ends
-    the build with PoisonError. With `quarantine`, the document is set aside instead, and the build is planned
-    again. `variant` is as in `build`.
+    """Plan without the documents that earlier builds set aside, build, and return the manifest of the corpus.
+    A document that breaks a step ends the build with PoisonError. With `quarantine`, the document is set
+    aside instead, and the build is planned again. `variant` is as in `build`.
     """
     output = config.place
     while True:

@@ -30,7 +30,7 @@ class BuildMetrics:
         self._exporter = Exporter(METRICS, corpus=corpus)
 
     def progress(self, published: int, steps: int) -> None:
-        """Record how many steps are published."""
+        """Record the number of steps, and how many of them are published."""
         self._exporter.record("steps", steps)
         self._exporter.record("steps_published", published)
 

@@ -23,7 +23,8 @@ from pipelines.planning.source_fit import fit_of_plan
 class PlannedStep:
     """A step of a planned build. `name` includes the source if the step has one (`language.web`). `directory`
     is the directory of its results, relative to the output, and `is_finished` says whether the results are
-    there. `why` says what has changed since the step was last built.
+    there. `why` says why the step will run, such as what has changed since it was last built; it is empty if
+    the step is finished.
     """
 
     name: str
@@ -35,9 +36,10 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What a build would do. `steps` are in order. `warnings` are about rules that cannot judge a source, and
-    about rules that test columns with missing values. `expected` has the estimates for the steps that will
-    run, in seconds and bytes, from the rates of earlier builds.
+    """What a build would do. `steps` are in order. `warnings` are about settings and rules that do not fit
+    the documents of a source, and about rules that test columns that may be null without saying what happens
+    then. `expected` has the estimates for the steps that will run, in seconds and bytes, from the rates of
+    earlier builds.
     """
 
     plan: Plan
@@ -53,9 +55,10 @@ class BuildPlan:
 
 def plan_build(config: CorpusConfig, rates: Sequence[LocalPath] = ()) -> BuildPlan:
     """Plan the build of a corpus: list its files, find out which steps are finished, and sample the first
-    records of sources that have not been read. `rates` are further outputs whose builds inform the forecast.
+    records of its sources. `rates` are further outputs whose builds inform the forecast.
 
-    Raises the same errors (UserError and its subclasses) as `build` would raise before it runs anything.
+    Raises the errors (UserError and its subclasses) that `build` would raise about the configuration and its
+    sources before it runs anything.
     """
     output = config.place
     ensure_owner(output, config.name, write=False)

@@ -71,7 +71,7 @@ def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Se
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration without directories and remote stores, so that the manifest does not depend on
+    """Return the configuration without `root`, `output` and `remote`, so that the manifest does not depend on
     where the corpus is built.
     """
     places = ("root", "output", "remote")
@@ -94,9 +94,9 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write the corpus's `manifest.json`, and its report if anything changed. For a variant, write only the
-    variant's manifest. If the new manifest replaces the manifest of a different build whose steps are still
-    there, the old one is kept (`earlier_builds`).
+    """Write the corpus's `manifest.json`, and its report if anything changed, and return the manifest. For a
+    variant, write only the variant's manifest. If the new manifest replaces the manifest of a different build
+    whose steps are still there, the old one is kept (`earlier_builds`).
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """

@@ -135,7 +135,9 @@ def _refuse_changes(task: _ReadTask) -> None:
 
 
 def run_reads(state: Build) -> None:
-    """Run and publish every unpublished read step, then check that no two files share a key."""
+    """Run and publish every unpublished read step, then check that no two files share a key. The check is
+    skipped if all read steps and the funnel were published before.
+    """
     sources = [source for source in state.plan.config.sources if f"read.{source.name}" not in state.published]
     tasks: list[_ReadTask] = []
     for source in sources:

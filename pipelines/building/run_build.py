@@ -46,12 +46,12 @@ def run_build(
     The build runs on the Ray cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is
     given, on a local Ray with `workers` workers (default: the number of cores). Without `address`,
     `in_process` makes all tasks run in this process. This also happens if no cluster is given and the
-    remaining steps take less time than starting Ray.
+    remaining steps are expected to take less time than starting Ray.
 
     `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a stage are
-    set aside instead of ending the build. With `variant`, the corpus is published under this name, in
-    addition to the corpus of the output. `before` is the processor time in seconds that this process spent on
-    other things.
+    set aside instead of ending the build. With `variant`, the corpus is published as a variant of this name,
+    and the corpus already published in the output stays. `before` is the processor time in seconds that this
+    process spent on other things.
     """
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:
@@ -80,8 +80,8 @@ def run_build(
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
     """Return whether the remaining steps take at most _WORTH_RAY worker seconds, judging by the rates of
-    earlier builds. Return False if there are no steps left, if their time is unknown, or if the output is in
-    an object store.
+    earlier builds, and tell the user if so. Return False if there are no steps left, if their time is
+    unknown, or if the output is in an object store.
 
     Also return False if a remaining step reads a source, annotates texts, or has a stage from outside
     gristmill, because only on Ray does a build survive a document that kills its process.

@@ -36,8 +36,8 @@ class Build:
     gone: Mapping[str, Sequence[str]]
     """The records that the output had forgotten when the build began, `path#record` by source."""
     variant: str | None = None
-    """The name under which the corpus is published as a variant, in addition to the corpus of the directory;
-    None for that corpus itself.
+    """The name under which the corpus is published as a variant of the directory's corpus; None if it is published
+    as the directory's corpus itself.
     """
 
     def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
@@ -77,7 +77,8 @@ class Build:
 
     def check_steps(self) -> None:
         """Raise ConflictError if documents were forgotten since the build began, or if a published step is
-        gone because `gc` removed it while this process was suspended.
+        gone because `gc` removed it while this process was suspended. In an object store, where `gc` does not
+        work, the steps are not checked.
         """
         self.check_forgotten()
         for step in self.plan.steps if self.root.local is not None else ():
@@ -89,8 +90,8 @@ class Build:
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
         """Write `run.json` of a step: times, byte counts, workers and host, which do not belong in its
-        manifest. `seconds` is the sum over tasks and `elapsed` the wall-clock time. `more` are further byte
-        counts.
+        manifest. `elapsed` is the wall-clock time in seconds, and `seconds` the sum over tasks, or again the
+        wall-clock time for a corpus stage. `more` are further byte counts.
 
         The field `peak_bytes` in the file is the peak memory over all tasks of the steps that ran together; 0
         if unknown.

@@ -1,5 +1,5 @@
 """Labelled documents as rows of numbers, for models of columns and of embeddings. The labels come from files
-of labelled ids, or from a contrast of sources.
+of labelled or scored ids, or from a contrast of sources.
 """
 
 import gzip
@@ -76,9 +76,9 @@ class NumberColumns:
 
 @dataclass(frozen=True)
 class ColumnExamples:
-    """Labelled documents, sorted by a hash. `values` is float64 [n, width] with NaN for a missing number,
-    `targets` float64 [n], `positive` and `held_out` bool [n]. `sources`, int64 [n], has the index of each
-    document's source in `names`. `facts` are the sources of each class.
+    """Labelled documents, sorted by a hash of their ids. `values` is float64 [n, width] with NaN for a
+    missing number, `targets` float64 [n], `positive` and `held_out` bool [n]. `sources`, int64 [n], has the
+    index of each document's source in `names`. `facts` are the sources of each class.
     """
 
     columns: tuple[ModelColumn, ...]
@@ -115,7 +115,8 @@ def contrast_examples(
     classes: Mapping[str, Sequence[str]], numbers: DocumentNumbers, limit: int, seed: int, held_out: float
 ) -> ColumnExamples:
     """Return kept documents of two classes, which are given as sources: at most `limit` documents of each
-    class, sampled by a hash of their ids.
+    class, sampled by a hash of their ids. Raises UserError for a source in both classes, for a class without
+    kept documents, and for a column that a source lacks.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
@@ -302,8 +303,8 @@ def _assemble(
     seed: int,
     held_out: float,
 ) -> ColumnExamples:
-    """Sort the documents by hash, and split them by a hash of their numbers, so that all copies of a text are
-    on the same side.
+    """Return all documents, sorted by the hash of their ids. Held-out documents are chosen by a hash of their
+    numbers, so that all copies of a text are on the same side of the split.
     """
     names = tuple(dict.fromkeys(name for name, _ in gathered))
     sources = [np.full(len(rows.orders), names.index(name)) for name, rows in gathered]

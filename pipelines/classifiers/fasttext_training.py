@@ -24,7 +24,7 @@ MIN_DOCUMENTS = 10
 """Minimum number of documents per class for training and for measuring; with fewer, metrics are
 meaningless."""
 MAX_RATIO = 10
-"""Training warns if the larger class is at least this many times as large as the smaller one."""
+"""Without `balance`, training warns if the larger class is at least this many times as large as the smaller one."""
 _ATTEMPTS = 5
 # A label as fastText parses it. Its white space is that of ASCII, and NUL.
 _LABEL = re.compile(r"(?:(?<=[ \t\v\f\r\n\0])|^)__label__[^ \t\v\f\r\n\0]*")
@@ -90,10 +90,10 @@ Balance = Literal["none", "downsample", "repeat", "sources"]
 def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
     """Return the training documents by class, balanced.
 
-    `none` leaves them unchanged. `downsample` reduces the larger class to the size of the smaller one,
-    keeping the documents with the lowest hashes. `repeat` repeats the documents of the smaller class, in the
-    order of their hashes, up to the size of the larger one. `sources` repeats documents until all sources of
-    a class have the same size, and the classes have the same size except for rounding.
+    `none` leaves them unchanged. `downsample` reduces all classes to the size of the smallest, keeping the
+    documents with the lowest hashes. `repeat` repeats the documents of the smaller classes, in the order of
+    their hashes, up to the size of the largest. `sources` repeats documents until all sources of a class have
+    the same size, and the classes have the same size except for rounding.
     """
     if balance == "none":
         return {label: list(documents) for label, documents in examples.items()}
@@ -191,11 +191,11 @@ def leave_one_source_out(
 
 
 def verdict(roc_auc_held_out: float, left_out: Sequence[Mapping[str, Any]]) -> str:
-    """Say what the classifier learned: `unknown`, `class` or `source`.
+    """Return what the classifier learned: `unknown`, `class` or `source`.
 
     It is `source` if leaving sources out costs more than half of the performance above chance (ROC-AUC -
-    0.5), averaged over the sources with their held-out documents as weights; `unknown` if no source could be
-    measured.
+    0.5), averaged over the sources with their held-out documents as weights. It is `unknown` if no source
+    could be measured.
     """
     measured = [entry for entry in left_out if entry["roc_auc"] is not None]
     if not measured:

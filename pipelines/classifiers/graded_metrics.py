@@ -38,7 +38,8 @@ def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
 
 
 def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[dict[str, Any]], float]:
-    """Return (one row per tenth of the documents in the order of the predicted scores, calibration error).
+    """Return (one row per non-empty tenth of the documents in the order of the predicted scores, calibration
+    error).
 
     The error is the mean over the tenths, weighted by documents, of |mean judged score - mean predicted
     score|. It is the counterpart, for scores, of the expected calibration error of probabilities. Equal

@@ -47,10 +47,11 @@ def agreement_by_source(
     """Return, for each source, the agreement with the judge on its held-out documents, both of the model and
     of a model trained without that source.
 
-    `without` returns the predictions, float64 [n], of a model trained without a source, or None if too few
-    documents are left to train on. An entry has `source` and `held_out`. If the source has enough held-out
-    documents, it also has `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1`. If there are
-    several sources and `without` does not return None, it also has `spearman_left_out` and `f1_left_out`.
+    `predicted` are the model's predictions for `documents`. `without`, called with the index of a source,
+    returns the predictions of a model trained without it, float64 [n], or None if too few documents are left
+    to train on. An entry has `source` and `held_out`. An entry of a source with enough held-out documents
+    also has `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1` and, if there are several
+    sources and `without` does not return None, `spearman_left_out` and `f1_left_out`.
     """
     entries: list[dict[str, Any]] = []
     several = len(documents.names) > 1
@@ -69,7 +70,7 @@ def agreement_by_source(
 
 
 def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
-    """Say what was learned: `unknown`, `class` or `source`.
+    """Return what was learned: `unknown`, `class` or `source`.
 
     It is `source` if the rank correlation within a source falls by more than half when that source is left
     out of training. The correlations are averaged over the sources, weighted by their held-out documents. It

@@ -113,8 +113,8 @@ _KINDS: dict[str, type[Config]] = {
 
 
 def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
-    """Parse a YAML file with `a.b=value` overrides. Raises ConfigError, which names file, path, value and the
-    nearest allowed name.
+    """Parse a YAML file with `a.b=value` overrides. Raises ConfigError, which names the file, the field, its
+    value and the nearest allowed name.
     """
     data = override(load_yaml(path), assignments)
     kind = data.get("kind", "fasttext")
@@ -129,8 +129,8 @@ def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
 def train(config: Config, *, overwrite: bool) -> dict[str, Any]:
     """Train, measure and write a classifier. Return the contents of metrics.json.
 
-    Raises ConflictError if the output is not empty and `overwrite` is not set, or if another process is
-    training the classifier. Raises UserError if a class has too few documents.
+    Raises ConflictError if the output is a file, if it is not empty and `overwrite` is not set, or if another
+    process is training the classifier. Raises UserError if a class has too few documents.
     """
     output = parse_local(config.output, "output")
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
@@ -150,7 +150,9 @@ def train(config: Config, *, overwrite: bool) -> dict[str, Any]:
 
 
 def _write(output: LocalPath, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Make a model in `output`, then write its card and metrics; return the contents of metrics.json."""
+    """Remove an earlier model from `output`, make a model there, then write its card and metrics. Return the
+    contents of metrics.json.
+    """
     with lock(output, "training", print, wait=False):
         # In this order, so that no metrics or card of another model remain.
         for name in (METRICS, CARD, MODEL, MODEL_FILE):

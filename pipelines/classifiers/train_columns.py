@@ -75,8 +75,8 @@ class ColumnClassifierConfig:
     """Arguments of the method `boosted`."""
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range, or if the classes are not given in exactly one of the
-        two ways.
+        """Raise ValueError if no column is given, for a value out of range, or if the classes are not given
+        in exactly one of the two ways.
         """
         if not self.columns:
             raise ValueError(
@@ -95,8 +95,8 @@ class ColumnClassifierConfig:
 
 
 def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:
-    """Return the labelled documents. Raises UserError if a class has too few documents, and for a column that
-    has fewer than two different values in the training documents.
+    """Return the documents of both classes. Raises UserError if a class has too few documents, and for a
+    column that has fewer than two different values in the training documents.
     """
     numbers, split = NumberColumns(tuple(config.columns)), (config.seed, config.held_out)
     if config.labels:
@@ -201,8 +201,8 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """For each source of a class with several sources, train a model without it, and measure it on the
-    held-out documents of that source and of the other class. The entries are as in
+    """For each source of a class with several sources, train a model without the source, and measure the
+    model on the held-out documents of that source and of the other class. The entries are as in
     `fasttext_training.leave_one_source_out`.
 
     `train` returns a model trained on the documents that an array, bool [n], selects. `score` returns a

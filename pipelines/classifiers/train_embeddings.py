@@ -145,7 +145,9 @@ class _Embeddings:
 
 
 def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
-    """Return the labelled documents that have a vector. Raises UserError if a class has too few documents."""
+    """Return the documents of both classes that have a vector. Raises UserError if a class has too few
+    documents.
+    """
     numbers, split = _Embeddings(config.embedding), (config.seed, config.held_out)
     if config.scores:
         scores = read_judge_scores(config.scores, config.score_field)

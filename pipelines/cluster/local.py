@@ -28,8 +28,8 @@ class LocalCluster:
     """A cluster that runs every task in this process, one after another, for tests, debugging and use without
     Ray.
 
-    `memory` is the limit for a task in bytes, None for no limit. `peak_bytes` is the peak memory of all tasks
-    since the caller last set it to 0.
+    `memory` is the limit for a task in bytes, None for no limit. `peak_bytes` is the highest peak memory of a
+    task since the caller last set it to 0, in bytes.
     """
 
     progress: Progress = no_progress
@@ -64,8 +64,9 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once, and return whether it stays within `memory` bytes and its process survives.
-        UserError is raised; any other error of the task counts as fitting.
+        """Run a task once, and return whether it stays within `memory` bytes and its process survives. A task
+        that fails with UserError raises it; a task that fails with any other error counts as fitting, unless
+        it ran out of memory.
         """
         try:
             measured(function, item, memory)

@@ -99,8 +99,8 @@ def measured(
 ) -> Measured[Result]:
     """Run a task, measure its memory, and credit its processor time to `purpose`.
 
-    With a `ceiling` in bytes, raises TaskMemoryError if the task needs more. The high-water mark is reset by
-    writing 5 to /proc/self/clear_refs (proc(5)).
+    Raises TaskMemoryError if the task runs out of memory. On Linux, `ceiling` limits its memory to that many
+    bytes. The high-water mark is reset by writing 5 to /proc/self/clear_refs (proc(5)).
     """
     leave_pandas_out()
     with suppress(OSError):

@@ -1,13 +1,13 @@
 """Run tasks on Ray, on one machine or many.
 
 A task that raises an error is attempted up to three times, with growing pauses; an error that the user must
-act on (UserError) stops the build at once. The number of tasks in flight is bounded, so the driver never
-holds more than a few results.
+act on (UserError) stops the build at once. The number of tasks in flight is bounded, so that results do not
+pile up.
 
 Every task has a memory limit, which the kernel enforces (pipelines.cluster.memory). A task that exceeds it,
 or whose process is killed, is retried after the other tasks with twice as much memory, then with four times
 as much, up to the memory of a node. Ray starts only as many tasks on a node as its memory allows, so the sum
-of their limits never exceeds it.
+of their limits never exceeds the node's memory.
 """
 
 import os
@@ -48,7 +48,7 @@ def _silent(line: str) -> None:
 
 @dataclass
 class _Task:
-    """A task in flight: its item, its memory limit and its start time."""
+    """A task in flight: the index of its item, its memory limit in bytes, and the time when it was submitted."""
 
     position: int
     room: int | None
@@ -69,9 +69,9 @@ class RayCluster:
     come and go. Otherwise it starts Ray on this machine with `workers` CPUs. `peak_bytes` has the same
     meaning as in LocalCluster.
 
-    `memory` is the limit of a task at its first attempt, in bytes. By default it is the smallest share of a
-    node's memory per CPU (per task, if there are fewer tasks than CPUs), but at least LEAST, which the
-    libraries of a task need.
+    `memory` is the limit of a task at its first attempt, in bytes. By default it is the memory per CPU (per
+    task, if there are fewer tasks than CPUs) of the node where this is smallest, but at least LEAST, which
+    the libraries of a task need.
     """
 
     workers: int
@@ -124,7 +124,9 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """Update the list of nodes. A joined cluster grows while tasks wait, and shrinks when nodes are lost."""
+        """Update the list of nodes, at most every 5 seconds. A joined cluster grows while tasks wait, and
+        shrinks when nodes are lost.
+        """
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
         import ray

@@ -2,7 +2,7 @@
 reads one partition of all files.
 
 A partitioned file is an Arrow IPC stream with one record batch for each partition that has rows. It is
-followed by a table of (offset, length, xxh3_64) for each partition, then by the length of the schema and the
+followed by an entry (offset, length, xxh3_64) for every partition, then by the length of the schema and the
 number of partitions. A reduce task reads and verifies only its own ranges. A shuffle is therefore read only
 once in total, however many processes share the work, and the driver holds none of it. From an object store,
 exact ranges of many files are requested at once.
@@ -36,7 +36,7 @@ class FileList:
     """The files that one phase wrote, in order. The list itself is stored in a file.
 
     A task carries only this object of about 200 bytes instead of one record per file. Each process caches the
-    lists that it has read.
+    lists that it read last.
     """
 
     directory: Location
@@ -53,8 +53,8 @@ class FileList:
 
 
 def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> FileList:
-    """Commit the list of the files of a phase, unless it is already committed, and return it. `phase` is
-    unique within the step.
+    """Commit the list of the files of a phase, unless the same list is already committed, and return it.
+    `phase` must be unique within the step.
     """
     unit, content = f"list-of.{phase}", digest([astuple(file) for file in files])
     receipt = out.receipt(unit)
@@ -72,7 +72,7 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """Return the number of partitions that gives a reduce task about `rows_per_partition` rows."""
+    """Return the number of partitions with which a reduce task gets about `rows_per_partition` rows at most."""
     return max(1, -(-rows // rows_per_partition))
 
 
@@ -124,7 +124,7 @@ def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int
     """Return the rows of one partition from all scattered files, in the order of the files, one chunk per
     column.
 
-    Raises CorruptFileError, naming the file, if a file differs from what was written.
+    Raises CorruptFileError, naming the file, if the bytes read from a file are not what was written.
     """
     first = _read(directory, files[0], partition)
     partition_rows = [first]

@@ -1,5 +1,5 @@
-"""What all kinds of cluster share: titles of tasks in the progress display, the accounting of their use, and
-the errors of tasks whose last attempt failed.
+"""What all kinds of cluster share: titles of tasks in the progress display, the accounting of what tasks use,
+and the errors of tasks whose last attempt failed.
 """
 
 from collections.abc import Callable

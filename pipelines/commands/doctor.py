@@ -31,8 +31,8 @@ OWNERS = {
     "gristmill": DISTRIBUTION, "pipelines": DISTRIBUTION, "tokenizer": DISTRIBUTION, "trainers": DISTRIBUTION,
     "fasttext": "fasttext-numpy2",
 }  # fmt: skip
-"""The distribution that each module must come from. Other distributions are known to install modules of the
-same name."""
+"""The distribution that each module must come from. Other distributions are known to install modules with some of
+these names."""
 LEAST_DISK = (
     10 << 30
 )  # bytes: a corpus of one part per worker and its shuffles fit; below, a build is likely to fill the disk
@@ -69,7 +69,9 @@ LID_WHEEL = Wheel(
 
 
 def examine(directory: Path) -> Iterator[Check]:
-    """Run all checks, one after another; `directory` is where corpora will be written."""
+    """Run all checks, one after another, and yield their results. `directory` is where corpora will be
+    written.
+    """
     yield _python()
     yield from _requirements()
     yield from _extras()

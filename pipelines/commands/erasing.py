@@ -1,4 +1,6 @@
-"""The commands `forget` and `gc`: remove documents, or unused steps, from a corpus directory."""
+"""The commands `forget` and `gc`: remove documents from a corpus directory, or list and remove steps that are
+no longer used.
+"""
 
 import argparse
 

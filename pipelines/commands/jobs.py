@@ -1,9 +1,9 @@
 """Jobs on a Ray cluster: submit or attach, follow, retry, stop.
 
-The submission id of a job includes the fingerprint of its work. Ray accepts an id only once, so a second
-submission of the same work attaches to the job. Ray does not retry jobs; this module does. A retry has the
-same id with the suffix -2, -3, ..., and the commands of this project continue where the previous attempt
-stopped.
+The submission id of a job includes the fingerprint of its work, and Ray accepts an id only once. A second
+submission of the same work attaches to the job, or starts a retry if the job has failed or was stopped. Ray
+does not retry jobs; this module does. A retry has the same id with the suffix -2, -3, ..., and the commands
+of this project continue where the previous attempt stopped.
 """
 
 import asyncio
@@ -75,8 +75,8 @@ class Launch:
 
 
 def connect(address: str) -> Client:
-    """Connect to the cluster whose dashboard is at `address`. Raises UserError if no cluster answers there,
-    or if it rejects the token.
+    """Return a client of the cluster whose dashboard is at `address`. Raises UserError if no cluster answers
+    there, or if it rejects the token.
     """
     refuse_known("ray")
     from ray.job_submission import JobSubmissionClient

@@ -22,8 +22,8 @@ _GLUE = "\u00a0"  # no-break space
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print, for each source, the input and output of every step, with the reasons for drops below it, and
-    the documents and tokens in each split of its shards.
+    """Print, for each source, the input and output of every step that removes text, with the reasons for
+    drops below it, and the documents, text and tokens in each split of its shards.
     """
     console = wide_console()
     density = bytes_per_token(manifest)
@@ -106,8 +106,8 @@ def _change(before: float, after: float, form: Callable[[float], str]) -> str:
 
 
 def _rules(counts: Mapping[str, int]) -> str:
-    """Format the number of documents by rule, in descending order. Rules of a set follow its name: `SET: RULE
-    7, RULE 2; language 1`.
+    """Format the number of documents that each rule dropped. Rules of a set follow its name, and the counts
+    of a list descend: `SET: RULE 7, RULE 2; language 1`.
     """
     sets: dict[str, dict[str, int]] = {}
     for rule, number in sorted(counts.items(), key=lambda item: -item[1]):
@@ -121,8 +121,8 @@ def _rules(counts: Mapping[str, int]) -> str:
 
 
 def show_estimates(estimates: Mapping[str, Any]) -> None:
-    """Print estimates for the whole corpus, by source and step, with 95 % confidence intervals, and notes on
-    what a sample cannot tell.
+    """Print estimates for the whole corpus, by source and step, with confidence intervals, and notes on what
+    a sample cannot tell.
     """
     console = wide_console()
     rows: list[tuple[tuple[str, str, str], str]] = []

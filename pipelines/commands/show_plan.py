@@ -22,8 +22,8 @@ from pipelines.reading.sources.registry import format_code
 def show_plan(
     plan: Plan, root: Location, expected: Forecast, memory: int | None = None, warnings: Sequence[str] = ()
 ) -> None:
-    """Print the sources, then one row per step (finished or not, number of parts, why it will run), then the
-    forecast.
+    """Print the sources, then one row per step (finished or not, number of parts, why it will run), then
+    warnings and notices, then the forecast if steps will run.
 
     `memory` is the limit of a task in bytes; steps that are expected to exceed it are named. `warnings` are
     as in `BuildPlan`.
@@ -81,8 +81,9 @@ def show_plan(
 
 
 def _other_code(plan: Plan) -> Iterator[str]:
-    """Yield a notice for each step whose code comes from outside gristmill: its distribution, its version and
-    a digest of the source.
+    """Yield a notice for each source whose format, and each step whose stage, comes from outside gristmill.
+    It names the distribution and its version, or says that the code is in a script, and gives a digest of the
+    source code.
     """
     for source in plan.config.sources:
         if code := format_code(source.format):

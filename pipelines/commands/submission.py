@@ -3,8 +3,8 @@ for the same work.
 
 Nothing here talks to a cluster. The submission id includes a fingerprint of the command, the contents of the
 configuration files that it names, the code, and the slot of a schedule. Submitting the same work again
-therefore attaches to the same job. Environment variables are passed on only if they are requested by name and
-are listed in ENVIRONMENT, because everyone who can see a job can read them.
+therefore finds its job. Environment variables are passed on only if they are requested by name and are listed
+in ENVIRONMENT, because everyone who can see a job can read them.
 """
 
 import argparse
@@ -225,8 +225,8 @@ def _refuse_relative(what: str, place: str) -> None:
 
 
 def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
-    """Collect the files below `directory` that go with a job: all except those that match EXCLUDES or
-    `excludes`.
+    """Collect the files below `directory` that go with a job: all except symbolic links that lead outside it,
+    and files that match EXCLUDES or `excludes`.
 
     A pattern without a slash excludes every file and directory whose name matches it. A pattern with a slash
     is compared with the path relative to `directory`. Raises UserError, naming the largest files, if they
@@ -291,7 +291,7 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 def check_address(address: str, here: Mapping[str, str]) -> str:
     """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
-    Raises ConfigError for an address other than http(s)://HOST:PORT. Also raises it for another machine if
+    Raises ConfigError for an address other than http(s)://HOST[:PORT]. Also raises it for another machine if
     RAY_AUTH_MODE is not `token`, and for any machine if RAY_AUTH_MODE is `token` but there is no token.
     `here` is the environment.
     """

@@ -26,11 +26,11 @@ DOCUMENT = pa.schema(
 )
 
 TARGET_MARK = "\u2029"
-"""Begins the target in the text of a pair. No other text has this character, because reading replaces it with
-a line feed.
+"""Begins the target in the text of a pair. No other stored text has this character, because reading
+replaces it with a line feed.
 """
 BORDER = "\n" + TARGET_MARK
-"""Separates the source and the target of a pair, so that no line belongs to both."""
+"""Separates the two sides of a pair, so that no line belongs to both."""
 
 QUARANTINE = pa.schema(
     [
@@ -60,10 +60,10 @@ FILES = pa.schema(
         pa.field("control_characters", pa.int64(), nullable=False),
     ]
 )
-"""The share of one file, or archive member, in one part: the records from `first_record` up to `first_record
-+ records` of the path. `rows` of them are documents, in rows from `first_row` of the part, sorted by record;
-`quarantined` of them are not. `decoded_bytes` counts the bytes of these records before normalisation, as far
-as they are known. `control_characters` counts the control characters that normalisation removed or replaced.
+"""The share of one file, or archive member, in one part: the records of the path from `first_record` up to, but
+not including, `first_record + records`. `rows` of them are documents, in rows from `first_row` of the part, sorted
+by record; `quarantined` of them are not. `decoded_bytes` counts the bytes of these records before normalisation, as
+far as they are known. `control_characters` counts the control characters that normalisation removed or replaced.
 """
 
 FILE_INDEX = FILES.append(pa.field("part", pa.string(), nullable=False))

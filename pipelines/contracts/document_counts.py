@@ -43,9 +43,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class ReadCounts(Counts):
-    """Counts of a read step, in records rather than documents. Also counted are the bytes that the files
-    decode to, and the control characters that were removed. `replaced` has the number of `user_names` and of
-    `urls` that were replaced in tweets; it is empty for sources that are not normalised as tweets.
+    """Counts of a read step, in records rather than documents. Also counted are the decoded bytes of the
+    records, as far as they are known, and the control characters that were removed or replaced. `replaced`
+    has the number of `user_names` and of `urls` that were replaced in tweets; it is empty for sources that
+    are not normalised as tweets.
     """
 
     decoded_bytes: int = 0

@@ -4,11 +4,12 @@ An edit replaces the bytes [start, end) of the stored text with `replacement`, w
 on code-point boundaries. `rule` gives the reason (an entity, a line rule). The edits of one step are sorted
 and do not overlap.
 
-When edits of several steps overlap, an edit that contains another absorbs it, whichever step came first.
-Otherwise an edit that inserts text wins over an edit that only removes text, then the longer edit wins, then
-the edit of the earlier step. The winner is extended over the loser's range, so no byte that any step removed
-comes back. As a consequence, inserted text survives unless other edits cover its whole range or insert text
-themselves, and an edit that inserts text never empties a document.
+When edits of several steps overlap, an edit that contains another absorbs it, whichever step came first; of
+edits with the same range, that of the later step wins. Otherwise an edit that inserts text wins over an edit
+that only removes text, then the longer edit wins, then the edit of the earlier step. The winner is extended
+over the loser's range, so no byte that any step removed comes back. As a consequence, inserted text survives
+unless other edits cover its whole range or insert text themselves, and an edit that inserts text never
+empties a document.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,9 @@ def no_edits(rows: int) -> pa.Array:
 
 
 def edits_column(per_document: Sequence[Sequence[tuple[int, int, str, str]]]) -> pa.Array:
-    """Build an `edits` column from (start, end, replacement, rule) tuples, sorted per document."""
+    """Build an `edits` column from (start, end, replacement, rule) tuples, which must be sorted within each
+    document.
+    """
     names = ("start", "end", "replacement", "rule")
     return pa.array([[dict(zip(names, edit, strict=True)) for edit in edits] for edits in per_document], EDITS)
 
@@ -223,7 +226,8 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
     produced the edited text.
 
-    An edit that touches a replacement is extended to the whole range that the replacement replaced.
+    An edit that overlaps a replacement is extended to the whole range that the replacement replaced. Edits
+    that overlap the same replacement become one, with what the last of them inserts.
     """
     flat, old = edits.flatten(), applied.flatten()
     if not len(old) or not len(flat):

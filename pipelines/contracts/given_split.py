@@ -203,7 +203,7 @@ def _document_id(printed: str, source: str, where: str) -> bytes:
 
 def field_values(docs: pa.Table, field: str, source: str) -> list[str]:
     """Return the value of a field in the `meta` of each record as text. Values other than strings are written
-    as JSON. Raises UserError for a record without the field.
+    as JSON. Raises UserError for a record in which the field is missing or null.
     """
     values = []
     for identifier, meta in zip(docs["id"], docs["meta"].to_pylist(), strict=True):

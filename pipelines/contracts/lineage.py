@@ -94,8 +94,8 @@ class Located(Origin):
 
 @dataclass(frozen=True)
 class Quarantined(Origin):
-    """A record that was set aside when it was read: the reason, and its length in bytes if known. No text is
-    stored.
+    """A record that was set aside when it was read, or whose document was forgotten: the reason, and its
+    length in bytes if known. No text is stored.
     """
 
     reason: str
@@ -230,8 +230,8 @@ class Corpus:
         return printed
 
     def quarantined(self, source: str) -> Iterator[Quarantined]:
-        """Yield the records of a source that were set aside, in the order in which they were read. If only a
-        sample of the source is read, records outside the sample are not included.
+        """Yield the records of a source that were set aside, including those of forgotten documents. If only
+        a sample of the source is read, records outside the sample are not included.
         """
         read = self.read_step(source)
         for record in read.manifest.files:
@@ -242,7 +242,8 @@ class Corpus:
                     yield Quarantined(identifier, source, row["path"], row["record"], row["reason"], row["bytes"])
 
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
-        """Find a document in each shard set. The list is empty for a document that was dropped or set aside.
+        """Return the location of a document in each shard set that holds it. The list is empty for a document
+        that was dropped or set aside.
 
         Within a split, the shards of a domain hold documents in the order of parts and rows, so a binary
         search opens only a few of them.
@@ -294,7 +295,7 @@ class Corpus:
 
     @cached_property
     def _given(self) -> dict[str, GivenSplit | None]:
-        """Return the given split of every source."""
+        """The given split of every source by name; None for a source without one."""
         where = str(self.directory / "manifest.json")
         return {each["name"]: parse_split(each.get("split"), where) for each in self.manifest.config["sources"]}
 
@@ -311,7 +312,7 @@ class Corpus:
 
     @cached_property
     def _types(self) -> pa.Schema:
-        """Return the type of every annotation column; the null type for a column that no part has."""
+        """The type of every annotation column; the null type for a column that no part has."""
         types: dict[str, pa.DataType] = {}
         for step in self.steps:
             if step.stage != "read":

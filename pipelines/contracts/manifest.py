@@ -66,7 +66,9 @@ class StepManifest:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def facts_on_disk(self) -> dict[str, Any]:
-        """Return the manifest as its file stores it. It shares the identity and the facts with this object."""
+        """Return the manifest as its file stores it, except for the format and the checksum. It shares the
+        identity and the facts with this object.
+        """
         stored: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return stored | {
             "parts": [asdict(part) for part in self.parts],
@@ -76,7 +78,7 @@ class StepManifest:
 
     @cached_property
     def part_files(self) -> dict[tuple[str, int], FileRecord]:
-        """Return the file of every part by (source, index)."""
+        """The file of every part by (source, index)."""
         return {(part.source, part.index): part.file for part in self.parts}
 
 
@@ -95,7 +97,7 @@ class StepOutput:
 
     `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their
     directories. `mark` is the mark of the tombstone under which the step is built. Receipts with another mark
-    are ignored, and nothing more is written once further documents are forgotten.
+    are ignored, and files are written only after a check that no further documents have been forgotten.
     """
 
     root: Location
@@ -340,7 +342,9 @@ def publish_first(root: Location, name: str, manifest: StepManifest, check: Chec
 
 
 def remove_step(directory: Location) -> None:
-    """Remove a step's directory as a whole."""
+    """Remove a step's directory. On a local disk it disappears as a whole; in an object store the manifest is
+    removed first, after which the step no longer exists.
+    """
     if directory.local is None:  # object stores cannot rename; a step without a manifest does not exist
         (directory / "manifest.json").unlink(missing_ok=True)
         directory.remove_tree()
@@ -351,9 +355,9 @@ def remove_step(directory: Location) -> None:
 
 
 def sweep(root: Location) -> None:
-    """Remove what killed commands left in an output: temporary files, and steps whose removal had begun. A
-    running command whose temporary file is removed checks again whether it may write, and writes the file
-    again.
+    """Remove what killed commands left at the top of an output: temporary files, and steps whose removal had
+    begun. A running command whose temporary file is removed checks again whether it may write, and writes the
+    file again.
     """
     for left in root.glob(".*.tmp"):
         if left.is_dir():
@@ -363,8 +367,8 @@ def sweep(root: Location) -> None:
 
 
 def load_step(root: Location, name: str) -> StepManifest | None:
-    """Load and verify the manifest in a step's directory. Return None if the step is not published, or may
-    hold a document that was forgotten.
+    """Load and verify the manifest in a step's directory. Return None if the step is not published, or does
+    not count as published because it may hold a document that was forgotten (`tombstone.is_current`).
 
     A local manifest is cached per process until its file changes, so treat the result as read-only.
     """
@@ -437,7 +441,7 @@ def variants_in(directory: Place) -> list[Place]:
 
 def load_corpus(directory: Location) -> CorpusManifest:
     """Load the manifest of a corpus, given its directory or the path of the manifest itself. Raises UserError
-    if there is none.
+    if there is none of this version.
     """
     path = directory if directory.suffix == ".json" else directory / "manifest.json"
     try:

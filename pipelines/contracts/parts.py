@@ -45,8 +45,8 @@ class Annotation:
 class Part:
     """A document part and the annotations visible to one reader, in the order of the steps.
 
-    `types` has the type of every column of the build, and `order` the names of its steps. `loaded` holds the
-    document columns if a task has already read them. `given` is the given split of the source.
+    `types` has the type of every annotation column of the build, and `order` the names of its steps. `loaded`
+    holds the document columns if a task has already read them. `given` is the given split of the source.
     """
 
     source: str
@@ -77,7 +77,7 @@ class Part:
         """Read some columns, each as one chunk. A string is short for `column_named(string)`. `rows` are the
         rows to return; None returns all.
 
-        A column that no step wrote for this source is null, or left out if it is optional.
+        A column that no step wrote for this part is null, or left out if it is optional.
         """
         inputs = dict.fromkeys(column_named(each) if isinstance(each, str) else each for each in columns)
         wanted = [
@@ -104,7 +104,7 @@ class Part:
         return pa.table(result).combine_chunks()
 
     def kept_rows(self) -> pa.Array:
-        """Return the row numbers of the documents without a `drop`, ascending."""
+        """Return the row indices of the documents without a `drop`, ascending."""
         return pc.indices_nonzero(pc.is_null(self.drop()))
 
     def drop(self, upto: str | None = None) -> pa.Array:
@@ -142,7 +142,7 @@ class Part:
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
         """Return whether a step's edits, applied after those of all earlier steps, leave a document without
-        visible characters, bool [rows].
+        visible characters, bool [rows]. It is false for documents that the step does not edit.
         """
         if not len(edits.flatten()):
             return np.zeros(self.rows, bool)

@@ -12,8 +12,8 @@ _STORED, _EDITED, _UPTO = "text", "edited_text", "text@"
 
 @dataclass(frozen=True)
 class Text:
-    """A text of each document: as stored, or with the edits of earlier steps, either all or those up to the
-    step `upto`.
+    """A text of each document: as stored, or with the edits of earlier steps, either all or those up to and
+    including the step `upto`.
     """
 
     edited: bool = False

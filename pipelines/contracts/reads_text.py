@@ -29,8 +29,8 @@ class ReadsText(Stage):
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
-        """Return the units of the text, `lines` or `words`, by which the stage decides what to remove. A plan
-        warns about sources that lack them.
+        """Return `lines`, `words` or both if the stage decides by them what to remove. A plan warns about
+        sources whose text lacks them.
         """
         return frozenset()
 

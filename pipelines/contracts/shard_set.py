@@ -113,9 +113,9 @@ def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str)
 class Shard:
     """An open shard of n documents and t tokens. The arrays are read-only views of the mapped file.
 
-    `tokens` [t] is uint16 or uint32. `offsets` [n + 1] is int64: document i is tokens[offsets[i]:offsets[i +
-    1]]. `doc_ids` [n] are 16-byte binary. `n_bytes` [n] is int64, the length of each document's text in UTF-8
-    bytes.
+    `tokens` [t] is uint16 or uint32. `offsets` [n + 1] is int64; document i is
+    tokens[offsets[i]:offsets[i + 1]]. `doc_ids` [n] are 16-byte binary. `n_bytes` [n] is int64, the number of UTF-8
+    bytes of each document's text that were encoded. `facts` are those in the metadata of the schema.
 
     `sentences`, int32, holds the token offsets within each document at which sentences begin. Document i has
     sentences[sentence_offsets[i]:sentence_offsets[i + 1]]. Both are None if the build wrote none.
@@ -124,8 +124,8 @@ class Shard:
     last, and the index of its type in SPAN_TYPES. Document i has spans[span_offsets[i]:span_offsets[i + 1]],
     which are ascending, disjoint and not empty. Both are None if the build wrote none.
 
-    `targets`, int32 [n], holds the token at which the target of each document begins, for example its
-    translation; -1 for a document without a target. It is None if the build wrote none.
+    `targets`, int32 [n], holds the token offset within each document at which its target begins, for example
+    its translation; -1 for a document without a target. It is None if the build wrote none.
     """
 
     tokens: np.ndarray
@@ -194,7 +194,7 @@ def write_shard(
 
 def open_shard(directory: Location, record: FileRecord) -> Shard:
     """Map a shard, after verifying its checksum (once per process), and check its format. Raises
-    CorruptFileError with the difference.
+    CorruptFileError if the file is missing or differs from `record`, or if it is not a shard of this format.
     """
     path = directory.verify(record)
     try:

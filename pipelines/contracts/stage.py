@@ -38,7 +38,8 @@ class Cluster(Protocol):
         """Apply a module-level function to every item. Yield (position, result) as the tasks finish, in any
         order.
 
-        A task that fails three times raises UserError with `label(item)` and the reason.
+        A UserError of a task is raised at once. A task that fails three times with other errors raises
+        UserError with `label(item)` and the reason.
         """
         ...
 
@@ -93,8 +94,8 @@ class Stage:
         return True
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the inputs of the stage; `id` is always included. Only a corpus stage may read more than
-        columns.
+        """Return the inputs of the stage, without `id`, which every stage receives. Only a corpus stage may
+        read more than columns.
         """
         raise NotImplementedError
 

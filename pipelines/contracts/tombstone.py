@@ -1,9 +1,9 @@
 """Tombstones: the records that a corpus directory has forgotten and must not read again.
 
 Every step and every receipt carries the mark of the tombstone under which it was made. If its mark is not the
-current one, it may hold a forgotten document: `load_step` and `StepOutput.receipt` treat it as absent. A task
-or build that read the tombstone, was suspended and continued after `forget` therefore cannot bring a document
-back.
+current one, it may hold a forgotten document: `StepOutput.receipt` treats it as absent, and so does
+`load_step` unless `is_current` makes an exception because `forget` is unfinished. A task or build that read
+the tombstone, was suspended and continued after `forget` therefore cannot bring a document back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from gristmill.storage.store import digest, read_json, write_json
 FORGOTTEN = "forgotten"
 """The reason of a record that was forgotten, and the name of the mark in a manifest's facts and in a receipt."""
 REWRITTEN = "~"
-"""Precedes the digits of the tombstone's digest in the names of files that `forget` has rewritten."""
+"""Precedes the digits of the tombstone's mark in the names of files that `forget` has rewritten."""
 _FILE = "forgotten.json"
 
 
@@ -42,7 +42,7 @@ def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | 
     """Write a tombstone in the form that `read_tombstone` returns, if `check` passes.
 
     `check` must raise an error if another process may have written a tombstone since this one was read,
-    because its records would be lost.
+    because that process's records would be lost.
     """
     write_json(output / _FILE, tombstone, check)
 

@@ -26,8 +26,11 @@ from pipelines.planning.corpus import CorpusConfig
 
 
 def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:
-    """Forget the documents listed in the files, one id or URL per line. Print what was done, then scan the
-    directory to prove that the documents are gone.
+    """Forget the documents listed in the files `ids` and `urls`, one id or URL per line; without either,
+    finish an interrupted run. Print what was done, and scan the corpus directory to check that the documents
+    are gone. If `runs` is given, also print which training runs below it may have read them.
+
+    Raises CorruptFileError if the scan still finds a document.
     """
     console = Console(highlight=False, markup=False)
     directory = _require_local(corpus)

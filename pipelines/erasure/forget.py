@@ -5,9 +5,9 @@ again, but no step's fingerprint changes. The record of the document becomes a q
 step, with the reason `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written
 first, so the same command resumes after a kill, and later reads in this directory skip the records in it.
 
-Variants of the corpus are removed; the command that built a variant builds it again. Earlier builds are
-removed as well, and so is the search index of each part that held a forgotten document; `index` writes it
-again.
+Variants of the corpus are removed; the command that built a variant builds it again. Earlier builds and steps
+that the corpus does not use are removed as well, and so is the search index of each part that held a
+forgotten document; `index` writes it again.
 
 Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
 document stays dropped), what was learned from many documents (the tokenizer), and ids, which consist of a
@@ -59,7 +59,9 @@ from pipelines.stages.materialise.funnel import SAMPLE, Funnel
 
 @dataclass(frozen=True)
 class _Doc:
-    """A document to forget, with its part and row at the time when the tombstone was written."""
+    """A document to forget, with the indices of its part and of its row there at the time when the tombstone
+    was written.
+    """
 
     source: str
     path: str
@@ -71,7 +73,7 @@ class _Doc:
 
 def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
     """Return the documents with these ids (printed or hex), and all documents with these URLs (as stored, or
-    in normal form).
+    in normal form if a step wrote `url_normal`).
 
     Raises UserError for an id that the corpus does not know. Records that were set aside hold no text and are
     skipped.
@@ -101,8 +103,9 @@ def forget(
     """Forget documents. Without ids or URLs, finish an interrupted run. Return (printed ids, number of files
     rewritten).
 
-    Raises UserError if a run for other documents was interrupted, or if none of these documents is in the
-    corpus.
+    `check` must raise an error if this process has lost its lease on the directory. Raises UserError if a run
+    for other documents was interrupted, or if none of these documents is in the corpus, and ConflictError if
+    another corpus is published meanwhile.
     """
     tombstone = _begin(directory, identifiers, urls, check)
     docs, mark = [_Doc(**entry) for entry in tombstone["pending"]], digest(tombstone["records"])
@@ -123,11 +126,11 @@ def forget(
 def _begin(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None]
 ) -> dict[str, Any]:
-    """Write the tombstone, and return it. From then on, builds that began earlier write and publish nothing
-    more.
+    """Write the tombstone, and return it. A build that began earlier fails at its next check of the tombstone
+    (`StepOutput.check_forgotten`).
 
-    A build may already have checked the tombstone and be about to publish. Then it finds its temporary file
-    removed and checks again (`StepOutput.check_forgotten`). The same holds for another `forget` that has lost
+    A build may already have passed this check and be about to publish. Its temporary file is therefore
+    removed here; it then checks again before it publishes. The same holds for another `forget` that has lost
     its lease and is about to replace the tombstone.
     """
     corpus = open_corpus(directory)
@@ -166,8 +169,8 @@ def _reads(corpus: Corpus) -> set[str]:
 def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int:
     """Rewrite the steps of the corpus until all of them have the mark. Return the number of files written.
 
-    More than one round may be needed: a build that began earlier may publish a step once more, until
-    `publish` has removed its temporary manifest.
+    More than one round may be needed, because a build that began earlier may publish a step once more before
+    its temporary manifest is removed.
     """
     written = 0
     while steps := [step for step in open_corpus(directory).steps if step.manifest.facts.get(FORGOTTEN) != mark]:
@@ -284,8 +287,8 @@ def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
 
 
 def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
-    """Return an index of files in which the documents count as quarantined records. The first rows of later
-    files in the same part are reduced accordingly.
+    """Return an index of files in which the documents count as quarantined records. `first_row` of later
+    files in the same part is reduced accordingly.
     """
     by_key: dict[int, list[int]] = {}
     for doc in held:
@@ -369,7 +372,7 @@ def _take_lists(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tu
 
 
 def _recount(corpus: Corpus, mark: str) -> None:
-    """Recompute the funnel, its histograms and its sample over the remaining documents."""
+    """Recompute the funnel, its histograms and its sample over the remaining documents, and publish them."""
     step = next(step for step in corpus.steps if step.label == "funnel")
     knobs = step.manifest.identity["knobs"]
     stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]), knobs.get("moments", False))

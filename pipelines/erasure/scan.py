@@ -41,11 +41,12 @@ class Hit:
 
 
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
-    """Return the files that contain a probe or rows of these documents, and the numbers of files and of bytes
-    read.
+    """Return the files that contain a probe or a row of a document in `ids`, and the numbers of files and of
+    bytes read.
 
-    Arrow files are decoded and searched column by column, all other files byte by byte. Files that another
-    command removes during the scan do not count. Raises CorruptFileError for an unreadable file.
+    In Arrow files, ids and the decoded values of string columns are searched; all other files are searched
+    byte by byte, only for probes. Files that another command removes during the scan do not count. Raises
+    CorruptFileError for an unreadable file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)

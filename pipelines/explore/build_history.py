@@ -1,6 +1,4 @@
-"""List the builds of a corpus that `diff` can compare: the published build and the earlier builds that are
-kept.
-"""
+"""List the builds of a corpus for `diff`: the published build and the earlier builds that are kept."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,10 +16,10 @@ _DIGITS = 12  # of a fingerprint; six are enough to name a build
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """One build of a corpus. `file` is its manifest. `replaced` is the time at which the next build was
-    published, or None for the published build. `documents` is the number of documents that the build keeps.
-    `changed` lists the steps whose fingerprints the previous build does not have, or is None for the first
-    build. `is_whole` says whether all its steps still exist, so that it can be compared.
+    """One build of a corpus. `file` is its manifest. `replaced` is the time at which the next build replaced
+    it, or None for the published build. `documents` is the number of documents that the build keeps.
+    `changed` lists the steps whose fingerprints do not occur in the preceding build of the list, or is None
+    for the first build. `is_whole` says whether all its steps still exist, so that it can be compared.
     """
 
     fingerprint: str
@@ -33,8 +31,8 @@ class BuildRecord:
 
 
 def builds_of(directory: Location) -> Iterator[BuildRecord]:
-    """Yield the builds of a corpus, the oldest first. Raises UserError if no corpus is published in the
-    directory.
+    """Yield the kept earlier builds of a corpus that differ from the published one, the oldest first, and
+    then the published build. Raises UserError if no corpus is published in the directory.
     """
     published = load_corpus(directory)
     before: CorpusManifest | None = None
@@ -49,7 +47,9 @@ def builds_of(directory: Location) -> Iterator[BuildRecord]:
 
 
 def show_builds(directory: Location) -> None:
-    """Print the builds of a corpus, the oldest first."""
+    """Print the builds of a corpus as `builds_of` yields them. Raises UserError if no corpus is published in
+    the directory.
+    """
     page = Page()
     for build in builds_of(directory):
         when = "the published build" if build.replaced is None else f"until {build.replaced:%Y-%m-%d %H:%M} UTC"

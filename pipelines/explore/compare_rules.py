@@ -40,14 +40,14 @@ class Tally:
     both: np.ndarray
     """int64 [k, k]: documents dropped by both sets. The diagonal counts all documents that each set drops."""
     dropped_by: np.ndarray
-    """int64 [k + 1]: documents dropped by exactly 0 to k sets."""
+    """int64 [k + 1]: documents dropped by exactly 0 to k sets; 0 if there are no sets."""
     alone: np.ndarray
     """int64 [k]: documents dropped by this set and no other."""
     reasons: dict[str, Counter[str]]
     """By rule set and rule: the number of documents that the rule was the first of its set to drop."""
     samples: dict[str, Sampled]
     """By rule set: a sample of the documents that only this set drops. The key "" has a sample of the
-    documents that all k sets drop.
+    documents that all k sets drop, which is empty if k is below 2.
     """
 
 
@@ -104,7 +104,7 @@ class Comparison:
     @property
     def dropped_by(self) -> Counter[int]:
         """The number of documents dropped by exactly k rule sets, for each k. A rule set drops nothing in a
-        source that lacks its columns.
+        source that lacks its columns. Documents of sources that lack the columns of all sets are not counted.
         """
         counts: Counter[int] = Counter()
         for tally in self.tallies.values():
@@ -113,7 +113,7 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """All pairs of rule sets that share a source, sorted from most to least agreement."""
+        """All pairs of rule sets that share a source, sorted from most to least agreement (Jaccard)."""
         pairs = []
         for one, other in combinations(self.compared, 2):
             counts = [_pair(t, one, other) for t in self.tallies.values() if one in t.sets and other in t.sets]
@@ -123,7 +123,7 @@ class Comparison:
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
         """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops or, if
-        `name` is empty, that all sets drop.
+        `name` is empty, that all sets drop. The reason is the rule of that set, or of the first of all sets.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
@@ -138,7 +138,8 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 
 def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
     """Apply rule sets (default: all) to every document. A rule set is skipped in sources that lack the
-    columns it reads. `samples` is the number of sample documents to keep for each set.
+    columns it reads. `samples` is the number of sample documents to keep in each source, for each set and for
+    all sets together.
 
     Raises UserError for an unknown name or negative `samples`, if no source has the columns of a set that was
     given by name, or if no source has the columns of any set.
@@ -218,8 +219,8 @@ def _count_part(tally: Tally, part: Part, samples: int) -> None:
 
 
 def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.ndarray, count: int) -> None:
-    """Add the chosen documents to a sample, and keep the `count` documents with the lowest hashes of their
-    ids. The sample is pseudo-random but reproducible.
+    """Add the documents for which `rows`, bool [n], is true to a sample, and keep the `count` documents with
+    the lowest hashes of their ids. The sample is pseudo-random but reproducible.
     """
     if count:
         at = pa.array(np.flatnonzero(rows))
@@ -230,7 +231,7 @@ def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.nda
 
 def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
     """Return the columns of a rule set that any source lacks, one text per stage that writes them: `a, b and
-    3 more (of STAGE)`.
+    3 more (of STAGE)`. Each text names up to `most` columns.
     """
     by_stage: dict[str, dict[str, None]] = {}
     for column in (column for lacking in comparison.missing[name].values() for column in lacking):
@@ -243,7 +244,9 @@ def describe_missing_columns(comparison: Comparison, name: str, most: int) -> li
 
 
 def comparison_data(comparison: Comparison, samples: int) -> dict[str, Any]:
-    """Return the comparison as data for JSON."""
+    """Return the comparison as data for JSON, with up to `samples` sample documents for each set and for all
+    sets together.
+    """
     sets = {}
     for name in comparison.compared:
         sources = {}

@@ -14,8 +14,9 @@ _COLUMNS = 3  # missing columns shown per rule set and stage
 
 
 def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
-    """Print which documents each rule set drops, how often the sets agree, samples of disagreement, and the
-    sets that could not be compared.
+    """Print how many documents each rule set drops and by which rules, how often the sets agree, and the sets
+    that could not be compared. For each set, also print the ids of up to `samples` documents that no other
+    set drops, and finally those of up to `samples` documents that all sets drop.
 
     `pairs` is the number of pairs of rule sets to show, starting with the pairs that disagree on the most
     documents; 0 shows all.
@@ -83,7 +84,7 @@ def _drops(comparison: Comparison) -> Table:
 
 
 def _pairs(comparison: Comparison, most: int) -> Table:
-    """Return a table of the pairs that disagree on the most documents."""
+    """Return a table of the `most` pairs that disagree on the most documents."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("one", "other"):
         table.add_column(heading, no_wrap=True)
@@ -111,8 +112,8 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _top(name: str, reasons: Counter[str]) -> str:
-    """Return the most frequent reasons with their counts. The family prefix and the variant suffix are
-    removed, because the name of the set already contains them.
+    """Return the most frequent reasons with their counts, and the total of the others. The family prefix and
+    the variant suffix are removed, because the name of the set already contains them.
     """
     family, _, variant = name.partition("@")
     top = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))

@@ -20,9 +20,10 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
     each set were found.
 
     Each line has the item, its field, the printed id of the document, the `start` and `end` of the match in
-    UTF-8 bytes of the stored text, the item's score there, and `drop`: the rule that dropped the document, or
-    null. If the source comes with a split, the line also has the document's `split`. Lines contain no text.
-    Raises UserError for a corpus without a decontaminate step, and for an output that already exists.
+    UTF-8 bytes of the text that was searched, the item's score there, and `drop`: the rule that dropped the
+    document, or null. If the source comes with a split, the line also has the document's `split`. Lines
+    contain no text. Raises UserError for a corpus without a decontaminate step, and for an output that
+    already exists.
     """
     opened = open_corpus(corpus)
     facts = {}

@@ -13,9 +13,11 @@ from pipelines.stages.pii.display_redaction import redact_texts, without_persona
 
 @dataclass(frozen=True)
 class DocumentHistory:
-    """The history of one record of a source. `reason` is the rule that dropped the record, or the reason why
-    it was quarantined when it was read; None if it is kept. `steps` maps each step to the columns that it
-    wrote. `text` is the edited text with personal data redacted, or None if the record was quarantined.
+    """The history of one record of a source. `id` is its printed id, `source/path#record`. `reason` is the
+    rule that dropped the record, or the reason why it was quarantined when it was read; None if it is kept.
+    `steps` maps each step to the columns that it wrote, without edits. `text` is the edited text, or None if
+    the record was quarantined. In `text` and in string columns, personal data that the source's pii steps
+    find is redacted.
     """
 
     id: str
@@ -29,7 +31,7 @@ class DocumentHistory:
 
 def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
     """Return the history of a document, which is named by `source/path#record` or by its id in hex. Raises
-    UserError if it does not exist.
+    UserError if the id is malformed or there is no such document.
     """
     located = corpus.find(identifier)
     origin = (located.printed, located.source, located.path, located.record)
@@ -42,8 +44,9 @@ def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
 
 
 def written_values(corpus: Corpus, part: Part, annotation: Annotation, *, raw: bool = False) -> dict[str, Any]:
-    """Return the columns that a step wrote for the only document of a part, without its edits. Unless `raw`,
-    the source's pii steps redact personal data in texts.
+    """Return the columns that a step wrote for the only document of a part, without its edits. The annotation
+    must be in memory. Unless `raw`, the source's pii steps redact personal data in string columns other than
+    `drop`.
     """
     assert annotation.table is not None
     row = annotation.table.to_pylist()[0]

@@ -26,8 +26,9 @@ _DIFFERENCES = 12  # differences shown per document
 
 
 def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) -> None:
-    """Print the clusters that contain a document. For each cluster, the kept member is shown, and up to
-    `samples` other members with their differences from it.
+    """Print the clusters that contain a document. For each cluster, show the kept member and up to `samples`
+    other members with their differences from it. If the kept member belongs to another corpus, the member
+    with the lowest id takes its place.
 
     Raises UserError if the corpus has no such document, if the document is in no cluster, or if `samples` is
     below 1.
@@ -94,7 +95,8 @@ def _show(page: Page, corpus: Corpus, column: str, winner: bytes, samples: int, 
 
 def _show_differences(page: Page, kept: list[str], other: list[str]) -> None:
     """Print the differences between the text of the kept member and another text, with context. Words only in
-    the kept text follow -, and words only in the other text follow +.
+    the kept text follow -, and words only in the other text follow +. Only the first _COMPARED words are
+    compared, and at most _DIFFERENCES differences are printed.
     """
     first, second = kept[:_COMPARED], other[:_COMPARED]
     # autojunk does not anchor on words above 1 %. Without it, texts of few distinct words would take minutes.

@@ -37,10 +37,12 @@ _WINNERS = ("_cluster", "_winner", "_winners")  # how columns with ids of docume
 
 def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
     """Print the history of a document: its origin, the columns and verdict of every step, its edits, its
-    shard rows and its text.
+    shard rows and its text. For a record that was set aside, only the reason, the origin and the size are
+    printed.
 
-    `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text and the text that edits
-    replaced. Raises UserError if the corpus has no such document.
+    `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text, the text that edits
+    replaced, and other values without redaction. Raises UserError if the identifier is malformed or the
+    corpus has no such document.
     """
     opened = open_corpus(corpus)
     located = opened.find(identifier)
@@ -67,12 +69,12 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 
 
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
-    """Print up to `samples` documents that a rule dropped, or records that were set aside for a reason. Every
-    call prints the same documents.
+    """Print up to `samples` documents that a rule dropped, or the ids and sizes of up to `samples` records
+    that were set aside for a reason. Every call with the same arguments prints the same documents.
 
     Raises UserError if `samples` is below 1, or if `rule` is neither a rule that dropped a document nor a
-    reason for which a record was set aside. In the second case, the message names the closest match and lists
-    the counts of all rules.
+    reason for which a record was set aside. In the second case, the message suggests a similar name if there
+    is one, and lists all rules and reasons with their counts.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -94,8 +96,8 @@ def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
 
 
 def _note_unverified(page: Page, corpus: Corpus, rule: str) -> None:
-    """Print a note if a rule belongs to deduplication without `verify`, which drops whole clusters whose
-    members may have little in common.
+    """Print a note if a rule belongs to a `dedup_minhash` step with `verify: none`, which drops all but one
+    member of a cluster although the members may have little in common.
     """
     steps = {row["step"] for row in corpus.manifest.funnel if rule in row["dropped"]}
     for step in (step for step in corpus.steps if step.stage == "dedup_minhash" and step.label in steps):
@@ -132,8 +134,8 @@ def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tup
 
 
 def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str]]:
-    """Return the names and values of the URL and meta of a document. Unless `raw`, the source's pii steps
-    redact personal data in both.
+    """Return (name, value) for the URL of a document, if it has one, and for each field of its `meta`. Unless
+    `raw`, the source's pii steps redact personal data in names and values.
     """
     row = part.table(("url", "meta")).to_pylist()[0]
     fields = [] if row["url"] is None else [("url", row["url"])]
@@ -150,7 +152,9 @@ def _view_name(corpus: Corpus, part: Part) -> str:
 
 
 def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
-    """Print what each step wrote for the only document of a part, in the order of the steps."""
+    """Print each step's verdict, columns and edits for the only document of a part, in the order of the
+    steps.
+    """
     page.heading("steps")
     steps = {step.directory: step for step in corpus.steps}
     alive = True
@@ -176,7 +180,9 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
 
 
 def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw: bool) -> None:
-    """Print the rule, position and replacement of each edit, and the replaced text if `raw`."""
+    """Print the number of edits and, for the first _EDITS of them, the rule, the range of bytes in the stored
+    text and the replacement. With `raw`, also print the replaced text.
+    """
     edits = edits or []
     page.field("edits", f"{len(edits)}", 4)
     stored = part.table(("text",))["text"][0].as_py().encode() if raw else b""
@@ -210,8 +216,8 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """Return the printed id of a kept document. For a document of a reference corpus, return its printed id
-    there, and name that corpus. If no corpus has the document, return its id in hex.
+    """Return the printed id of a kept document. If the document is in a reference corpus, return its printed
+    id there and the directory of that corpus. If no corpus has the document, return its id in hex.
     """
     try:
         return corpus.printed_id(identifier)
@@ -231,8 +237,8 @@ def _reference_corpora(corpus: Corpus) -> list[str]:
 
 
 def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:
-    """Return why a rule dropped the document: the value and what the rule allows, or the document that was
-    kept instead.
+    """Return why a rule dropped the document: the tested values and what the rule allows, or the document
+    that was kept instead. Empty if neither is known.
     """
     test = _tests(step).get(rule)
     if test is not None:
@@ -248,10 +254,11 @@ def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) ->
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Return, for each rule of a filter step, the columns that it reads and a description of what it keeps.
-    The columns are the tested column and, if bounds differ by group, the group column.
+    """Return, for each rule of a filter step, the columns to show and a description of what it keeps. The
+    columns are the tested column and, if bounds or quantiles differ by group, the group column.
 
-    Empty if the step is not a filter or uses a rule set that no longer exists.
+    Empty if the step is not a filter, or if its knobs are no longer valid, for example because they name a
+    rule set that no longer exists.
     """
     from pipelines.stages.decide.filter import Filter
 
@@ -363,7 +370,7 @@ def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple
 
 def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
     """Print why a rule dropped the only document of a part, and the beginning of its text. The reason is the
-    values that a filter's rule tested, or the columns that another step wrote.
+    values that a filter's rule tested and what the rule keeps, or the columns that another step wrote.
     """
     steps = {step.directory: step for step in corpus.steps}
     for annotation in part.annotations:
@@ -382,8 +389,9 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
 
 
 def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
-    """Print the text of the only document of a part. If edits emptied it, print the text as it was before the
-    step that emptied it.
+    """Print the beginning of the text of the only document of a part, as stored if `raw`, otherwise edited.
+    `limits` are the maximum numbers of (characters, lines) to print. Without `raw`, a text that edits have
+    emptied is printed as it was before the step that emptied it.
     """
     name = "text" if raw else "edited_text"
     text = part.table((name,))[name][0].as_py()

@@ -58,8 +58,8 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LanguageThresholds:
-    """Rules with bounds by language, in the plain form of a corpus file, and the number of documents in each
-    language.
+    """Rules with bounds by language, in the plain form of a corpus file, and the number of documents with a
+    score in each language.
 
     `few` lists the languages without their own bounds, for which `default` applies: at least one column has
     fewer than `least` values in them.
@@ -91,10 +91,11 @@ def language_thresholds(
     """Compute thresholds for `language_score` and for named rule sets, over all documents that were read,
     including dropped ones.
 
-    In the language `reference`, the bounds of a rule set are used unchanged. Only one column is in memory at
-    a time. Raises UserError for an unknown name, for columns that the corpus lacks, and for a `least` below
-    1. Also raises UserError if a rule set's bounds are transferred by comparing distributions with the
-    reference language, but the corpus has fewer than `least` values in that language.
+    In the language `reference`, the bounds of a rule set are used unchanged; the bound on stop words, which
+    are English, always applies to English only. Columns are read one at a time. Raises UserError for an
+    unknown name, if no source has both a language and a column that is needed, and for a `least` below 1.
+    Also raises UserError if a rule set's bounds are transferred by comparing distributions with the reference
+    language, but the corpus has fewer than `least` values in that language.
     """
     if least < 1:
         raise UserError(f"--least: got {least}, expected 1 or more")
@@ -135,8 +136,8 @@ def _bare(rule: Rule) -> str:
 
 
 def _values(corpus: Corpus, signal: str) -> dict[str, np.ndarray]:
-    """Return the values of a column by language, in ascending order, without null and NaN. Raises UserError
-    if no source has both this column and a language.
+    """Return the values of a column by language, in ascending order, without null and NaN. Documents without
+    a language are left out. Raises UserError if no source has both this column and a language.
     """
     chunks: dict[str, list[np.ndarray]] = {}
     parts = [part for part in corpus.parts() if part.has(LANGUAGE) and part.has(signal)]
@@ -210,20 +211,22 @@ def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
 
 
 def _cut(values: np.ndarray, side: str, dropped: Fraction) -> float:
-    """Return the bound that drops the share `dropped` of the values, or less if values are equal. The values
-    are in ascending order.
+    """Return the bound that drops the share `dropped` of the values, rounded down to whole values, or less if
+    values are equal. The values are in ascending order.
     """
     rank = min(int(dropped * len(values)), len(values) - 1)
     return float(values[rank] if side == "at_least" else values[len(values) - 1 - rank])
 
 
 def _shortest(value: float) -> float:
-    """Return the shortest decimal number that is the same float32, which is the type of ratios."""
+    """Return the decimal number with the fewest digits that rounds to the same float32, the type of ratios."""
     return float(str(np.float32(value)))
 
 
 def _plain(rule: Rule, bounds: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return a rule in the plain form of a corpus file, with bounds by language if it has any."""
+    """Return a rule in the plain form of a corpus file, with `bounds` by language and side. If there are
+    none, the rule's own bounds apply to all languages, except that stop words are bounded in English only.
+    """
     entry: dict[str, Any] = {"signal": rule.signal}
     sides = {side: rule.bound(side) for side in ("at_least", "at_most")}
     if _bare(rule) == _STOP_WORDS:

@@ -37,8 +37,8 @@ class Impact:
     """The effect of changed filters on one source. It covers the documents that no step drops except filters
     and deduplication.
 
-    `documents` is the number of these documents, and `seen` is how many of them were examined: a sample, or
-    all. All other counts except `kept` are of examined documents.
+    `documents` is the number of these documents, and `kept` is how many of them the current filters keep.
+    `seen` is how many of them were examined: a sample, or all. The other counts are of examined documents.
     """
 
     documents: int
@@ -126,8 +126,8 @@ class WhatIf:
         return impacts
 
     def _chunks(self, source: str, *, full: bool) -> Iterator[pa.Table]:
-        """Yield tables with the columns that the filters read, for the sampled documents of a source. With
-        `full`, yield one table per part, for all its documents.
+        """Yield tables as `_read_sample` returns them, with the columns that the filters read, for the
+        sampled documents of a source. With `full`, yield one table per part, for all its documents.
         """
         columns = self._columns()
         if not full:
@@ -145,7 +145,9 @@ class WhatIf:
         return list(names)
 
     def known(self) -> list[str]:
-        """Return the columns of the published sample that filters can read."""
+        """Return the columns of the published sample, except the hash, id, location and verdict of a
+        document. Every column that a filter reads must be among them.
+        """
         return [
             name
             for name in _sample_types(self.corpus)
@@ -153,8 +155,8 @@ class WhatIf:
         ]
 
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
-        """Return the quantiles that each filter step requests, computed over the documents that the filters
-        before it would keep.
+        """Return the quantiles that filter steps request, by step, computed over the documents that the
+        filters before the step would keep. Steps that request none are omitted.
         """
         thresholds: dict[str, Thresholds] = {}
         for position, (name, stage) in enumerate(self.then.items()):
@@ -192,8 +194,8 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     """Turn changes of thresholds into a question about a built corpus. `changes` are `STEP.RULE.FIELD=value`,
     `STEP.RULE.FIELD.KEY=value` or `STEP=[rules]`.
 
-    Raises UserError if the corpus was not built as configured or has no filter, if a change does not name a
-    rule, if nothing changes, or if the changed filters decide by columns that newly kept documents lack.
+    Raises UserError if the corpus was built with other steps or has no filter, if a change is invalid or does
+    not name a rule, if nothing changes, or if a filter reads columns that newly kept documents lack.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
@@ -286,7 +288,7 @@ def _current_impact(question: WhatIf, source: str) -> Impact:
 
 
 def _dedup_steps(question: WhatIf) -> list[str]:
-    """Return the names of the deduplication steps."""
+    """Return the names of the deduplication steps, which keep one document of each cluster."""
     steps = question.config.steps
     return [entry.name for entry in steps if entry.stage.elects]
 
@@ -344,7 +346,9 @@ def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
 def _decide(
     question: WhatIf, filters: Mapping[str, Filter], source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> pa.Array:
-    """Return the first rule of the filters that drops each document, string [n]; null if no rule drops it."""
+    """Return the first rule that drops each document, string [n], among the filters that apply to the source;
+    null if no rule drops it.
+    """
     drop = pa.nulls(table.num_rows, pa.string())
     for name, stage in filters.items():
         if question.applies(name, source):
@@ -355,7 +359,7 @@ def _decide(
 def _count_changes(
     question: WhatIf, impact: Impact, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> None:
-    """Add the documents of a table to the counts of an impact."""
+    """Add the documents of a table to the counts of an impact, except those that `_eligible` excludes."""
     table = table.filter(_eligible(question, table)).combine_chunks()
     filtered = pc.is_in(table["drop_step"].combine_chunks(), value_set=pa.array(list(question.now), pa.string()))
     now = pc.if_else(filtered, table["drop"].combine_chunks(), pa.scalar(None, pa.string()))

@@ -19,8 +19,8 @@ _EXCERPT = (400, 6)  # characters and lines of a sample
 
 
 def show_answer(question: WhatIf, impacts: Mapping[str, Impact], samples: int) -> None:
-    """Print the impacts and the changed rules. For each source, also print up to `samples` newly dropped and
-    up to `samples` newly kept documents.
+    """Print the impacts and, as YAML, the rules of the changed filters. For each source, also print up to
+    `samples` newly dropped and up to `samples` newly kept documents.
     """
     console = wide_console()
     console.print(_sources(impacts))

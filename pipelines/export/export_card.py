@@ -27,10 +27,10 @@ def dataset_card(
     """Return the dataset card of an export. `sources` has the facts of each source, as in export.json;
     `schema` has the exported columns.
 
-    The front matter lists the data files of each split and the types of all columns, once for all sources
-    together and once for each source alone. Otherwise a reader of JSON lines could not know the type of a
-    column that is null in the first file. `with_columns` is False for formats whose files are not tables; the
-    types are then omitted.
+    The front matter lists the data files of each split and the types of all columns for each configuration
+    (see `_configurations`). Without the types, a reader of JSON lines could not know the type of a column
+    that is null in the first file. `with_columns` is False for formats whose files are not tables; the types
+    are then omitted.
     """
     configs, infos = [], []
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]

@@ -122,6 +122,6 @@ def markdown_cell(value: str) -> str:
 
 
 def finish_output(output: Location) -> None:
-    """Remove the mark of an unfinished export, after `export.json` has been written."""
+    """Remove `unfinished.json`, after `export.json` has been written."""
     (output / UNFINISHED).unlink()
     output.fsync()

@@ -53,7 +53,7 @@ class _Task(Generic[Plan]):
 @dataclass(frozen=True)
 class ExportJob:
     """What all files of an export have in common: the corpus and its location, the output, and the number of
-    workers. If `workers` is None, the number is chosen by the amount of text.
+    workers. If `workers` is None, the number is chosen by the number of bytes to read.
     """
 
     place: Location
@@ -84,7 +84,7 @@ class ExportJob:
     def _run(
         self, plans: Sequence[Plan], write: Callable[[Corpus, Location, Plan], Written]
     ) -> Iterator[tuple[int, Written]]:
-        """Yield the position and record of each file as soon as it is written, in any order."""
+        """Yield (index in `plans`, record) of each file as soon as it is written, in any order."""
         workers = choose_workers(self.workers, plans)
         if workers == 1:
             for number, plan in enumerate(plans):

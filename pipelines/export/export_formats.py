@@ -109,9 +109,9 @@ def _in_json(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TextExportFormat:
-    """A format of exported texts. `write` writes one file and `suffix` ends its name. `is_table` says whether
-    Hugging Face and Croissant can read its files as tables. `file_bytes` is the approximate number of bytes
-    of stored text per file.
+    """A format of exported texts. `write` writes one file, and `suffix` is the end of its name. `is_table`
+    says whether Hugging Face and Croissant can read its files as tables. `file_bytes` is the approximate
+    number of bytes of stored text per file.
     """
 
     write: Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], None]

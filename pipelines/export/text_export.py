@@ -58,13 +58,13 @@ def export_corpus(
     without: Sequence[str] = (),
     workers: int | None = 1,
 ) -> list[ExportedFile]:
-    """Write the kept, edited text of a corpus into the directory or prefix `output`. `export.json` is written
-    last.
+    """Write the kept, edited text of a corpus into the directory or prefix `output`, and return the records
+    of the files with documents. `export.json` is written last.
 
     `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. `sources` None means
     all sources. `columns` are annotations to add; they are null in sources to which their step does not
-    apply. `without` leaves out `url` or `meta`. `workers` processes write one file each at a time; None
-    chooses their number. Each process holds one part in memory, or one shard of mds.
+    apply. `without` leaves out `url` or `meta`, or both. `workers` processes write one file each at a time;
+    None chooses their number. Each process holds one part in memory, or one shard of mds.
 
     Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
     corpus changes in the meantime. Raises UserError for an unknown source, column or format. Raises
@@ -204,7 +204,7 @@ class TextFile:
         return sum(part.text_bytes for part in self.parts)
 
     def tables(self, corpus: Corpus) -> Iterator[pa.Table]:
-        """Yield the documents of each part as a table."""
+        """Yield the kept documents of each part as a table; with `by_split`, only those of the file's split."""
         for part in self.parts:
             table = kept_documents(corpus, part, self.schema)
             yield table.filter(pc.equal(pc.fill_null(table["split"], TRAIN), self.split)) if self.by_split else table

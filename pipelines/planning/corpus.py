@@ -65,7 +65,8 @@ class CorpusConfig:
     """The sources; at least one."""
     steps: tuple[StepConfig, ...]
     """Stages in order: `{STAGE: knobs}`, optionally with `name`, `sources` and `where` next to it. If sources
-    have `columns`, steps named `source_columns`, which write these columns, are added in front automatically.
+    have `columns`, steps named `source_columns`, `source_columns_2` and so on, which write these columns, are
+    added in front automatically.
     """
     remote: Remote = _REMOTE
     """How the URL of `output` is opened; the same fields as in `remote` of a source."""
@@ -85,7 +86,8 @@ def load_corpus_config(
     path: Path, assignments: Sequence[str] = (), stages: Mapping[str, StageClass] | None = None
 ) -> CorpusConfig:
     """Parse a corpus YAML, with `a.b=value` overrides. `stages` maps names to stage classes that the file may
-    use in addition to the built-in stages. Raises ConfigError with file, path, value and the nearest name.
+    use in addition to the built-in stages. Raises ConfigError with file, path and value, and with the nearest
+    valid name if there is one.
     """
     data = override(load_yaml(path), assignments)
     where = path.name
@@ -115,7 +117,9 @@ def load_corpus_config(
 
 
 def _at_home(source: Source, where: str) -> Source:
-    """Return the source with `~` expanded in the files of its split. Raises ConfigError for a URL."""
+    """Return the source with `~` and `$HOME` expanded in the files of its split. Raises ConfigError for a
+    URL.
+    """
     split = source.split
     if not isinstance(split, IdSplit):
         return source
@@ -271,8 +275,8 @@ def _step(entry: Any, number: int, where: str, own: Mapping[str, StageClass]) ->
 
 
 def _paths(value: Any, where: str, may_be_url: bool) -> Any:
-    """Expand `~` in the value of a knob that names files. Raises ConfigError for a URL if only local files
-    are allowed.
+    """Expand `~` and `$HOME` in the value of a knob that names files. Raises ConfigError for a URL if only
+    local files are allowed.
 
     In a mapping with the field `file` or `files`, that field is the path; in any other mapping every value is
     a path. A value `file:PATH`, which the stage pii allows for its `key`, keeps its prefix.

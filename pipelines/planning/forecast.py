@@ -59,12 +59,14 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """The wall-clock time in seconds with `workers` workers, if all of them are always busy in steps."""
+        """The wall-clock time in seconds of the estimated steps and of `fixed`, with `workers` workers that
+        are always busy in steps.
+        """
         return self.fixed + sum(step.seconds for step in self.steps.values()) / self.workers
 
     @property
     def peak(self) -> int:
-        """The memory of the largest task in bytes."""
+        """The memory of the largest task of the estimated steps in bytes; 0 if there are none."""
         return max((step.peak for step in self.steps.values()), default=0)
 
     @property

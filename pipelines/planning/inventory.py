@@ -55,7 +55,9 @@ class Inventory:
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:
-        """Return the units of work: the positions in `files` of the files that each task reads, in order."""
+        """Return the units of work: for each task, the indices in `files` of the files that it reads, in
+        order.
+        """
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
 
@@ -65,7 +67,7 @@ class Read(Stage):
     """The first step of every source, which turns files into document parts. Its knobs are fields of the
     source.
 
-    `poison` names the records, as `path#record`, that are set aside without being parsed.
+    `poison` names the records, as `path#record`, that are set aside because they crash their parser.
     """
 
     source: Source
@@ -91,8 +93,8 @@ class Read(Stage):
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
     """List and checksum the files of every source, and return the inventories by source name. Checksums are
-    cached under `output`; those of local files by path, size, modification time and status-change time. A
-    copy may preserve the modification time, but never the status-change time.
+    cached under `output` if it exists; those of local files by path, size, modification time and
+    status-change time. A copy may preserve the modification time, but never the status-change time.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
@@ -110,9 +112,10 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file. The version changes whenever the content does. For a
-    repository, version and checksum are both the id of its commit; reading the repository verifies the
-    content against that id.
+    """Return [size, version, checksum] of a file. The version changes whenever the content does; it is None
+    if a store gives none. For a repository, version and checksum are both the id of its commit; reading the
+    repository verifies the content against that id. With `identity: listing`, the checksum is a digest of
+    size and version.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

@@ -57,7 +57,9 @@ class Step:
 
     @property
     def label(self) -> str:
-        """`language.web` or `dedup_minhash`: unique within a plan."""
+        """The name, followed by the source if there is one, such as `language.web` or `dedup_minhash`; unique
+        within a plan.
+        """
         return self.name if self.source is None else f"{self.name}.{self.source}"
 
     @cached_property
@@ -80,7 +82,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps of a build, each after its inputs. `types` holds the types of all columns that they write.
+    """All steps of a build, each after its inputs. `types` holds the types of all columns that the configured
+    steps write.
 
     `config`, `inventories`, `poison` and `files` are the arguments of `make_plan`.
     """
@@ -333,7 +336,7 @@ def _refuse_twice(config: CorpusConfig) -> None:
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
     """Return the columns to summarise: columns of numbers, booleans or strings that no source gets from more
-    than one step.
+    than one step, except `drop`.
     """
     kinds: dict[str, pa.DataType] = {}
     writers: dict[tuple[str, str], int] = {}

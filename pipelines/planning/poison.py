@@ -25,8 +25,8 @@ POISON = "poison"
 _FILE = "poison.json"
 
 Poison = Mapping[tuple[str, str], tuple[str, ...]]
-"""Documents set aside by (name of the step, source), sorted: ids in hex, or `path#record` for the step
-`read`.
+"""Maps (name of a step, source) to the documents that are set aside for the step, sorted: ids in hex, or
+`path#record` for the step `read`.
 """
 
 

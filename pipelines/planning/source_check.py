@@ -43,8 +43,8 @@ _CHECK = {
     ("bad_header", "bad_quotes", "field_count", "malformed_record", "trailing_bytes", "unclosed_quote", "wrong_suffix",
      *(reason for reason in REASONS if reason.startswith("not_") and reason not in STRUCTURAL)), "format",
 )  # fmt: skip
-"""The field of the source that is the most likely cause if a reason is frequent. For a file that is not of
-its format (`not_...`), the field is `format`.
+"""For each reason, the field of the source that is the most likely cause if the reason is frequent. For a file
+that is not of its format (`not_...`), the field is `format`.
 """
 
 
@@ -53,8 +53,9 @@ class SampleTally:
     """Counts of the records of a source or of a sample of it: the number of `documents`, and in `aside` the
     number of records set aside, by reason.
 
-    `fields` are the fields of the first record that lacks its text. `texts` are the texts of documents (pages
-    excepted) from the first 16 MiB of records.
+    `fields` are the fields of the first record that lacks its text. `texts` are the texts of the first
+    documents, up to about 16 MiB; pages and other documents whose text must be extracted are not among them.
+    `text_bytes` is the size of the records with these texts.
     """
 
     documents: int = 0
@@ -65,7 +66,7 @@ class SampleTally:
 
     @property
     def unexpected(self) -> Counter[str]:
-        """The records set aside by reason, without the reasons that are expected (STRUCTURAL)."""
+        """The number of records set aside by reason, without the reasons that are expected (STRUCTURAL)."""
         return Counter({reason: count for reason, count in self.aside.items() if reason not in STRUCTURAL})
 
     @property

@@ -36,11 +36,11 @@ single line. Of the first 1,000 documents: English Wikipedia 0.27, Stack Exchang
 0.17, news and technical texts 0.
 """
 SEVERAL = 0.5
-"""The lines of a source say nothing if a smaller share than this of its documents has two or more sentences:
-titles and short messages have one line because they have one sentence.
+"""A source never counts as having no lines if a smaller share than this of its documents has two or more
+sentences: titles and short messages have one line because they have one sentence.
 """
 MOST_BYTES = 0.5
-"""Share of a source's bytes above which an upper bound on length drops most of it."""
+"""An upper bound on length counts as dropping most of a source if it drops more than this share of its bytes."""
 UNSEPARATED = 0.5
 """Words count as not separated if more than this share of them follows another word directly. In a script
 without spaces every letter is a word, so the share is 0.85 in Chinese Wikipedia; it is 0 in English and
@@ -74,9 +74,9 @@ WORDS = frozenset((
     *_C4_SENTENCES, "short_line_ratio", "short_line_ratio_datatrove", "newline_to_word_ratio_datatrove", "symbol_to_word_ratio",
     "stop_word_ratio", "unique_word_ratio", "unigram_entropy",
 ))  # fmt: skip
-"""Signals whose published bounds assume words between spaces. Gopher's n-grams are not among them: they
-weight the letters of scripts without spaces (pipelines/kernels/text/units.py). The bound on short lines is
-among them: it assumes 30 Latin letters, which say less than 30 Chinese ones.
+"""Signals whose published bounds assume words between spaces. The n-gram ratios without `_datatrove` are not
+among them: they weight the letters of scripts without spaces (pipelines/kernels/text/units.py). The ratio of
+short lines is among them: its bound assumes 30 Latin letters, which say less than 30 Chinese ones.
 """
 
 
@@ -192,7 +192,9 @@ def _tests_of_filter(
 
 
 def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
-    """Return whether a rule is written for certain languages, scripts or sources."""
+    """Return whether a rule is written for certain languages, scripts or sources, or takes its bounds from
+    quantiles.
+    """
     if listed.mappings() or listed.quantiles() or any(column != "source" for column in listed.when):
         return True
     return listed.rules is None and (listed.when.get("source") == (source,) or entry.sources == (source,))

@@ -1,6 +1,6 @@
 """Read the files of a source into document parts. This is the first step of every source.
 
-`format_of` in `sources/registry.py` says for each format what a record is. Records are numbered from 0 in the
+`FORMATS` in `sources/registry.py` says for each format what a record is. Records are numbered from 0 in the
 order in which they occur in their file or archive member. Every number belongs to exactly one document or
 quarantined record. Bytes that cannot be divided into records (the rest of a truncated file, an encrypted
 member) count as one quarantined record. A split document yields one record per piece. When a name occurs
@@ -50,15 +50,17 @@ def read_documents(
     """Read the files of a source, in the given order, as a stream of at least one part. The last part may
     have no documents.
 
-    A part holds about `part_bytes` bytes of text, URLs, `meta` and bookkeeping at most, or one larger
-    document. Memory is bounded by `part_bytes` plus a few times `max_document_bytes`, whatever is in the
-    files. The same arguments and files give the same parts.
+    A part holds at most about `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or a single larger
+    document. Memory is bounded by `part_bytes` and by the limits of the source and of its format, whatever is
+    in the files. The same arguments and files give the same parts.
 
-    `poison` and `forgotten` list records as `path#record`. Poison records are set aside without being parsed.
-    Forgotten records, which the user removed from the corpus, are set aside too.
+    `poison` and `forgotten` list records as `path#record`. Poison records crash their parser, and forgotten
+    records were removed from the corpus by the user. Both are set aside. If the reader of an installed
+    package fails at a poison record, the rest of the file or archive member is set aside with it.
 
-    Raises SourceError if a file cannot be opened or a table lacks the text column, PoisonError for a record
-    that crashes its parser, and TaskMemoryError, which names the record at which memory ran out. Any other
+    Raises SourceError if a file cannot be opened or the columns of a table do not fit the source,
+    StorageError for an I/O error, PoisonError for a record that crashes its parser and is not in `poison`,
+    and TaskMemoryError, which names the record at which memory ran out or one shortly before it. Any other
     fault in the bytes yields a quarantined record with a reason of REASONS.
     """
     builder = PartBuilder(source, part_bytes, forgotten)
@@ -122,8 +124,9 @@ def _unparsed(
 
 
 def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the same records, but turn the text of each into HTML that is yet to be parsed. HTML of more than
-    `most` bytes is set aside as `html_bytes`.
+    """Yield the same records, but turn each TextRecord into a RawRecord, whose content is HTML that is yet to
+    be parsed. HTML of more than `most` bytes is set aside as `html_bytes`. A text with a lone surrogate stays
+    as it is, to be set aside later.
     """
     for record in records:
         if isinstance(record, TextRecord):
@@ -144,9 +147,9 @@ def _foreign_records(
     reader: Callable[..., Any], entry: Entry, source: Source, first: int, poison: Collection[str]
 ) -> Iterator[TextRecord | Bad]:
     """Yield the records that the reader of an installed package yields. If a record makes the reader fail, or
-    is not a record at all, raise PoisonError with its number; if it is in `poison`, yield Bad("poison")
-    instead and end. Errors that no record causes (BrokenInput, UserError, StorageError, OSError, MemoryError,
-    ImportError) propagate unchanged.
+    is not a record at all, raise PoisonError with its number; if the record is in `poison`, yield
+    Bad("poison") instead and end. Errors that no record causes (BrokenInput, UserError, StorageError,
+    OSError, MemoryError, ImportError) propagate unchanged.
     """
     number, reason = first, ""
     try:
@@ -172,7 +175,9 @@ def _foreign_records(
 
 
 def _is_record(record: Any) -> bool:
-    """Return whether an object is a TextRecord or a Bad whose values have the right types."""
+    """Return whether an object is a Bad with a reason of REASONS, or a TextRecord whose values have the right
+    types.
+    """
     if isinstance(record, Bad):
         return record.reason in REASONS
     if not isinstance(record, TextRecord) or not isinstance(record.text, str) or not isinstance(record.size, int):
@@ -186,7 +191,7 @@ def _is_record(record: Any) -> bool:
 
 
 def _bounded(records: Iterator[Any], left: int) -> Iterator[Any]:
-    """Return an iterator over at most `left` records. If there are more, one Bad("record_limit") takes the
-    place of all the others.
+    """Return an iterator over the first `left` records, followed by one Bad("record_limit") if there are
+    more.
     """
     return chain(islice(records, left), (Bad("record_limit") for _ in islice(records, 1)))

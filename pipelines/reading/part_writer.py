@@ -1,5 +1,5 @@
-"""Assemble document parts: documents, quarantined records, and one row per file that counts its documents and
-quarantined records.
+"""Assemble document parts: documents, quarantined records, and one row per file or archive member that counts
+its documents and quarantined records.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class ReadPart:
 
 @dataclass
 class _Share:
-    """The records that one entry contributes to a part. Its fields become a row of `files`."""
+    """The records that one entry contributes to a part. They become a row of `files`."""
 
     path: str
     key: int
@@ -69,10 +69,11 @@ class _Rows:
 
 
 class PartBuilder:
-    """Collects the records of entries into parts of about `part_bytes` bytes of memory each. A part is larger
-    if a single document is.
+    """Collects the records of entries into parts of at most about `part_bytes` bytes of memory each. Only a
+    part with a single document may be larger.
 
-    Records are normalised and stored in batches of about a megabyte, which keeps short documents cheap.
+    Where possible, records are normalised and stored in batches of up to about a million characters, which
+    keeps short documents cheap.
     """
 
     def __init__(self, source: Source, part_bytes: int, forgotten: Collection[str] = ()) -> None:
@@ -91,8 +92,8 @@ class PartBuilder:
         self._reading = False
 
     def extend(self, path: str, first_record: int, records: Iterator[TextRecord | Bad]) -> Iterator[ReadPart]:
-        """Add an entry whose first record has the number `first_record`; yield the parts that fill up
-        meanwhile.
+        """Add the records of an entry, the first of which has the number `first_record`; yield the parts that
+        fill up meanwhile.
         """
         self._share = _Share(path, file_key(self._source.name, path), first_record, len(self._rows.lengths))
         self._reading = True
@@ -133,8 +134,8 @@ class PartBuilder:
         return self._sample is None or self._sample.has(self._share.key, self.next_record)
 
     def finish(self) -> Iterator[ReadPart]:
-        """Yield the last part, which may have no documents. Yield nothing if all records are in parts already
-        yielded.
+        """Yield the last part, which may have no documents. Yield nothing if the parts already yielded cover
+        all entries.
         """
         if self._rows.files or not self._yielded:
             yield self._close_part()

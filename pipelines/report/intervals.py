@@ -44,9 +44,9 @@ def estimate_sum(total: float, squares: float, sampled: int, records: int) -> Sa
     """Estimate the sum of a value over all records, from the sum of the values and the sum of their squares
     in the sample.
 
-    The estimate is `records` times the mean. Its variance is `records`^2 (1 - f) s^2 / n, where f is the
-    share that is sampled (Cochran 1977, theorems 2.1 and 2.4). Quantiles are those of Student's t. The low
-    end is at least the sum in the sample.
+    The estimate is `records` times the mean. Its variance is `records`^2 (1 - f) s^2 / n, where n is the size
+    of the sample, f the share that is sampled, and s^2 the variance of the values (Cochran 1977, theorems 2.1
+    and 2.4). Quantiles are those of Student's t. The low end is at least the sum in the sample.
     """
     variance = max(0.0, squares - total * total / sampled) / (sampled - 1)
     half = _quantile_of_t(sampled - 1) * records * sqrt((1 - sampled / records) * variance / sampled)
@@ -60,7 +60,7 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
 
     `part` and `whole` are the two sums in the sample. `squares` are the sums of squares of the whole, the
     remainder and the part. The variance is that of the residuals part - ratio * whole (Cochran 1977, section
-    6.4).
+    6.4). The interval is limited to the range from 0, or from a negative ratio, to 1.
     """
     ratio = part / whole
     of_whole, of_rest, of_part = squares
@@ -71,8 +71,8 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
 
 
 def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEstimate:
-    """Estimate the number of pairs of duplicates in the whole, from the sizes of the clusters in a sample.
-    `share` is the share of the records that was sampled.
+    """Estimate the number of pairs of duplicates in the whole. `cluster_sizes` maps each size of a cluster to
+    the number of clusters of that size in a sample. `share` is the share of the records that was sampled.
 
     Both documents of a pair are in the sample with probability `share` squared. Clusters are treated as
     Poisson events, each weighted by its number of pairs. The interval is the gamma interval of Fay and Feuer

@@ -1,5 +1,5 @@
-"""Read the sample documents of the report. Their texts are edited, clipped and escaped, with personal data
-removed.
+"""Read the sample documents of the report. Their texts are edited, clipped and escaped, and personal data
+that the pii steps find is replaced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from pipelines.contracts.parts import Part
 from pipelines.stages.pii.display_redaction import without_personal_data
 
 CLIP_CHARACTERS = 480
-"""The number of code points shown of a sample."""
+"""Maximum number of code points shown of a sample."""
 
 
 def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -25,8 +25,8 @@ def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[d
     time.
 
     Each sample has `source`, the `step` and `rule` that dropped it (null if it was kept), the printed `id`,
-    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and for duplicates
-    `kept_instead`, the printed id of the document that was kept.
+    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`: the printed
+    id of the document that was kept instead of a duplicate, otherwise null.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}

@@ -3,8 +3,8 @@ the bound would keep.
 
 The shares come from the histograms that a build publishes, and consider this bound alone. They are exact for
 a lower bound at the beginning of a bin, which is a number of two significant digits (see
-materialise.column_profile), and estimated within bins. Documents without a value are treated as filters treat
-them by default.
+materialise.column_profile), and for integers below 100. Otherwise they are estimated within the bin.
+Documents without a value are treated as filters treat them by default.
 """
 
 from collections.abc import Mapping
@@ -49,11 +49,11 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
 
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
-    """Return the share of the documents that a bound keeps. `at_most` keeps documents without a value, and
-    `at_least` drops them. Neither side keeps NaN and infinities.
+    """Return the share of the documents that a bound keeps, or 1 if there are none. `at_most` keeps documents
+    without a value, and `at_least` drops them. Neither side keeps NaN and infinities.
 
-    If the threshold lies inside a bin, the bin's documents are divided in proportion, unless all values are
-    on one side of it.
+    If the threshold lies inside a bin, the bin's documents are divided in proportion, unless all values of
+    the column, or the only value of the bin, are on one side of it.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0

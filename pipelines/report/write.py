@@ -22,10 +22,11 @@ HTML, JSON = "report.html", "report.json"
 def write_report(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Location, check: Check
 ) -> bool:
-    """Write `report.html` and `report.json` into `root`, where `manifest` has been saved. Returns False if
-    they already exist for this manifest.
+    """Write `report.html` and `report.json` into `root`, where `manifest` has been saved, and return True. If
+    they already exist for this manifest, write nothing and return False.
 
-    `check` must raise an error if documents have been forgotten since, because the report shows samples.
+    `check` must raise an error if documents were forgotten since the build began, because the report shows
+    samples.
 
     The JSON depends only on the corpus. The page also shows how many seconds each step took, from its
     `run.json`.

@@ -91,8 +91,8 @@ def align_spaces(
     measuring, not for fitting. Held-out words stay in both vocabularies, so refinement may find a held-out
     pair by itself.
 
-    Raises UserError for spaces of different dimensions, or if fewer than LEAST_PAIRS pairs are left to fit or
-    to measure.
+    Raises UserError for spaces of different dimensions, for a pair with a word that has no vector, or if
+    fewer than LEAST_PAIRS pairs are left to fit or to measure.
     """
     if source.matrix.shape[1] != target.matrix.shape[1]:
         raise UserError(
@@ -132,8 +132,8 @@ def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tu
 
 
 def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
-    """Return the pairs of a dictionary in which both words have vectors. As in MUSE, each line of the file
-    has a word and its translation. Raises UserError for a line that does not have two words.
+    """Return the distinct pairs of a dictionary in which both words have vectors. As in MUSE, each line of
+    the file has a word and its translation. Raises UserError for a line that does not have two words.
     """
     pairs = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -148,7 +148,9 @@ def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -
 def split_pairs(
     pairs: Sequence[tuple[str, str]], held_out: float, seed: int
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (pairs to fit, held-out pairs). All pairs with the same source word are on the same side."""
+    """Return (pairs to fit, held-out pairs). About the share `held_out` of the source words is held out,
+    chosen by a hash with `seed`. All pairs with the same source word are on the same side.
+    """
     limit = int(held_out * (1 << 64))
     sides: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
     for pair in pairs:

@@ -61,7 +61,9 @@ class VectorSettings:
     square root of their counts.
     """
     subsample: float = 1e-4
-    """Words whose share of the text exceeds this value are skipped at random (arXiv 1310.4546, section 2.3)."""
+    """Threshold for frequent words: occurrences of words whose share of the text is more than about 2.6 times this
+    value are skipped at random (arXiv 1310.4546, section 2.3).
+    """
     lower: bool = True
     """Whether words are converted to lower case."""
     seed: int = 0
@@ -87,9 +89,9 @@ def train_vectors(
     """Train vectors on the kept documents of some sources of a corpus (None: all), and write vectors.txt and
     vectors.json into `output`. Returns the content of vectors.json.
 
-    The text is written to a temporary file in `output`. Raises ConflictError if `output` is a file, if it is
-    not empty and `overwrite` is not set, or if another process is training there. Raises UserError if fewer
-    than two words occur `min_count` times.
+    The text is written to a temporary directory in `output`. Raises ConflictError if `output` is a file, if
+    it is not empty and `overwrite` is not set, or if another process is training there. Raises UserError if
+    fewer than two words occur `min_count` times, or if the training fails.
     """
     opened = open_corpus(corpus)
     names = opened.choose_sources(sources, "--sources")
@@ -124,7 +126,8 @@ def _train(
 def fit_vectors(text: Path, counts: Counter[str], settings: VectorSettings) -> tuple[WordVectors, int]:
     """Train vectors on a file of words. `counts` are the counts of all its words. Returns the vectors, the
     most frequent word first, and how many words of the text have a vector, counted with repetition. A file of
-    initial vectors is written into the directory of the text.
+    initial vectors is written into the directory of the text. Raises UserError if fewer than two words occur
+    `min_count` times, or if the training fails.
     """
     import fasttext
 

@@ -81,8 +81,8 @@ def read_vectors(place: LocalPath, most: int | None = None) -> WordVectors:
     """Read vectors written by `write_vectors`, word2vec (`-binary 0`) or fastText (.vec). If `most` is given,
     only the first `most` words are read. A word may contain any character except a line feed.
 
-    Raises UserError, which names the line, for a wrong header, a wrong number of values, an invalid value or
-    a repeated word.
+    Raises UserError for a missing file. Also raises UserError, with the number of the line, for a wrong
+    header, a wrong number of values, an invalid value or a repeated word.
     """
     path = vectors_file(place)
     if not path.is_file():

@@ -26,7 +26,7 @@ documents and 3.7 % more on forum posts, but 2.1 % fewer on Wikipedia, where yea
 """
 
 SMALLEST_VOCABULARY: Final = len(SPECIALS) + 256
-"""The number of reserved tokens and bytes, which a vocabulary without any merge has."""
+"""The size of a vocabulary without merges: the reserved tokens and the 256 bytes."""
 
 
 def train_byte_bpe(

@@ -49,7 +49,7 @@ def train_unigram(
 
 
 def unigram_normalizer(lowercase: bool) -> Any:
-    """Return T5's normalisation as a `tokenizers` normaliser."""
+    """Return T5's normalisation as a `tokenizers` normaliser. With `lowercase`, it also folds case."""
     from tokenizers import Regex, normalizers
 
     fold = [normalizers.Lowercase()] if lowercase else []

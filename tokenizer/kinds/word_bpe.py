@@ -56,8 +56,8 @@ def train_word_bpe(
 
 
 def word_normalizer(lowercase: bool) -> Any:
-    """Return the `tokenizers` normaliser that applies NFC, folds case with `lowercase`, separates
-    punctuation, and adds the mark to the end of every word.
+    """Return the `tokenizers` normaliser that applies NFC, folds case with `lowercase`, replaces END_OF_WORD
+    with a space, separates punctuation, and adds END_OF_WORD to the end of every word.
     """
     from tokenizers import Regex, normalizers
 

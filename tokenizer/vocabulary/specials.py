@@ -1,5 +1,5 @@
-"""The reserved tokens, which have fixed ids at the start of every vocabulary trained here, and their names in
-other tokenizers.
+"""The reserved tokens and their names in other tokenizers. They have fixed ids at the start of every
+vocabulary that is trained here from scratch.
 
 Readers of token shards add these tokens. Text never yields them, except `<unk>` (see `tokenizer.encode`).
 They cover the objectives of all families: padding, document marks, BERT's classification and masking tokens,
@@ -21,7 +21,7 @@ SPECIALS: tuple[str, ...] = (
     *(FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX, FIM_PAD),  # 107 to 110
     *SPARES,  # 111 to 127
 )
-"""All reserved tokens. The position of a token is its id."""
+"""All reserved tokens. The index of a token is its id."""
 
 SPECIAL_IDS: dict[str, int] = {token: number for number, token in enumerate(SPECIALS)}
 

@@ -96,8 +96,9 @@ def save_adapter(
     """Write the parameters of `network` that `method` has trained to a new directory.
 
     `base` is the fingerprint of the base. `path` is the path where peft looks for the base, or None to record
-    no path. `head` is the head of the task in the stock model. If it is given and peft can load the method's
-    layers, the head is stored in peft's file; otherwise it is stored in a separate file.
+    no path. `head` is the head of the task in the stock model. If it is given, and the method uses peft's
+    layers and peft can load them, the head is stored in peft's file; otherwise it is stored in a separate
+    file.
     """
     directory.mkdir(parents=True)
     config = method.peft_config(network, architecture, family)

@@ -18,7 +18,7 @@ def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[
 
 def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
     """Return the directories or URLs in `corpus=A,B`; empty without this setting. Raises ConfigError for an
-    invalid URL.
+    invalid path or URL.
     """
     corpora = tuple(filter(None, named.get("corpus", "").split(",")))
     for name in corpora:

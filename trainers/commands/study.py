@@ -68,7 +68,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _add_study(parser: argparse.ArgumentParser, required: bool) -> None:
-    """Add the arguments that name a study."""
+    """Add the arguments that name a study and override its fields, and `--workers`."""
     parser.add_argument(
         "overrides",
         metavar="STUDY | a.b=value",
@@ -90,7 +90,9 @@ def _add_ray(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a study, or a table of runs instead, and the arguments of its laws."""
+    """Add the arguments of `_add_study`, those that name tables of runs instead of a study, and the settings
+    of the laws.
+    """
     _add_study(parser, required=False)
     parser.add_argument("--ratios", metavar="FILE", type=local_path, help="CSV instead of a study: a mixture per run")
     parser.add_argument("--metrics", metavar="FILE", type=local_path, help="CSV instead of a study: metrics per run")
@@ -189,7 +191,7 @@ def _train(
     runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int, resources: "RayResources | None" = None
 ) -> None:
     """Train the runs whose corpus is built and that have no result yet or have failed. They are trained on
-    Ray if `resources` are given, otherwise in `workers` processes.
+    Ray if `resources` are given, otherwise in up to `workers` processes.
     """
     from gristmill.machine import usable_cores
     from trainers.studies.running.study_workers import StudyWorkers
@@ -421,7 +423,9 @@ def _propose_table(options: argparse.Namespace) -> int:
 
 
 def _sizes(words: list[str]) -> dict[str, float]:
-    """Return the target sizes by column, given words of the form NAME=SIZE."""
+    """Return the target sizes by column, given words of the form NAME=SIZE. Raises ConfigError for any other
+    word, and for a size that is not a number above 0.
+    """
     sizes = {}
     for word in words:
         name, _, size = word.rpartition("=")
@@ -436,7 +440,7 @@ def _sizes(words: list[str]) -> dict[str, float]:
 
 def _table(options: argparse.Namespace) -> "RunTable":
     """Read the table of runs. For each metric that is missing (censored) in some runs, print their number and
-    the first of their names.
+    the names of the first five.
     """
     from trainers.studies.run_table import read_run_table
 

@@ -78,7 +78,7 @@ _GENERATOR = ("generator_size", "generator_layers")
 _DEBERTA = ("position_buckets", "convolution", "mask_decoder", *_GENERATOR, "embedding_sharing")
 _CHARACTERS = ("character_filters", "highway_layers")
 RECURRENT_RATES = ("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout")
-"""The rates of dropout that only recurrent models have."""
+"""The rates of dropout that only AWD-LSTM has."""
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "albert": Traits(
@@ -180,10 +180,10 @@ class Model:
 
     `embedding_size` is the width of the embeddings, which a matrix maps to `width`. For a BERT with such
     embeddings, use electra without a generator and train it with objective masked. `generator_size` adds the
-    generator that objective replaced_tokens trains. The generator has as many layers as the discriminator,
-    and this share of its heads, width and feed-forward size (Clark et al., 2020, table 6: 1/4 for small and
-    large, 1/3 for base). The two share the embeddings. In DeBERTa, the generator has the whole width
-    (`generator_size: 1`) and `generator_layers` layers (He et al., 2023, section 5.1: half as many). With
+    generator that objective replaced_tokens trains. The generator has `generator_layers` layers, and this
+    share of the discriminator's heads, width and feed-forward size (Clark et al., 2020, table 6: 1/4 for
+    small and large, 1/3 for base). The two share the embeddings. In DeBERTa, the generator has the whole
+    width (`generator_size: 1`) and usually fewer layers (He et al., 2023, section 5.1: half as many). With
     `embedding_sharing: gradient_disentangled`, the discriminator's embeddings are the sum of the generator's
     and a separate table, and the discriminator's loss trains only that table (section 3.2). With `shared`,
     both losses train the same embeddings.
@@ -283,7 +283,9 @@ class Model:
         return self.position or self.traits.positions[0]
 
     def check(self) -> None:
-        """Validate the sizes, and that every field that is set applies to the architecture."""
+        """Validate the sizes and the position scheme, and that the optional fields that are set
+        (`Traits.has`) apply to the architecture.
+        """
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
         for name in (
@@ -418,8 +420,9 @@ def generator_of(model: Model) -> Model:
 
 def fill(model: Model, tokens: int) -> Model:
     """Fill in the sizes and the position scheme that are null, and return the model. `tokens` is the number
-    of tokens of the tokenizer. Fields that the architecture lacks stay null, and so do the fields of a
-    generator. Raises ConfigError if `vocab_size` is smaller than `tokens`.
+    of tokens of the tokenizer. Fields that the architecture lacks stay null, except `key_value_heads`, and so
+    do `generator_layers` and `embedding_sharing`. Raises ConfigError if `vocab_size` is smaller than
+    `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

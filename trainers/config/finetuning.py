@@ -42,13 +42,15 @@ class HeadSettings:
 class Encoding:
     """How texts become rows of tokens.
 
-    An input has at most `max_length` tokens, special and virtual tokens included; null means the model's
-    number of positions. Longer passages of span tasks and longer sentences of tagging tasks are cut into
-    windows that share `stride` tokens; other texts are truncated, the longer one of a pair first. With
-    `packed`, a row holds several inputs that do not attend to each other, which saves padding and leaves the
-    loss the same. With `text_to_text`, the model solves any task by writing the answer, as the task's
-    templates define it. An answer ends after `answer_tokens` tokens at the latest; null means the longest
-    target of the training split.
+    An input (in multiple choice, the input with one candidate) has at most `max_length` tokens, special and
+    virtual tokens included; null means the model's number of positions. In an encoder-decoder, the limit
+    applies to each side; in text to text with a decoder, to source and target together. Longer passages of
+    span tasks and longer sentences of tagging tasks are cut into windows that share `stride` tokens, but at
+    most half of their length; other texts are truncated, the longer one of a pair first. With `packed`, a row
+    holds several inputs that do not attend to each other, which saves padding and leaves the loss the same.
+    With `text_to_text`, the model solves any task by writing the answer, as the task's templates define it.
+    An answer ends after `answer_tokens` tokens at the latest; null means the longest target of the training
+    split.
     """
 
     max_length: int | None = None
@@ -130,10 +132,10 @@ class Finetuning(Job):
     Several tasks are always solved as text to text.
 
     `label_smoothing` (Szegedy et al., 2016, section 7) spreads that share of the target probability evenly
-    over all classes. With `class_weights: balanced`, each class is weighted by the inverse of its share of
-    the training examples; a mapping gives the weight of every class. The learning rate of a layer at distance
-    d from the head is multiplied by `layer_decay`^d and, with `unfreeze_every`, is 0 before step d x
-    `unfreeze_every` (Howard and Ruder, 2018, sections 3.2 and 3.3).
+    over all classes. With `class_weights: balanced`, each class is weighted in proportion to the inverse of
+    its share of the training examples; a mapping gives the weight of every class. The learning rate of a
+    layer at distance d from the head is multiplied by `layer_decay`^d and, with `unfreeze_every`, is 0 before
+    step d x `unfreeze_every` (Howard and Ruder, 2018, sections 3.2 and 3.3).
 
     At the end, the best checkpoint predicts all splits except `train`. With `final_splits: dev` it predicts
     only the split that the run validates on; the runs of a sweep use this.
@@ -195,7 +197,9 @@ class Finetuning(Job):
         return None if self.writes_text or kind == "generate" else kind
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """Return a copy of the run that reads the tasks' files from other paths."""
+        """Return a copy of the run that reads the tasks' files from the directory in `inputs`; if `inputs` is
+        empty, `files` is null.
+        """
         return replace(self, files=inputs[0] if inputs else None)
 
     def check(self) -> None:
@@ -260,7 +264,9 @@ class Finetuning(Job):
         self._check_head()
 
     def _check_head(self) -> None:
-        """Require a pooling token that has seen the whole text, and layers that the model has."""
+        """Require that a pooled token has seen the whole text, that a task with a prediction at every
+        position has no pooling, and that the model has the layers that the head reads.
+        """
         other, usual = ("last", "first") if self.model.family == "encoder" else ("first", "last")
         require(
             self.head.pooling != other,

@@ -85,13 +85,13 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over the run: a linear warm-up, then the shape `kind`, which decays to
-    `final_fraction` of the peak unless it is `constant`.
+    """The learning rate over the run: a linear warm-up, then the shape `kind`. `linear`, `cosine` and `wsd`
+    decay to `final_fraction` of the peak.
 
     `wsd` (warm-up, stable, decay; Hu et al., 2024) decays linearly over the last `decay_fraction` of the
-    steps. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the step, down to
-    `final_fraction`. The formulas are in `trainers.engine.schedule`. With `warmup_fraction`, `warmup_steps`
-    is computed as that share of the steps.
+    steps. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the step, but not
+    below `final_fraction`. The formulas are in `trainers.engine.schedule`. With `warmup_fraction`,
+    `warmup_steps` is computed as that share of the steps.
     """
 
     kind: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = "cosine"
@@ -156,9 +156,10 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When checkpoints are written and which are kept. A checkpoint is written every `every` steps, and when
-    the run ends or is stopped. The newest `keep` are kept, and the best of a fine-tuning run. Checkpoints at
-    multiples of `keep_every` steps are kept, too; 0 turns this off.
+    """When checkpoints are written and which are kept. A checkpoint is written every `every` steps, when the
+    run ends or is stopped, at every step that is evaluated (`evaluation`) and, in fine-tuning, after every
+    validation that is the best so far. The newest `keep` are kept, and the best of a fine-tuning run.
+    Checkpoints at multiples of `keep_every` steps are kept, too; 0 turns this off.
     """
 
     every: int = 250
@@ -335,7 +336,7 @@ class Job(ABC):
     @property
     def bptt(self) -> int | None:
         """The number of tokens in each window if rows are trained in windows, with an optimizer update per
-        window. None trains rows whole.
+        window. None if rows are trained whole.
         """
         return None
 

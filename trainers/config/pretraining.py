@@ -62,11 +62,12 @@ class Data:
     """The corpora to read, which share a tokenizer, and how their documents become rows of `sequence_length`
     tokens.
 
-    `packing: concatenate` joins documents and cuts where a row is full. `best_fit` places whole documents
-    where they fit best, with padding. `documents` gives each document its own row. `full_sentences` and
-    `doc_sentences` fill rows with whole sentences (`trainers.rows.sequences`). `segment_pairs` and
-    `sentence_pairs` fill them with two parts of text (`trainers.rows.sentence_pairs`). Marks that an
-    objective adds to each document count towards `sequence_length`, so no row exceeds it.
+    `packing: concatenate` joins documents and cuts where a row is full. `best_fit` places documents where
+    they fit best, with padding. `documents` gives each document its own row. Both cut only documents that are
+    longer than a row. `full_sentences` and `doc_sentences` fill rows with whole sentences
+    (`trainers.rows.sequences`). `segment_pairs` and `sentence_pairs` fill them with two parts of text
+    (`trainers.rows.sentence_pairs`). Marks that an objective adds to each document count towards
+    `sequence_length`, so no row exceeds it.
 
     `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources'
     tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax over the tokens that
@@ -231,7 +232,9 @@ class Pretraining(Job):
         return self.validation.every
 
     def validates_at(self, step: int) -> bool:
-        """Return whether a validation is due after `step` steps. None is due before `validation.from_step`."""
+        """Return whether a validation is due after `step` steps: every `validation.every` steps, but not
+        before `validation.from_step`.
+        """
         return super().validates_at(step) and step >= self.validation.from_step
 
     @property
@@ -372,8 +375,8 @@ class Pretraining(Job):
 
     def _check_isolation(self) -> None:
         """Require `isolation` for objectives that rewrite rows, except with the position schemes `rope` and
-        `t5_bias`. Rewritten rows may be longer than the model's positions, and stay within them only if
-        positions restart in every document.
+        `t5_bias`. Rewritten rows are padded to a multiple of 8, so they may be longer than the model's
+        positions, and stay within them only if positions restart in every document.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),

@@ -1,12 +1,14 @@
 """Bits per byte of whole documents: a metric that is comparable across all runs on a corpus.
 
 The validation loss of a run is measured on rows that depend on the run's packing, length and objective, so it
-cannot be compared with the loss of other runs. This metric depends on none of them:
+cannot be compared with the loss of other runs. For this metric, all runs predict the text of the same
+documents:
 
 - From the validation split of each source, the documents with the smallest ids (which are hashes) are taken,
   until their text reaches BUDGET_BYTES. Documents of more than MAX_DOCUMENT_BYTES are skipped.
 - Each document is cut into chunks of half a window. A chunk is predicted from the previous chunk, and the first
   chunk from no text. A window is WINDOW positions, or fewer if the model has fewer.
+  In a mixture, the objective's token takes one of them.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
 The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)
@@ -38,8 +40,11 @@ FIELD = "document_bits_per_byte"
 @dataclass(frozen=True)
 class DocumentData:
     """The documents on which the metric is measured, as chunks: chunk i is `targets[i]` of source
-    `source[i]`, predicted from `inputs[i]`. `text_bytes` [sources] are the UTF-8 bytes of each source's
-    documents.
+    `source[i]`, predicted from `inputs[i]`. `text_bytes` [sources] is the number of UTF-8 bytes of text in
+    each source's documents.
+
+    In a decoder, the inputs are read in both directions if `bidirectional`. `mode` is the id of the token
+    that precedes every input, or None.
     """
 
     sources: tuple[SourceStream, ...]

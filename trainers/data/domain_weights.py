@@ -2,8 +2,8 @@
 0.6, web:science: 0.3`.
 
 The leaves of a corpus are its sources or, for a source that the `shards` step splits into groups, these
-groups, such as `web:science:q5`. A name stands for all leaves below it, except those below a longer name:
-here, `web` stands for all of the source `web` outside `web:science`.
+groups, such as `web:science:q5`. A name stands for the leaf of that name or for all leaves below it, except
+those that a longer name stands for: here, `web` stands for all of the source `web` outside `web:science`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -43,7 +43,7 @@ class JobSource(Protocol):
 
     @property
     def tokens(self) -> int:
-        """The number of tokens, marks included."""
+        """The number of tokens, including the special tokens that are read with them."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class JobTraining(Protocol):
 
     @property
     def since(self) -> int:
-        """The first sample that the run reads from this corpus."""
+        """The index of the first sample that the run reads from this corpus."""
         ...
 
     @property
@@ -86,8 +86,8 @@ class JobTraining(Protocol):
         ...
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return what the run has read of each source up to sample `samples`, in the form of
-        `packed_corpus.TrainingData.consumed`.
+        """Return what the run has read of each source from sample `since` up to sample `samples`, in the form
+        of `packed_corpus.TrainingData.consumed`.
         """
         ...
 

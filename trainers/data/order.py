@@ -1,13 +1,13 @@
-"""The order of training sequences, a pure function of the global sample number.
+"""The order of training sequences, a pure function of the global sample index.
 
 The source of sample n follows Tijdeman's solution of the chairman assignment problem (Discrete Mathematics
 32, 1980): of the sources that are due, take the one with the nearest deadline, looking ahead into later
 stages. At every n, the tokens drawn from a source differ from the tokens that the mixture requests by less
-than one sequence. The lead or lag of a source at the end of a stage is carried into the next stage.
+than one full sequence. The lead or lag of a source at the end of a stage is carried into the next stage.
 
 Within a source, every epoch reads each sequence once. A keyed Feistel permutation, which needs no memory,
-determines the order; sources of fewer than 4,096 sequences are shuffled in memory instead. If the last
-sequence of a source is shorter, it comes last in every epoch.
+determines the order; sources of fewer than 4,096 sequences are shuffled in memory instead. If the stream of a
+source is cut into sequences one after another, a shorter last sequence comes last in every epoch.
 
 A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
 mixture and its caps. Since the sequences differ, every source begins a new epoch in each phase.
@@ -39,7 +39,7 @@ _REPLAY_INTERVAL = 1 << 23  # samples between stored states, which are replayed 
 class Stream:
     """A source in the order of samples. `tokens` is the length of an epoch. `sizes` gives the tokens of each
     sequence; it is None if sequences are cut from the stream one after another. If only some sequences of the
-    source are read, `subset` contains their numbers, and `tokens` and `sizes` count only these.
+    source are read, `subset` contains their indices, and `tokens` and `sizes` count only these.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Stream:
 
 def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
     """Choose a random share `share` of `count` sequences, seeded with `key`; at least one sequence if there
-    are any. Returns their numbers, ascending int64. With the same key, a smaller share is a subset of a
-    larger one.
+    are any. Returns their indices, int64, ascending. With the same `count` and `key`, a smaller share is a
+    subset of a larger one.
     """
     generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
     return np.sort(generator.permutation(count)[: max(min(1, count), round(share * count))])
@@ -70,7 +70,7 @@ class OrderPhase:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples as arrays of shape [n]: global sample number, source index, sequence number within the source,
+    """Samples as arrays of shape [n]: global sample index, source index, sequence index within the source,
     tokens of the sequence, and the number of epochs of the source that began before the sample's own.
     """
 
@@ -287,8 +287,8 @@ class Order:
 
     def caps(self, samples: int = 0) -> np.ndarray:
         """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources]: the
-        tokens drawn before the phase of sample `samples`, plus the whole sequences of that phase that still
-        fit under the source's cap. It is UNCAPPED for a source without a cap.
+        tokens drawn before the phase of sample `samples`, plus the tokens of the whole sequences of that
+        phase that still fit under the source's cap. It is UNCAPPED for a source without a cap.
         """
         self._seek(samples)
         return self._caps(self._at)

@@ -161,8 +161,8 @@ def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
 
 @kernel(nogil=True)
 def _permute(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
-    """Return element `index` of a keyed permutation of range(size): a Feistel network over range(2^2h), where
-    2^2h >= size, iterated until the value is below `size`.
+    """Return element `index` of a keyed permutation of range(size): a Feistel network over range(2^(2h)),
+    where 2^(2h) >= size, applied again until the value is below `size`.
     """
     half = _U(1)
     while (_U(1) << (_U(2) * half)) < _U(size):

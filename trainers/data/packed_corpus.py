@@ -385,8 +385,8 @@ def _pack(
 
 
 def stream_length(config: Pretraining) -> int:
-    """Return the number of tokens of the document stream that make one row of the model at the final sequence
-    length. It differs from the sequence length where the objective adds or removes tokens.
+    """Return the maximum number of tokens of the document stream in one row of the model at the final
+    sequence length. It differs from the sequence length where the objective adds or removes tokens.
     """
     return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
@@ -512,7 +512,7 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers and the token counts of evenly spread sequences of a source, enough to have `tokens`
+    """Return the indices and the token counts of evenly spread sequences of a source, enough to have `tokens`
     tokens together. If the source has fewer tokens, all of its sequences are returned.
     """
     total, longest, count = source.count(length), source.longest(length), 0

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
-    """Return (shard number, row in the shard) of the document of each segment of a packed sequence, in the
-    order of segments. `epoch` matters only for sentence pairs, which change from epoch to epoch.
+    """Return (shard index, row in the shard) of the document of each segment of a packed sequence, in the
+    order of segments. `sequence` is the index of the sequence, and `length` the number of stream tokens in a
+    full one. `epoch` matters only for sentence pairs, which change from epoch to epoch.
     """
     marks = source.frame.marks
     if source.packing is not None:
@@ -33,7 +34,9 @@ def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int 
 
 
 def _documents(offsets: np.ndarray, marks: int, first: int, end: int) -> list[int]:
-    """Return the documents of a shard that occupy positions `first` to `end` of its stream."""
+    """Return the indices of the documents of a shard that have any position from `first` up to, but not
+    including, `end` of the shard's stream.
+    """
     rows = range(len(offsets))
 
     def begin(row: int) -> int:

@@ -61,7 +61,7 @@ class SourceStream:
         return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
 
     def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
-        """Return the number of tokens, int64, of each of the sequences with numbers `sequences`, int64. A
+        """Return the number of tokens, int64, of each sequence whose index is in `sequences`, int64. A
         sequence has up to `length` tokens.
         """
         if self.packing is not None:
@@ -73,7 +73,7 @@ class SourceStream:
         return {}
 
     def shard(self, number: int) -> Shard:
-        """Return shard `number`, which is opened and verified on first use."""
+        """Return the shard with index `number`, which is opened and verified on first use."""
         if number not in self._opened:
             self._opened[number] = open_shard(self.directory, self.shards[number].file)
         return self._opened[number]
@@ -133,8 +133,8 @@ class SourceStream:
         batch: Batch,
         marks: Mapping[str, int],
     ) -> None:
-        """Write `sequences`, each of up to `length` tokens, into the rows `rows` of `batch`, and set `filled`
-        to the number of columns written in each row.
+        """Write the sequences with the indices `sequences`, each of up to `length` tokens, into the rows
+        `rows` of `batch`, and set `filled` to the number of columns written in each row.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1

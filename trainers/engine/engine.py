@@ -1,5 +1,5 @@
-"""The engine: a model with its optimizer. A single worker uses torch alone, several workers use DeepSpeed
-ZeRO.
+"""The engine: a model with its optimizer. A single worker uses torch alone, except for Muon or offload;
+several workers use DeepSpeed ZeRO.
 
 Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step.
 Without dropout, the ZeRO stage, world size, micro-batch and accumulation therefore change nothing but
@@ -37,8 +37,8 @@ from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 # death of a worker is noticed at once, because its connections close.
 _WRITING = timedelta(days=30)
 Scale = Callable[[np.ndarray], np.ndarray]
-"""Returns the factors by which an update multiplies the nats of each loss and source, given the number of targets of
-each: both float64 [losses, sources].
+"""A function that returns the factors by which an update multiplies the nats of each loss and source, given the number
+of targets of each: both float64 [losses, sources].
 """
 
 
@@ -94,7 +94,7 @@ class Totals:
 
     @property
     def targets(self) -> int:
-        """The number of targets of the first loss, which are the tokens predicted."""
+        """The number of targets of the first loss."""
         return int(self.sums[0, 1].sum())
 
 
@@ -142,13 +142,13 @@ class Engine:
         """Take one optimizer step over this worker's micro-batches. Returns (totals over all workers,
         gradient norm).
 
-        `rate` is the learning rate of AdamW or SGD; Muon's rate changes in proportion. Without `scale`, each
-        loss is its nats per target. If the loss or the norm is not finite, no worker changes weights or
-        optimizer state.
+        `rate` is the learning rate of AdamW or SGD; Muon's rate changes in proportion. `stop` says whether
+        this worker requests a stop. Without `scale`, each loss is its nats per target. If the loss or the
+        norm is not finite, no worker changes weights or optimizer state.
 
         With `data.bptt`, the optimizer updates the weights after every window of the rows. The loss of an
         update covers the window's targets, and the norm returned is the largest of all updates. If a loss or
-        a norm is not finite, the step ends there; the updates before it remain.
+        a norm is not finite, the step ends there, and this norm is returned; the updates before it remain.
         """
         for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
@@ -446,8 +446,8 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int 
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, according to `execution`.
 
-    Raises ConfigError if the model does not support this (GPT-1 in `transformers`, AWD-LSTM). Each block is
-    compiled separately. Since all blocks are alike, one compilation serves them all.
+    Raises ConfigError if the model does not support this, such as GPT-1 in `transformers` or AWD-LSTM. Each
+    block is compiled separately. Since all blocks are alike, one compilation serves them all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

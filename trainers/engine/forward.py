@@ -62,7 +62,9 @@ class Forward(torch.nn.Module):
         return [*(loss.name for loss in self.losses), *(measure.name for measure in self.measures)]
 
     def states(self, **arrays: Any) -> Any:
-        """Return the final states [rows, length, width] of the positions that may have a target."""
+        """Return the final state of each position of the batch's targets, [rows, target length, width]. In an
+        encoder-decoder, these are states of the decoder.
+        """
         return self._pass(arrays).states
 
     def layers(self, **arrays: Any) -> dict[str, list[Any]]:
@@ -210,9 +212,10 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
     """Return the arrays of a batch as tensors on `device`, by field name. The names of the decoder's fields
     begin with `decoder_`, the names of the task's fields with `task_`.
 
-    `chosen`, int64, holds the indices, in the flattened targets, of the positions that have a target. It is
-    omitted if all positions have one. `segment_range` holds the lowest and the highest segment number as
-    integers, so that the forward pass need not wait for a device to know them.
+    `chosen`, int64, holds the indices, in the flattened targets, of the positions that have a target,
+    followed by some others (`_chosen`). It is omitted if all positions have a target. `segment_range` holds
+    the lowest and the highest segment number as integers, so that the forward pass need not wait for a device
+    to know them.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}

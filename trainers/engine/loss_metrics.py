@@ -50,9 +50,9 @@ def loss_fields(
     with targets of this loss are listed; their `tokens` is the number of these targets.
 
     With `weights`, shares by source, the losses are those of a text mixed in these shares, regardless of how
-    much of each source was measured. If no source has a share, all count equally. `uniform_loss` is then
-    added, which weights all sources equally. If sources are domains such as `web:en`, `parents` is added,
-    too: the same fields for each level above the sources, computed from the sources below it.
+    much of each source was measured. If no source with targets has a share, all count equally. `uniform_loss`
+    is then added, which weights all sources equally. If sources are domains such as `web:en`, `parents` is
+    added, too: the same fields for each level above the sources, computed from the sources below it.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text). The ratio of targets to
     bytes is taken from a source's whole split, because the measured sequences are an even sample of it.

@@ -51,9 +51,9 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), and the tokens,
-        int64 [n], that a generator draws from them. The tokens are None without a generator. The loss
-        overwrites the logits.
+        """The logits [n, vocabulary] at the n positions `chosen` in `arrays`, which include all targets, and
+        the tokens, int64 [n], that a generator draws from them. Without `chosen`, they are at all positions.
+        The tokens are None without a generator. The loss overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
         decodes = self.architecture.neighbours is not None and "documents" in self.arrays

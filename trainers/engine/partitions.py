@@ -23,8 +23,8 @@ class Partitions:
     """Reads and writes the full weights and optimizer state of one engine."""
 
     def __init__(self, model: Any, optimizer: Any, zero: Any, stage: int, offloads: bool) -> None:
-        """`zero` is DeepSpeed's optimizer at this stage; the torch optimizer `optimizer` inside it updates
-        its tensors.
+        """`zero` is the optimizer that DeepSpeed returns for ZeRO stage `stage`, and `optimizer` is the torch
+        optimizer that updates the weights. `offloads` says whether the optimizer state is kept in CPU memory.
         """
         self._model, self._optimizer, self._zero, self._stage = model, optimizer, zero, stage
         self._rank, self._world = torch.distributed.get_rank(), torch.distributed.get_world_size()

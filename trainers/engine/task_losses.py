@@ -1,8 +1,8 @@
 """The losses of tasks, computed from the predictions of a model's head (`models.heads`).
 
 The loss of an input is placed at the position `at` of its segment, or of its first candidate. Tags have a
-loss at the first token of every word. These losses are therefore summed by row and source like all others,
-and are the same whether the inputs of a batch share rows or are padded.
+loss at the first token of every word with a known tag. These losses are therefore summed by row and source
+like all others, and are the same whether the inputs of a batch share rows or are padded.
 """
 
 from collections.abc import Callable, Sequence
@@ -115,7 +115,7 @@ def _choose(scores: Any, made: ForwardPass) -> Any:
 
 
 def _span(scores: Any, made: ForwardPass) -> Any:
-    """Return the cost of every span. A row may hold several inputs, so scores are grouped by segment."""
+    """Return the cost of every input, [n]. A row may hold several inputs, so scores are grouped by segment."""
     at = made.arrays["task_at"]
     owner = made.arrays["task_owner"].flatten().index_copy(0, at, torch.arange(len(at), device=at.device))
     allowed = made.arrays["task_answerable"].flatten().nonzero()[:, 0]

@@ -45,8 +45,8 @@ class Blamed:
 
 @dataclass(frozen=True)
 class History:
-    """The origin of a document: its printed id, its URL or None, and lines that say what the steps of the
-    build did to it.
+    """The origin of a document: its id as shown to users, its URL or None, and lines that say what the steps
+    of the build did to it.
     """
 
     printed: str

@@ -47,7 +47,7 @@ def render_evaluation(evaluation: Evaluation) -> str:
 @dataclass(frozen=True)
 class Separation:
     """How well a task separates models. `scores` has the main score of each model, in the order of the
-    models. `above` is the number of models above chance, None if the score has no level of chance. `pairs` is
+    models. `above` is the number of models above chance, None if the score has no chance level. `pairs` is
     the number of pairs of models, and `apart` is the number of pairs that do not tie.
     """
 

@@ -16,17 +16,17 @@ from trainers.engine.forward import Forward, tensors
 from trainers.rows.batch import IGNORED, Batch
 
 Rows = Callable[[np.ndarray, np.ndarray], Batch]
-"""A function that returns the rows of n prompts, one row per prompt. It takes the numbers of the prompts, int64 [n], and the m
+"""A function that returns the rows of n prompts, one row per prompt. It takes the indices of the prompts, int64 [n], and the m
 tokens that follow each of them, [n, m]. The last target of a row is at the position where the next token is predicted."""
 Choose = Callable[[np.ndarray, torch.Tensor], np.ndarray]
-"""A function that returns the ids of the next tokens of n prompts, int64 [n]. It takes the numbers of the prompts and the
+"""A function that returns the ids of the next tokens of n prompts, int64 [n]. It takes the indices of the prompts and the
 logits of their next tokens, [n, vocabulary]."""
 Stops = Callable[[np.ndarray], bool]
 """A function that returns whether a text, given as the ids written so far, is complete without an end token."""
 
 
 def choose_likeliest(numbers: np.ndarray, logits: torch.Tensor) -> np.ndarray:
-    """Return the most probable token of each row."""
+    """Return the id of the most probable next token of each prompt."""
     likeliest: np.ndarray = logits.argmax(dim=-1).cpu().numpy()
     return likeliest
 
@@ -47,7 +47,7 @@ class Sampler:
     top_p: float = 1.0
 
     def __call__(self, numbers: np.ndarray, logits: torch.Tensor) -> np.ndarray:
-        """Return the ids of the next tokens of the prompts `numbers`, given their logits."""
+        """Return the ids of the next tokens of the prompts with the indices `numbers`, given their logits."""
         ordered = (logits.double() / self.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
         shares, ids = ordered.values.cpu().numpy(), ordered.indices.cpu().numpy()
         if self.top_k:
@@ -114,7 +114,7 @@ class _RowReader:
 
     def logits(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
         """Return the logits [n, vocabulary] that follow the m tokens written so far. `rows`, int64 [n], are
-        the numbers of the prompts, and `written`, [n, m], their tokens. Each call asks for a subset of the
+        the indices of the prompts, and `written`, [n, m], their tokens. Each call asks for a subset of the
         previous call's prompts, with one more token each.
         """
         with torch.no_grad():
@@ -134,7 +134,7 @@ class _RowReader:
         return logits
 
     def _further(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Return the logits after reading only the token that the previous call added to each row."""
+        """Return the logits after reading only the newest token of each row."""
         assert self._past is not None
         if len(rows) < len(self._rows):
             kept = np.flatnonzero(np.isin(self._rows, rows))

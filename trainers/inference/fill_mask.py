@@ -12,7 +12,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
     """Return the `top` most probable tokens, with their probabilities, for every `<mask>` in a text. `path`
     is an export or a run.
 
-    Reserved ids, and ids that only pad the vocabulary, are excluded. Raises ConfigError for a model that is
+    Special tokens, and ids that only pad the vocabulary, are excluded. Raises ConfigError for a model that is
     not an encoder or does not predict masked tokens, for a text without a mask, and for a text that has more
     tokens than the model has positions.
     """

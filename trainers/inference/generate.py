@@ -40,12 +40,14 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     """Generate text from a prompt with the model of an export or a run. The same seed gives the same text.
 
     The objective that a model was trained on defines how the model reads a prompt (`PromptFormat`). Most
-    models continue the prompt. A model of span corruption generates text for each sentinel in the prompt
-    (`<extra_id_0>` and so on). A model of denoising rewrites the whole text and fills in each `<mask>`; a
-    model of gap sentences writes only the missing sentences. If the objective needs a gap and the prompt has
-    none, one is appended. The model of a mixture treats the prompt as input of a single member
-    (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after `sampling.tokens` tokens,
-    or at the model's last position.
+    models continue the prompt. A model trained on span corruption generates text for each sentinel in the
+    prompt (`<extra_id_0>` and so on). A model trained on denoising rewrites the whole text and fills in each
+    `<mask>`, and one trained on gap sentences writes only the missing sentences. If the objective needs a gap
+    and the prompt has none, one is appended. A model trained on a mixture treats the prompt as input of a
+    single member (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after
+    `sampling.tokens` tokens, or at the model's last position.
+
+    Raises ConfigError for an encoder, and for a prompt that leaves no free position.
     """
     import torch
 
@@ -84,7 +86,8 @@ def _model_input(
     text: list[int], lead: str | None, objective: TrainingObjective, family: str, encoder: Encoder
 ) -> list[int]:
     """Return the ids of the model's input: the special token `lead` and the prompt, with the objective's
-    marks around them. In an encoder-decoder, `lead` precedes the first mark.
+    marks around them. In an encoder-decoder, `lead` precedes the first mark. For a decoder whose answers are
+    separate targets (`PromptFormat.closed`), the input ends with the end token.
     """
     first, frame = [encoder.specials[lead]] if lead else [], objective.text_frame(family)
     if family == "encoder_decoder":

@@ -68,10 +68,12 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
     With `merge`, the parameters that the fine-tuning method has added are merged into the weights of the
     base.
 
-    An earlier export in `output` is replaced. Raises ConflictError if the directory holds other files.
-    Exports to the same directory are serialised by a lease on the directory `.NAME` next to it, in which they
-    are also prepared. If another process removes the unfinished export or the checkpoint, the export starts
-    over.
+    An earlier export in `output` is replaced, unless it is up to date. Exports to the same directory are
+    serialised by a lease on the directory `.NAME` next to it, in which they are also prepared. If another
+    process removes the unfinished export or the checkpoint, the export starts over.
+
+    Raises ConflictError if the directory holds other files, and UserError if the run has no checkpoint, if
+    its parameters cannot be merged, or if the export cannot be written.
     """
     from safetensors import SafetensorError
 
@@ -148,7 +150,7 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath, merge: bool) -> 
 
 
 def _aside(work: LocalPath) -> LocalPath:
-    """Return the path of a new temporary directory in `work`. The next export to the same path removes
+    """Return the path of a new temporary directory in `work`. The next export to the same output removes
     leftovers.
     """
     return work / f"{host().unique()}.tmp"
@@ -251,8 +253,8 @@ def _silence_progress_bars() -> None:
 
 
 def notes_of(export: LocalPath) -> list[str]:
-    """Return the notes of an export for users of plain `transformers`; empty if its `gristmill.json` is
-    missing, as while another process replaces the export.
+    """Return the notes of an export for users of plain `transformers`. Empty if its `gristmill.json` is
+    missing or damaged, for example while another process replaces the export.
     """
     origin = _origin_of(export)
     return [] if origin is None else list(origin["transformers"]["notes"])
@@ -320,8 +322,8 @@ def load_trained(path: LocalPath) -> Trained:
     """Return the model of an export or a run. In fine-tuning, a run is read at its best checkpoint, otherwise
     at its newest.
 
-    Raises UserError if `path` is neither an export nor a run, if the run has no checkpoint yet, or if the
-    model has a task head and therefore cannot generate text.
+    Raises UserError if `path` is neither an export nor a run, if the export is an adapter without its base,
+    if the run has no checkpoint yet, or if the model has a task head and therefore cannot generate text.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()

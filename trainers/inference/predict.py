@@ -52,10 +52,10 @@ def score_run(
     """Predict the `final_splits` of the run's tasks with its best checkpoint, and write the predictions and
     `scores.json`. Returns the content of `scores.json`.
 
-    Splits whose gold is hidden are predicted but not scored. The threshold of no answer is tuned on the split
-    that the run validates on, and stored for `predict`. If there are several tasks, splits are named
-    `TASK.SPLIT`. The entry `floors` holds the scores of majority predictions from the training split. `tell`
-    is called with a line for each split in which answers were cut off.
+    Splits whose gold is hidden are predicted but not scored. The no-answer threshold is tuned on the split
+    that the run validates on, and stored in `scores.json` for `predict`. If there are several tasks, splits
+    are named `TASK.SPLIT`. The entry `floors` holds the scores of majority predictions from the training
+    split. `tell` is called with a line for each split in which answers were cut off.
     """
     best = checkpoint.pick(run, print)
     assert best is not None
@@ -125,8 +125,8 @@ def predict_file(model: LocalPath, file: Location, split: str = "input", base: L
     checkpoint). If the export is an adapter, `base` is its base; the default is the path that the run
     recorded.
 
-    The file is JSONL, CSV, TSV with a header, or Parquet; a name with `*` stands for all files that match it.
-    Fields are named after the roles of the task's kind: `text`, `text_b`, `words`, `question`, `passage`,
+    The file is JSONL, Parquet, or CSV or TSV with a header; a name with `*` stands for all files that match
+    it. Fields are named after the roles of the task's kind: `text`, `text_b`, `words`, `question`, `passage`,
     `candidates`. Raises UserError if there is no such file, or if `model` is not a fine-tuned model of a
     single task.
     """

@@ -1,4 +1,4 @@
-"""Encode a prompt, which is text typed by a user, in the form that models trained on an objective read.
+"""Encode a prompt typed by a user in the form that models trained on an objective read.
 
 A prompt may contain the special tokens of its objective by name: `<mask>`, `<extra_id_0>`, `<fim_prefix>`. In
 documents the same characters are plain text.
@@ -42,7 +42,10 @@ def spaces_lead(encoder: Encoder) -> bool:
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
-    """Encode a text in which the special tokens `names` may occur by name. No tokens are added around it."""
+    """Encode a text in which the special tokens `names` may occur by name. A space before such a name is left
+    out if the special token includes it (`spaces_lead`), except before the marks of fill-in-the-middle. No
+    tokens are added around the text.
+    """
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]
     ids: list[int] = []

@@ -77,7 +77,7 @@ def _fuse_gelu(network: Any) -> None:
 
 
 def language_model(network: Any, model: Model) -> tuple[Any, Model]:
-    """Return the network that predicts tokens, and its sizes. It is the generator of a network that has one,
+    """Return the network that predicts tokens, and its sizes: the generator of a network that has one,
     otherwise the whole network.
     """
     return (network, model) if model.generator_size is None else (network.generator, generator_of(model))
@@ -106,8 +106,9 @@ def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[st
 
 
 def stack_parameters(network: Any, model: Model) -> set[str]:
-    """Return the names of the parameters that the states of a model depend on: all except the parameters of
-    the pretraining heads and of the second stream of states.
+    """Return the names of the parameters that the states of a model depend on. The parameters of pretraining
+    heads, poolers and a generator are left out, as is `mask_emb`, from which XLNet's second stream of states
+    begins.
     """
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}
@@ -160,8 +161,8 @@ def _tie_stacks(network: Any, architecture: Architecture) -> None:
 
 
 def untie_stacks(network: Any, architecture: str) -> None:
-    """Give the decoder copies of the parameters that it shares with the encoder, except the embeddings. The
-    result is a stock model with the same outputs.
+    """Give the decoder copies of the parameters that it shares with the encoder, except the token embeddings.
+    The result is a stock model with the same outputs.
     """
     import torch
 

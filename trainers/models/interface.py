@@ -1,7 +1,7 @@
 """The interface of an architecture: its `transformers` configuration, and its forward pass in two parts.
 
 The first part ends before the output layer, so that logits are computed only at the targets. In masked
-language modelling, these are 15 % of the positions.
+language modelling, these are 15 % of the positions by default.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,12 +59,12 @@ class LayerState:
 class Carried:
     """The state that a model carries from one window of rows to the next: `layers`, the state of every layer
     of a recurrent model, or `memories`, the states that entered each of XLNet's layers in the previous
-    window, [columns, rows, width], without gradients.
+    window, [window length, rows, width], without gradients.
 
     `columns` is the number of columns of the rows read so far. A recurrent model also keeps `positions`,
     int64 [rows], the positions in the last column read. A sequence continues in the next window only if its
-    first position there is the next one. `segments`, int64 [rows, columns], are the segments of the memories.
-    Every forward pass updates these fields.
+    first position there is one higher. `segments`, int64 [rows, window length], are the segments of the
+    previous window. Every forward pass updates these fields.
     """
 
     columns: int = 0
@@ -90,7 +90,7 @@ class Inputs:
     `past` contains what earlier calls have read; this call adds to it. Ids, positions and mask are then those
     of the new positions only, and the encoder runs only once. `carried` is given for architectures that carry
     a state; ids, positions and mask are then those of one window of the rows. If `carried` has memories,
-    `mask` is [rows, 1, length, columns + length], with the columns of the memories first.
+    `mask` is [rows, 1, length, memory length + length], with the columns of the memories first.
     """
 
     ids: Any
@@ -124,8 +124,8 @@ class HeadForm:
     With `dense`, a head consists of [dropout], dense layer, activation, [norm], dropout and output layer;
     otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers in
     the stock model. Our heads use the stock layout, so that they can begin with the layers of a published
-    head. `drops` says whether there is dropout by default, and `drops_first` whether there is also dropout
-    before the dense layer.
+    head. `bias` says whether the output layer has a bias, `drops` whether there is dropout by default, and
+    `drops_first` whether there is also dropout before the dense layer.
     """
 
     stock: str | None
@@ -146,14 +146,15 @@ class Architecture:
     `configuration` makes the `transformers` configuration from sizes and special ids. `create`, given if the
     stock class of the family does not fit, makes the model from that configuration, the sizes and the special
     ids. `hidden` returns the state of every position, [rows, length, width]; in an encoder-decoder, of every
-    position of the decoder. `logits` maps states [..., width] to [..., vocabulary], and `sentence` maps
-    states [rows, length, width] to the two classes of sentence pairs [rows, 2]. `boundary` maps the states
-    before and after the spans of n tokens, [n, 2, width], and the tokens' places in their spans, int64 [n],
-    to logits [n, vocabulary]. `backward` maps states to the logits of the token before each position, in an
-    architecture whose `logits` are of the token after it. `neighbours` returns the states [rows, length,
-    width] of the two decoders that write the next and the previous sentence; `logits` maps these states. It
-    is given two vectors for each position, both [rows, length, width]: of the sentence before its own
-    sentence, and of the sentence after it.
+    position of the decoder; in CANINE with characters to predict, of every target. `logits` maps states [...,
+    width] to logits [..., target classes], and `sentence` maps states [rows, length, width] to the two
+    classes of sentence pairs [rows, 2]. `boundary` maps the states before and after the spans of n tokens,
+    [n, 2, width], and the tokens' places in their spans, int64 [n], to logits [n, vocabulary]. `backward`
+    maps states to the logits of the token before each position, in an architecture whose `logits` are of the
+    token after it. `neighbours` is given two vectors for each position, both [rows, length, width]: one for
+    the sentence before the position's sentence, one for the sentence after it. It returns the states [rows,
+    length, width] of the two decoders that write the next and the previous sentence; `logits` maps these
+    states.
 
     `tables` are the position embeddings, each with the row of position 0, and `attentions` the self-attention
     layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
@@ -165,19 +166,21 @@ class Architecture:
     `sizes` raises ConfigError for settings that a Model cannot express, except for those that
     `runs.published_model.check_configuration` compares.
 
-    `blocks` are the layers of the stack with which `hidden` ends, in order. Each takes states as its first
-    argument, and returns states or a tuple that begins with them. `encoder_blocks` are the layers of the
-    encoder of an encoder-decoder. `heads` gives the form of the head for each kind of task. `caches` says
-    whether `hidden` accepts `Inputs.past`, and `unmasked` whether it accepts None as mask. Without
-    `branches`, several continuations cannot share one context in a row, because `hidden` divides the row into
-    separate documents instead of applying the mask. `register` registers an architecture of our own with the
-    auto classes of `transformers`. `own_class` returns the class of a network whose layers are those of
-    `transformers` but whose head is ours.
+    `blocks` are the layers of the last stack that `hidden` runs, in order; in CANINE, those of the deep
+    stack, which a layer of characters follows. Each takes states as its first argument, and returns states or
+    a tuple that begins with them. `encoder_blocks` are the layers of the encoder of an encoder-decoder.
+    `heads` gives the form of the head for each kind of task. `caches` says, for architectures that generate
+    text, whether `hidden` accepts `Inputs.past`; encoders ignore it. `unmasked` says whether `hidden` accepts
+    None as mask. Without `branches`, several continuations cannot share one context in a row, because
+    `hidden` divides the row into separate documents instead of applying the mask. `register` registers an
+    architecture of our own with the auto classes of `transformers`. `own_class` returns the class of a
+    network whose layers are those of `transformers` but whose head is ours.
 
-    `auto` is the auto class of `transformers` that loads the model, if it differs from the family's.
-    `layer_states` converts the states that the blocks take and return to [rows, length, width], if they have
-    another shape. `queried` returns the number of parameters by which a second stream of states is multiplied
-    for every target, in an architecture that has such a stream.
+    `attention` is the name of the attention implementation that the stock model uses. `auto` is the name of
+    the auto class of `transformers` that loads the model, if it differs from the family's. `layer_states`
+    converts the states that the blocks take and return to [rows, length, width], if they have another shape.
+    `queried` returns the number of parameters by which a second stream of states is multiplied for every
+    target, in an architecture that has such a stream.
 
     `spell` tells a network that reads characters how its tokens are spelled: it is given the bytes that each
     id stands for in a text, and the special tokens. Before that, id i stands for the character with code
@@ -188,9 +191,9 @@ class Architecture:
 
     In a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the
     discriminator. `replaced` returns the discriminator's logits, [rows, length], that a token was replaced.
-    `parts` returns the stock models that share the network's parameters, keyed by their directory in an
-    export: the discriminator, whose key is "" for the export's own directory, and its `generator`. The
-    generator, `network.generator`, is itself a network of the same architecture.
+    `parts` returns the network as stock models, keyed by their directory in an export: the discriminator,
+    whose key is "" for the export's own directory, and its `generator`. The generator, `network.generator`,
+    is itself a network of the same architecture.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]
@@ -262,7 +265,7 @@ def bert_arguments(model: Model, specials: dict[str, int]) -> dict[str, Any]:
 
 
 def bert_sizes(architecture: str, configuration: Any) -> Model:
-    """Return the sizes that `bert_arguments` has written to a configuration."""
+    """Return the sizes in a configuration of BERT or one of its successors; the inverse of `bert_arguments`."""
     return Model(
         architecture,
         layers=configuration.num_hidden_layers,

@@ -9,9 +9,9 @@ For "A B C . D E ." with the mask M:
     token masking          A M C . M E .      random tokens become masks
     text infilling         A M . D M E .      each span, even one of length 0, becomes a single mask
 
-The noises are applied in this order: the paper's large models permute first, then infill (all sentences, 30 %
-of the tokens). For an encoder-decoder, input and target are `<bos> text <eos>`, as in BART; for a decoder,
-both end with `<eos>`.
+The noises are applied in the order of this list. The paper's large models permute all sentences, then infill
+30 % of the tokens. For an encoder-decoder, input and target are `<bos> text <eos>`, as in BART; for a
+decoder, both end with `<eos>`.
 """
 
 import math
@@ -43,7 +43,10 @@ class Denoising(PairObjective):
     uniformly among the other tokens, and each leaves one mask. A span of length 0 inserts a mask. If the
     masks would make the documents of a row too long for it, the last span takes all tokens still to be
     removed. `permute_sentences` needs shards with sentence boundaries; a row that continues a document may
-    begin in the middle of a sentence. Every document has a target, even if no noise changed it.
+    begin in the middle of a sentence. With `rotate`, a document starts at a random token, and the tokens
+    before it move to the end. Every document has a target, even if no noise changed it. In a decoder,
+    `bidirectional_prefix` lets the positions of the input see one another in both directions, and
+    `loss_on_prefix` adds the tokens of the input to the loss.
     """
 
     kind: Literal["denoising"] = "denoising"
@@ -261,8 +264,9 @@ def _infill(
     filled: np.ndarray,
     filled_offsets: np.ndarray,
 ) -> None:
-    """Draw the lengths of the spans of each document, then choose their places among its tokens by selection
-    sampling (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
+    """Copy each document to `filled`, with spans replaced with masks. The lengths of its spans are drawn
+    first; their places among the other tokens are then chosen by selection sampling (Knuth, The Art of
+    Computer Programming 2, 3.4.2, algorithm S).
     """
     written = 0
     for document in range(len(offsets) - 1):

@@ -5,8 +5,8 @@ cut a document into prefix, middle and suffix, and move the middle to the end.
     SPM  <fim_prefix> <fim_suffix> suffix <fim_middle> prefix middle <eos>
 
 SPM is the paper's second variant (appendix D), which allows both orders to be trained together. Cuts fall
-between characters. Section 3 prefers this to cuts between tokens, which fail on prompts that end inside a
-token. Each part is encoded separately, so it has the ids that a prompt with the same text has
+between characters. The paper (section 3) prefers this to cuts between tokens, which fail on prompts that end
+inside a token. Each part is encoded separately, so it has the ids that a prompt with the same text has
 (`trainers.objectives.shared.character_cuts`). Each document of a row is cut separately, after packing
 (context level, section 4.4). The model predicts every token of a document, whether it is cut or not.
 """
@@ -34,11 +34,11 @@ _MARKS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)
 class FillInTheMiddle(PairObjective):
     """Move the middle of some documents to their end, and predict every token.
 
-    A share `rate` of the documents is cut at two places drawn uniformly between their characters. Of these
-    documents, a share `spm` is written in the order suffix, prefix, middle. The paper finds that rates up to
-    0.9 cost nothing in left-to-right prediction. Each part is encoded separately, as a prompt with the same
-    text would be. With WordPiece and other vocabularies that do not keep spaces, documents are cut between
-    tokens.
+    A share `rate` of the documents is cut at two places, drawn uniformly from the positions before, between
+    and after their characters. Of these documents, a share `spm` is written in the order suffix, prefix,
+    middle. The paper finds that rates up to 0.9 cost nothing in left-to-right prediction. Each part is
+    encoded separately, as a prompt with the same text would be. With WordPiece and other vocabularies that do
+    not keep spaces, documents are cut between tokens.
     """
 
     kind: Literal["fill_in_the_middle"] = "fill_in_the_middle"
@@ -58,9 +58,7 @@ class FillInTheMiddle(PairObjective):
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions of the document, its `<bos>`, and the positions reserved for cutting
-        it.
-        """
+        """Return the number of positions for the document, for its `<bos>`, and for cutting it."""
         return tokens + 1 + self._reserved
 
     @property
@@ -92,7 +90,8 @@ class FillInTheMiddle(PairObjective):
     def move_middle(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
         """Return every document as a target: document i is unchanged where `order[i]` is 0, in the order PSM
         where it is 1, and in the order SPM where it is 2. The middle of document i is its tokens from
-        `cuts[i, 0]` up to `cuts[i, 1]`.
+        `cuts[i, 0]` up to `cuts[i, 1]`. An unchanged document is followed by its `following` token, if it has
+        one, a reordered document by `<eos>`.
         """
         content, whole = documents.content, order == 0
         more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)

@@ -18,14 +18,14 @@ from trainers.rows.batch import IGNORED, Batch, Frame
 class Masked(Masking):
     """Predict masked tokens from the text on both sides of them.
 
-    In each document a share `rate` of the tokens is chosen, never special ones. Of the chosen tokens, a share
-    `mask_share` is replaced with `<mask>`, a share `random_share` with random tokens that are not special,
-    and the rest stay unchanged. The loss is taken at all chosen tokens. `unit` is the unit of choice:
-    `tokens`, whole `words`, `spans` of words, or `salient` spans. In scripts without spaces between words
-    (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each token is a word. The length of a span is geometric
-    with parameter `span_p`, at most `span_words` words (SpanBERT's 0.2 and 10 give a mean of 3.8 words). With
-    `words`, each token is replaced independently of the other tokens of its word. With `spans`, all tokens of
-    a span are replaced in the same way.
+    In each document, a share `rate` of the tokens that are not special is chosen. Of the chosen tokens, a
+    share `mask_share` is replaced with `<mask>`, a share `random_share` with random tokens that are not
+    special, and the rest stay unchanged. The loss is taken at all chosen tokens. `unit` is the unit of
+    choice: `tokens`, whole `words`, `spans` of words, or `salient` spans. In scripts without spaces between
+    words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each token is a word. The length of a span is
+    geometric with parameter `span_p`, at most `span_words` words (SpanBERT's 0.2 and 10 give a mean of 3.8
+    words). With `words`, each token is replaced independently of the other tokens of its word. With `spans`,
+    all tokens of a span are replaced in the same way.
 
     `unit: salient` chooses among the dates and names of a document, which the column `spans` of the shards
     contains (REALM: Guu et al., 2020, section 3.4). It chooses max(round(`rate` n), 1) of the document's n

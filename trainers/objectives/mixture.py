@@ -10,7 +10,7 @@ vocabulary:
     X, extreme               <reserved_2>   spans of 3, 8 and 64 tokens, 50 %; spans of 64 tokens, 15 %
 
 All parts read one stream. Its documents begin with `<bos>` if any part needs it; the other parts drop it. A
-row takes as much of the stream as fits in every part.
+row takes no more stream tokens than fit in a row of every part.
 """
 
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ class MixturePart:
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
-        """Return the room of a row with `token` before every input, or None if the objective keeps the rows
-        of the stream.
+        """Return the room of a row with `token` before every input, or None if packing need not reserve
+        positions for marks of the objective.
         """
         return self.objective.room(sequence_length, family, int(self.token is not None))
 
@@ -112,7 +112,7 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target in at least one part."""
+        """The fewest tokens that a document must have to give a target in at least one part."""
         return min(part.objective.least_tokens for part in self.parts)
 
     @property
@@ -176,7 +176,7 @@ class ObjectiveMixture(TrainingObjective):
         return length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return a room that suits every part, or None if all parts keep the rows of the stream."""
+        """Return a room that suits every part, or None if no part needs positions for marks."""
         assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
         if not rooms:

@@ -37,8 +37,8 @@ class Multitask(Corruption):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The format of prompts. The model reads a plain text as the source of a pair and writes its target;
-        in a prompt with sentinels, it fills the gaps.
+        """The format of prompts. The model reads a plain text as the source of a pair and writes its target.
+        It answers a prompt with sentinels or masks as in `span_corruption`.
         """
         return replace(super().prompt_format, gap=None, plain_text=True)
 

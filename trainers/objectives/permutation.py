@@ -97,8 +97,8 @@ def choose_spans(
     chosen: np.ndarray,
 ) -> None:
     """Choose spans of targets: divide the ordinary tokens (those that are not special) of every document into
-    successive contexts of `contexts` x n tokens, and set `chosen`, bool [rows, length], at n neighbours in
-    each context.
+    successive contexts of `contexts` x n tokens, and set `chosen`, bool [rows, length], at n adjacent tokens
+    in each context.
 
     n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. If a document
     ends before a context is complete, one in `contexts` of the remaining tokens is chosen; the number is

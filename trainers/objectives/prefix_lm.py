@@ -24,10 +24,11 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class PrefixLM(PairObjective):
-    """Split each document in two and predict the second part from the first. A document of n tokens is split
-    before token k, drawn uniformly from 1 to n - 1 as in T5's code. With `target_share`, the second part is
-    that share of the document, but at least one token and at most n - 1. A document of one token has no
-    target.
+    """Split each document in two and predict the second part from the first. The first part of a document of
+    n tokens is its first k tokens, where k is drawn uniformly from 1 to n - 1, as in T5's code. With
+    `target_share`, the second part is that share of the document, but at least one token and at most n - 1. A
+    document of one token has no target. In a decoder, `bidirectional_prefix` lets the positions of the first
+    part see one another in both directions, and `loss_on_prefix` adds its tokens to the loss.
     """
 
     kind: Literal["prefix_lm"] = "prefix_lm"
@@ -66,8 +67,8 @@ class PrefixLM(PairObjective):
         return self.split(documents, sizes - np.minimum(np.maximum(wanted, 1), sizes - 1), context)
 
     def split(self, documents: Documents, places: np.ndarray, context: Context) -> Pairs:
-        """Return the pairs that result when document i is split before its token number `places[i]`, counted
-        from 0. A document of one token becomes an input without a target.
+        """Return the pairs that result when document i is split before its token with index `places[i]`. A
+        document of one token becomes an input without a target.
         """
         content = documents.content
         many = content.sizes > 1

@@ -24,11 +24,12 @@ class ReplacedTokens(Masking):
 
     The minimised loss is the generator's loss at the chosen tokens, `loss`, plus `discriminator_weight` times
     the binary cross-entropy over all tokens that the discriminator reads, `discriminator_loss`. Of the chosen
-    tokens, `mask_share` become `<mask>` for the generator and the rest stay, as in the authors' code (the
-    paper masks all). For the discriminator, each chosen token is replaced with a token drawn from the
-    generator. Three measures are also logged: `replaced_share`, the share of tokens that differ from the text
-    after the replacement, and the discriminator's accuracy on these tokens, `replaced_accuracy`, and on all
-    others, `original_accuracy`. The other fields work as in `masked`. Requires `model.generator_size`.
+    tokens, a share `mask_share` becomes `<mask>` for the generator. By default the rest stay unchanged, as in
+    the authors' code (the paper masks all). For the discriminator, each chosen token is replaced with a token
+    drawn from the generator. Three measures are also logged: `replaced_share`, the share of tokens that
+    differ from the text after the replacement, and the discriminator's accuracy on these tokens,
+    `replaced_accuracy`, and on all others, `original_accuracy`. The other fields work as in `masked`.
+    Requires `model.generator_size`.
     """
 
     mask_share: float = 0.85

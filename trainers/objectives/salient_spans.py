@@ -38,7 +38,7 @@ class SalientSpans(PairObjective):
     target and adds nothing to the loss. Removed spans without a token between them share a sentinel. A
     document has at most as many sentinels as the vocabulary (100 in vocabularies trained here); any further
     spans stay. The papers read single sentences of Wikipedia that have a span, and a tagger finds the names.
-    Here the whole row is the context, and patterns find the names.
+    Here the context is all of the document that is in the row, and patterns find the names.
     """
 
     types: tuple[SpanType, ...] = SPAN_TYPES

@@ -28,9 +28,9 @@ class SpanBoundary(Masking):
 
     The minimised loss is the sum of both losses, each a mean over its targets. For the second, a token is
     predicted from the final states of the tokens before and after its span and from its place in the span, 1
-    to 20. Tokens beyond place 20 have no such target. Nor do the tokens of a span at the beginning or end of
-    its document or row, where the token before or after it is missing. The two tokens may be marks, or belong
-    to other spans. The other fields work as in `masked`. Requires `model.boundary_head`.
+    to 20. Tokens beyond place 20 have no such target. Nor do the tokens of a span that lacks a token on one
+    side, because the row begins or ends inside the document. The two tokens may be marks, or belong to other
+    spans. The other fields work as in `masked`. Requires `model.boundary_head`.
     """
 
     unit: Literal["spans"] = "spans"

@@ -72,7 +72,9 @@ class Corruption(PairObjective):
         return PromptFormat(names=names, closed=True, answer=replace_text)
 
     def check_document(self, tokens: int) -> None:
-        """Raise ConfigError if a document of `tokens` tokens may need more sentinels than exist."""
+        """Raise ConfigError if a document of `tokens` tokens has too many runs of noise for the sentinels
+        that a vocabulary can have, as `_check_sentinels` counts them.
+        """
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
@@ -102,9 +104,9 @@ class Corruption(PairObjective):
         return both + 2 if family == "decoder" else max(given, asked) + 1
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
-        """Raise ConfigError if a document of `tokens` tokens has more runs of noise than there are sentinels.
-        If tokens are chosen one by one, the expected number of runs is compared; runs that exceed the
-        sentinels by chance are left uncorrupted.
+        """Raise ConfigError if the style is `replace` and a document of `tokens` tokens needs more sentinels
+        than there are. If tokens are chosen one by one, the expected number of runs of noise is compared;
+        runs that exceed the sentinels by chance are left uncorrupted.
         """
         if self.style != "replace":
             return
@@ -119,8 +121,8 @@ class Corruption(PairObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target. It is 2 if noise has to leave a token or
-        if an order has to change. It is 1 if single tokens may be noise or the target is the original text.
+        """The fewest tokens that a document must have to give a target: 2 if noise has to leave a token or if
+        an order has to change, 1 if single tokens may be noise or the target is the original text.
         """
         return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
 
@@ -175,7 +177,9 @@ class SpanCorruption(Corruption):
     `style` says what happens to the noise. The target is the noise if each run of noise is replaced with a
     different sentinel (replace) or removed (drop). The target is the original if noise tokens become masks
     (mass), or masks and random tokens (bert), or if the whole document is shuffled (deshuffle).
-    `closing_sentinel` ends a target of `replace` with one more sentinel.
+    `closing_sentinel` ends a target of `replace` with one more sentinel. In a decoder, `bidirectional_prefix`
+    lets the positions of the input see one another in both directions, and `loss_on_prefix` adds the tokens
+    of the input to the loss.
 
     As in T5's code, the noise of a document of n tokens is m = min(max(round(rate n), 1), n - 1) tokens in
     max(round(m / mean_span), 1) spans, but never more spans than the n - m tokens that are not noise. Every

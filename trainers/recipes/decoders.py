@@ -55,12 +55,13 @@ def gpt() -> Pretraining:
 
 
 def gpt2_small() -> Pretraining:
-    """GPT-2 small, 124,439,808 parameters (Radford et al., 2019), in batches of 512 sequences of 1,024.
+    """GPT-2 small, 124,439,808 parameters (Radford et al., 2019), in batches of 512 sequences of 1,024, for
+    10 B tokens.
 
-    The paper gives no learning rates. The learning rate and all other settings are those of the GPT-3 model
+    The paper gives no learning rates. The learning rate, schedule and optimizer are those of the GPT-3 model
     of this size (Brown et al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight decay 0.1,
-    clipping at 1, warm-up over 375 M tokens, cosine to a tenth. Computed in bf16. Positions are initialised
-    with a standard deviation of 0.02, like all other weights; the released code uses 0.01.
+    clipping at 1, warm-up over 375 M tokens, cosine to a tenth. Computed in bf16. Position embeddings are
+    initialised with a standard deviation of 0.02, like token embeddings; the released code uses 0.01.
     """
     return Pretraining(
         name="gpt2_small",
@@ -167,8 +168,8 @@ def gpt3_13b() -> Pretraining:
 
 def gpt3() -> Pretraining:
     """GPT-3, 174,604,259,328 parameters: 96 layers of width 12,288, batches of 3.2 M tokens at 6e-5. This
-    recipe exists only for its parameter count. It cannot start, because every worker builds the whole model
-    in fp32, which takes 698 GB of memory.
+    recipe exists only for its parameter count. It is too large to train here, because every worker builds the
+    whole model in fp32, which takes 698 GB of memory.
     """
     return _gpt3("gpt3", 96, 12288, 96, 1600, 6e-5, 3)
 

@@ -74,7 +74,8 @@ def t5_11b() -> Pretraining:
 
 def t5_v1_1_base() -> Pretraining:
     """T5 v1.1 base, 247,577,856 parameters (Shazeer, "GLU Variants Improve Transformer", 2020, and the
-    release notes of T5 1.1): `t5_base` with gated GELU, an untied output layer, and no dropout.
+    release notes of T5 1.1): `t5_base` with gated GELU of inner size 2,048, an untied output layer, and no
+    dropout.
     """
     base = t5_base()
     model = replace(base.model, gated=True, tied=False, feed_forward=2048, dropout=0.0)

@@ -18,10 +18,10 @@ from trainers.runs.sinks import redacted
 class Run:
     """A run's directory, read into memory.
 
-    `events` holds all logged events. `steps`, `validations` and `skipped` exclude events of steps that the
-    run repeated after it was resumed. `evaluations` holds, for every evaluation, the last event of each step.
-    `ledger` and `finished` are None if their files do not exist yet or cannot be parsed. `checkpoints` are
-    (step, path, bytes).
+    A run has a part for each `start` event, that is, for each launch or restart. `events` holds all logged
+    events. `steps`, `validations` and `skipped` exclude events of steps that the run repeated after it was
+    resumed. `evaluations` holds, for every evaluation, the last event of each step. `ledger` and `finished`
+    are None if their files do not exist yet or cannot be parsed. `checkpoints` are (step, path, bytes).
     """
 
     path: LocalPath
@@ -89,7 +89,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[LocalPath]) -> list[Run]:
-    """Read the runs in these directories. Each run is named after the last components of its path, as many as
+    """Read the runs in these directories. Each run is named after the last components of its path, as few as
     make all names distinct. Raises UserError if a directory is not a run or is given twice.
     """
     return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]

@@ -52,8 +52,8 @@ def _compare(a: Result, b: Result) -> RunComparison:
 
 
 def comparison_lines(comparisons: Sequence[RunComparison]) -> list[str]:
-    """Return a line for each comparison: the difference, its 95 % interval and its p-value, or why there is
-    none.
+    """Return a line for each comparison: the difference, its 95 % interval and its p-value, or why the runs
+    could not be compared.
     """
     lines = []
     for compared in comparisons:

@@ -16,8 +16,9 @@ def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
     """Return the cost of training, or None for a run that has not begun.
 
     Operations are those of training (`engine.hardware.mfu`), without validation. The device hours are summed
-    over the parts of the run; a part counts its wall-clock time, from its start to its last event, times its
-    number of workers. The energy of a part is estimated if it was not measured (`engine.hardware.footprint`).
+    over the parts of the run, which begin with `start` events. A part counts its wall-clock time, from its
+    start to its last event, times its number of workers. The energy of a part is estimated if it was not
+    measured (`engine.hardware.footprint`).
     """
     parts = _parts(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None

@@ -20,7 +20,7 @@ _EVENTS = 200  # events listed per run, half of them the first and half the last
 
 
 def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
-    """Write the page of these runs to `output`. Raises UserError if a path is not a run."""
+    """Write the page of these runs to `output`. Raises UserError if a path is not a run or is given twice."""
     output.write_atomic(render(read_runs(paths)).encode())
 
 
@@ -134,8 +134,8 @@ def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
 
 
 def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return (source, rows) for each source: one row for each run that has measurements of the source, with
-    the last ones in training and in validation.
+    """Return (source, rows) for each source, with one row for each run that has measurements of the source:
+    its last measurements in training and in validation.
     """
     table = []
     for name in names:
@@ -150,7 +150,7 @@ def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[
 
 
 def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
-    """Return the sources that validated runs trained on but have no validation measurements for, because they
+    """Return the sources on which runs with validations were trained but not validated, because these sources
     have no held-out documents.
     """
     validated = [run for run in runs if run.validations]

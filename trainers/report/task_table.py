@@ -104,7 +104,9 @@ def results_of(run: LocalPath) -> list[Result] | None:
 
 
 def group_results(results: Sequence[Result]) -> list[Group]:
-    """Group the results that have the same task, split and settings, apart from the seed and the run's name."""
+    """Group the results that have the same task, split and settings, apart from the seed, the run's name, and
+    the numbers of tokens, which depend on the seed.
+    """
     by_configuration: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
         key = (result.task, result.split, tuple(sorted(_compared(result).items())))

@@ -7,8 +7,8 @@ import numpy as np
 IGNORED = -100
 PADDING = -1  # the segment number of padding
 ORDER_COLUMNS = 8
-"""The number of columns of permutation's `Batch.factorization` is a multiple of this, so that compiled code and allocators see
-few shapes.
+"""With objective permutation, the number of columns of `Batch.factorization` is a multiple of this, so that compiled
+code and allocators see few shapes.
 """
 
 
@@ -65,7 +65,7 @@ class TaskTargets:
     """The positions that the head of a task reads, and the targets of the head. The rows of a batch contain n
     inputs with s segments in all. An input is one segment, or in multiple choice one segment per candidate.
 
-    `number`, int64 [n], is the number of the input in its split. `at`, int64 [s], is the flattened position
+    `number`, int64 [n], is the index of the input in its split. `at`, int64 [s], is the flattened position
     whose state represents a segment: its first or last token. `owner`, int64 [rows, length], is the segment
     (0 to s - 1) whose text a position belongs to, -1 for specials and padding. In an encoder-decoder,
     positions are the decoder's.
@@ -73,10 +73,10 @@ class TaskTargets:
     The other fields are set only for the kinds of tasks that need them. `labels`, int64 [n], are classes, and
     for multiple choice the right candidate; -100 if hidden. `values`, float32 [n], are numbers to predict;
     nan if hidden. `choice`, int64 [s], is the input that a candidate belongs to; candidates are in order.
-    `tags`, int64 [rows, length], are the classes of the first pieces of words, -100 elsewhere. `starts` and
-    `ends`, int64 [n], are the flattened positions of the first and last token of an answer; both equal `at`
-    if there is no answer, and are -100 if hidden. `answerable`, bool [rows, length], marks the positions that
-    an answer may cover, including `at`.
+    `tags`, int64 [rows, length], are the classes of words at their first tokens, -100 elsewhere and if
+    hidden. `starts` and `ends`, int64 [n], are the flattened positions of the first and last token of an
+    answer; both equal `at` if the segment does not contain the whole answer, and are -100 if hidden.
+    `answerable`, bool [rows, length], marks the positions that an answer may cover, including `at`.
     """
 
     number: np.ndarray
@@ -99,8 +99,8 @@ class Batch:
     [rows, target length]. -100 means that there is no target. Segments number the documents of a row from 0;
     padding has segment -1.
 
-    `source`, `sequence`, `sample` and `epoch` are int64 [rows]: the index of the source, the number of the
-    sequence in the source, the global number of the sample (-1 for a row of padding), and the number of times
+    `source`, `sequence`, `sample` and `epoch` are int64 [rows]: the index of the source, the index of the
+    sequence in the source, the global index of the sample (-1 for a row of padding), and the number of times
     that the source was read before.
 
     `prefix`, bool [rows, length], marks positions that attend to one another in both directions (prefix LM).
@@ -109,8 +109,8 @@ class Batch:
 
     Three fields are set only for objectives that need them, and only until the objective is applied.
     `sentence_starts`, bool [rows, length], marks the positions where sentences begin. `spans`, int64 [rows,
-    length, 2], describes the span that a token belongs to: the number of the span in its document, and the
-    number of its type in `pipelines.contracts.shard_set.SPAN_TYPES`; -1 outside spans. `in_target`, bool
+    length, 2], describes the span that a token belongs to: the index of the span in its document, and the
+    index of its type in `pipelines.contracts.shard_set.SPAN_TYPES`; -1 outside spans. `in_target`, bool
     [rows, length], marks the tokens of the targets of pairs, such as translations.
 
     `draws`, float64 [rows, length, 2], are uniform numbers. A generator uses them to draw the tokens that

@@ -2,10 +2,10 @@
 numbers that keep them apart.
 
 The stream of a source consists of its documents, each with the marks that the objective's frame puts around
-it. For a decoder it is `<bos> document <bos> document ...`, and the target of a document's last token is
-`<eos>`. So models learn where documents end, and no target belongs to another document. Positions restart at
-every document and at the start of every sequence. `segments` number the documents of a sequence from 0, for
-the attention mask.
+it. If `<bos>` is the only mark, it is `<bos> document <bos> document ...`, and the target of a document's
+last token is `<eos>`. So models learn where documents end, and no target belongs to another document.
+Positions restart at every document and at the start of every sequence. `segments` number the documents of a
+sequence from 0, for the attention mask.
 """
 
 from typing import Any

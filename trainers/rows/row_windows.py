@@ -9,15 +9,15 @@ from trainers.rows.batch import IGNORED, ORDER_COLUMNS, PADDING, Batch
 
 
 def columns_read(batches: Sequence[Batch]) -> int:
-    """Return the number of columns up to the last column that is not padding in any row of the batches; at
-    least 1.
+    """Return the number of columns from the first to the last one that has a token in any row of the batches;
+    at least 1.
     """
     return max(int((batch.segments != PADDING).any(axis=0).nonzero()[0].max(initial=0)) for batch in batches) + 1
 
 
 def window(batch: Batch, first: int, length: int) -> Batch:
     """Return a batch with `length` columns of the rows, from column `first` on: fewer if the rows end
-    earlier, or a single column of padding if they end before `first`.
+    earlier, or a single column of padding if they have no column `first`.
 
     Rows may have only inputs, targets, positions and segments, as for objective causal, and a factorization,
     as for permutation. The targets of a factorization that lie in the window keep their order.

@@ -3,16 +3,18 @@ ALBERT's sentence order (Lan et al., 2020): the two pieces of text, A and B, in 
 
 With packing `segment_pairs`, a row is filled with as many sentences of one document as fit, and divided at
 random between two of them, as in BERT: A is before the division, B after it. With `sentence_pairs`, a row has
-at most two sentences, A and B. Then rows of different documents whose B's have nearly the same length are
+at most two sentences, A and B.
+
+For next-sentence prediction, rows of different documents whose B's have nearly the same length are then
 matched in pairs, and half of the matches swap their B's. As in BERT, the text after A is then from another
 document. In every match, swapped or not, the longer B is cut to the length of the shorter one, so that
 neither lengths nor cuts reveal the label. Epochs cycle through a fixed number of sets of matches. A row
 without a match, such as a row in a shard of a single document, keeps its B and has no label.
 
 If the next sentence does not fit after the first, its beginning is B and its remainder begins the next row.
-B's that are cut in this way are matched only with each other. Such a B is never shorter than an eighth of a
-row: a sentence that leaves less room is a row by itself. A sentence longer than a row fills rows by itself,
-and the last sentence of a document may have no next one. Such rows have no B and no label.
+B's that are cut in this way are matched only with each other. Such a B is at least an eighth of a row long,
+rounded down: a sentence that leaves less room is a row by itself. A sentence longer than a row fills rows by
+itself, and the last sentence of a document may have no next one. Such rows have no B and no label.
 """
 
 from collections.abc import Callable, Mapping
@@ -120,7 +122,8 @@ class PairPacking:
         batch: Batch,
         specials: Mapping[str, int],
     ) -> None:
-        """Write `sequences` of shard `number` into `rows` of a batch, with token types and labels.
+        """Write `sequences` of the shard with index `number` into `rows` of a batch, with token types and
+        labels.
 
         Labels are 0 if B follows A, 1 if B comes from elsewhere (as in `transformers.BertForPreTraining`),
         and -100 for no label. A is segment 0, B segment 1.
@@ -226,9 +229,10 @@ def _match(
     """Match the rows of `order`, which is sorted by `cut`, then by the length of B (`sizes` [rows]).
 
     A row is matched with the next unmatched row of another document that has the same `cut` and a B at most
-    `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of every two consecutive
-    matches, one swaps its B's; `coins` [rows] are uniform numbers that choose which. `second` becomes the
-    length of the shorter B. In a row without a match, it becomes minus the length of the row's own B.
+    `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of the first two matches,
+    one swaps its B's, and so on for every further two; `coins` [rows] are uniform numbers that choose which.
+    `second` becomes the length of the shorter B. In a row without a match, it becomes minus the length of the
+    row's own B.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0

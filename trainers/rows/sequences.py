@@ -7,7 +7,7 @@
     doc_sentences   the same, but a sequence also ends where its document ends
 
 Every position of the stream is in exactly one sequence. If an objective adds marks to each document, a
-sequence contains as many documents as fit in a row together with their marks (`trainers.rows.batch.Room`).
+sequence contains only as much text as fits in a row together with these marks (`trainers.rows.batch.Room`).
 The result is kept in the local cache, under a digest of the checksum of the shard and everything else that it
 depends on.
 """

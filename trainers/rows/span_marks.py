@@ -19,7 +19,7 @@ def mark_spans(
     marks: int,
     marked: np.ndarray,
 ) -> None:
-    """Write (number of the span in its document, type) to `marked` [all rows, length, 2] for the tokens of
+    """Write (index of the span in its document, type) to `marked` [all rows, length, 2] for the tokens of
     spans among the positions that `packing.pack` is about to write for the same arguments. A span that lies
     partly outside these positions is left out.
 

@@ -113,8 +113,8 @@ def save(
     averaging: Averaging | None = None,
     updates: int | None = None,
 ) -> LocalPath:
-    """Publish a checkpoint after `step` steps. Keep the newest `keep` checkpoints, those at multiples of
-    `keep_every`, and `best`.
+    """Publish a checkpoint after `step` steps, and return its path. Keep the newest `keep` checkpoints, those
+    at multiples of `keep_every`, and `best`.
 
     Checkpoints of later steps are removed too: they were corrupt when the run resumed from an earlier one,
     and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
@@ -238,7 +238,8 @@ def load(path: LocalPath) -> Checkpoint:
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
     """Return the newest intact checkpoint of a run, up to step `last` if given; None if there is no
-    checkpoint. `warn` is called with a message for each corrupt checkpoint.
+    checkpoint. `warn` is called with a message for each corrupt checkpoint that is newer than the one
+    returned.
 
     Raises UserError if all checkpoints are corrupt, because silently starting again would hide the loss.
     """
@@ -276,8 +277,9 @@ def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint
 
 
 def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run up to `step` or, if there is none, the first one after
-    `step`. `warn` and the errors are as for `newest`.
+    """Return the newest intact checkpoint of a run up to `step` or, if there is none, the first intact one
+    after `step`. None if there is no checkpoint. `warn` is called with a message for each corrupt checkpoint
+    that is passed over. Raises UserError if all checkpoints are corrupt.
     """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:

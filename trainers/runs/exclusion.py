@@ -29,8 +29,8 @@ def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     """Exclude the documents that `file` names from `run`. Returns the number of excluded documents, earlier
     ones included.
 
-    Each line of `file` is a printed id, `source/path#record`, or 32 hex digits. Raises UserError for any
-    other line, and for a document that is in no training shard of the corpus.
+    Each line of `file` is a printed id, `source/path#record`, or 32 hex digits; blank lines are skipped.
+    Raises UserError for any other line, and for a document that is in no training shard of the corpus.
     """
     wanted: dict[bytes, str] = {}
     try:

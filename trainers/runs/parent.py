@@ -42,7 +42,8 @@ def kind_of(path: LocalPath) -> str:
 
 def settle(init: Init) -> Init:
     """Return `init` with an absolute path and, if the path is a run, the step of the checkpoint to begin
-    from. Raises ConfigError if a field does not apply to this kind of parent.
+    from. Raises ConfigError if a field does not apply to this kind of parent, and UserError if there is no
+    parent at the path or the run lacks the step.
     """
     path = parse_local(init.path, "init.path").resolve()
     kind = kind_of(path)
@@ -112,8 +113,9 @@ def require_parent(record: Mapping[str, Any]) -> None:
 
 
 def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
-    """Return the record of the parent for a new run's `run.json`: its path, its fingerprints, and the step at
-    which the run begins.
+    """Return the record of the parent for a new run's `run.json`: its path, kind, fingerprints and
+    checkpoint, and the step, tokens and optimizer updates with which the run begins. If the run continues the
+    parent's data, `inherited` holds what the parent's `run.json` records about changes of the corpus.
 
     Raises UserError if the parent's tokenizer does not fit, and ConfigError if the run cannot continue the
     parent's data.

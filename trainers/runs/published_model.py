@@ -100,7 +100,7 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
     """Raise ConfigError if two configurations differ in a field that changes results although no tensor
-    differs in shape. The message names the first such field.
+    differs in shape, or in the type of scaling of rotary positions. The message names the first such field.
     """
     for name in (*_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)

@@ -65,10 +65,10 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
     """Create a run's directory, or check that an existing run began with the same corpus, tokenizer and
     configuration, except for fields that may change within a run.
 
-    Raises a ConflictError that names the difference. With `another_corpus`, the run may read another corpus
-    with the same tokenizer from its newest checkpoint on, with the weights given for that corpus; `run.json`
-    records the step of the change. If the configuration has changed, `resolved.yaml` is written again, unless
-    the run is finished.
+    Raises ConflictError if they differ, naming the difference, or if the directory of a new run holds other
+    files. With `another_corpus`, the run may read another corpus with the same tokenizer from its newest
+    checkpoint on, with the weights given for that corpus; `run.json` records the step of the change. If the
+    configuration has changed, `resolved.yaml` is written again, unless the run is finished.
     """
     if not (path / "run.json").exists():
         # A run that was killed at its start may have left these files. They are written again.
@@ -252,7 +252,7 @@ def begin_attempt(path: LocalPath) -> str:
     attempt's number.
 
     Workers of an earlier attempt may still be running, on a node that was cut off or after a command was
-    killed. From now on `check_attempt` ends them.
+    killed. Their next call of `check_attempt` raises SupersededError.
     """
     recorded = path / _ATTEMPT
     try:

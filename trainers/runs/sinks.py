@@ -99,8 +99,8 @@ class WeightsAndBiases:
     """A run of Weights & Biases, whose steps must increase. A step that an earlier part of the run has logged
     is not logged again.
 
-    Offline, each part of a run is a directory. If none of the earlier directories has been synced or removed,
-    they are replaced by one with the whole history.
+    Offline, each part of a run is a directory. The earlier directories are replaced by one with the whole
+    history, unless one of them has been synced or all of them have been removed.
     """
 
     def __init__(self, described: Description) -> None:
@@ -120,9 +120,9 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """Return the first step for which an offline run needs a row. If earlier parts were synced or
-        removed, this is the step after the last one logged. Otherwise, it is 0, and the directories of the
-        earlier parts are removed.
+        """Return the first step for which an offline run needs a row. If an earlier part was synced, or all
+        of them were removed, this is the step after the last one logged. Otherwise, it is 0, and the
+        directories of the earlier parts are removed.
         """
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
@@ -177,8 +177,8 @@ class MLflow:
             self._client.log_batch(identity, params=settings[first : first + 100])
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log the metrics of a step, unless an earlier part of the run has logged it, in requests of at most
-        1000.
+        """Log the metrics of a step, at most 1000 per request, unless an earlier part of the run has logged
+        the step.
         """
         new = [
             self._metric(name, value, round(seconds * 1000), step)
@@ -343,10 +343,10 @@ def _is_number(value: Any) -> bool:
 
 
 def safe(name: str) -> str:
-    """Return a name that every sink accepts: up to 80 letters, digits, `_`, `.` and `-`.
+    """Return a name that every sink accepts: up to 80 ASCII letters, digits, `_`, `.` and `-`.
 
-    A name that is not of this form is cut to 60 characters, all of them but letters, digits, `_` and `-`
-    become `_`, and a digest is appended, so that different names stay different.
+    A name that is not of this form, or that begins with `.` or `-`, is cut to 60 characters, all of them but
+    letters, digits, `_` and `-` become `_`, and a digest is appended, so that different names stay different.
     """
     if _PLAIN.fullmatch(name):
         return name
@@ -369,7 +369,7 @@ def describe(error: BaseException) -> str:
 
 def redacted(text: str) -> str:
     """Return `text` without credentials and queries in URLs, and without the values of secret environment
-    variables.
+    variables that have 6 characters or more.
     """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)

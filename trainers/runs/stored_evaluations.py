@@ -99,9 +99,7 @@ def result_path(run: LocalPath, name: str, step: int) -> LocalPath:
 
 
 def read_evaluation(path: LocalPath) -> StoredEvaluation | None:
-    """Return the result in a file; None if the file is missing, or if it is damaged or of another format and
-    the evaluation must be repeated.
-    """
+    """Return the result in a file; None if the file is missing, damaged or of another format."""
     try:
         record = read_json(path)
     except (FileNotFoundError, CorruptFileError):

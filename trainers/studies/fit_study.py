@@ -96,8 +96,8 @@ def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: 
 
 
 def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet, centre: np.ndarray) -> dict[str, Any]:
-    """Return the results of a fit as JSON: scores, parameters, out-of-fold predictions and, at the mixture
-    `centre` [domains], the effect of one percentage point of each domain.
+    """Return the results of a fit as JSON data: scores, parameters, out-of-fold predictions and, at the
+    mixture `centre` [domains], the effect of one percentage point of each domain.
     """
     record: dict[str, Any] = {"runs": list(table.runs), "domains": list(table.domains), "metrics": {}}
     rows = zip(fits, laws.laws, laws.effects(centre), table.values.T, strict=True)

@@ -37,7 +37,7 @@ def read_run_columns(path: Path, key: str | None = None, columns: Collection[str
 
     In a file with a row per item, the value of a run is the mean over the items that have a value in at least
     one run. If the run itself lacks a value for one of these items, its mean is NaN. Raises ConfigError if
-    the file is not of this form.
+    the file is not of this form or lacks one of `columns`.
     """
     header, rows = _cells(path)
     places = _key_places(path, header, key)
@@ -92,7 +92,7 @@ def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _key_places(path: Path, header: Sequence[str], key: str | None) -> dict[str, int]:
-    """Return the position of each key column, by name. Raises ConfigError if there is none."""
+    """Return the column index of each key column, by name. Raises ConfigError if there is none."""
     if key is not None:
         if key not in header:
             raise ConfigError(f"{path}: --key: got {key!r}, the columns are {listed(header)}")

@@ -87,8 +87,9 @@ def read_run_table(
 ) -> RunTable:
     """Read the mixtures and the metrics of runs. `normalise` divides each mixture by its sum. The metrics
     named in `higher_is_better` are negated. `key` is the column that names runs (default: the first of KEYS
-    that is a key column of both files), and `chosen` are the metrics to read (default: all). `target` maps
-    each column of `ratios` that is a size of the runs, and not a domain, to the size of the target.
+    that is a key column of both files, with a different value for each run), and `chosen` are the metrics to
+    read (default: all). `target` maps each column of `ratios` that is a size of the runs, and not a domain,
+    to the size of the target.
 
     A metric that is empty, `nan` or infinite is censored. Raises ConfigError for a file that is not of the
     expected form, for a run that only one file has, and for a mixture that does not sum to 1 unless
@@ -116,8 +117,8 @@ def read_run_table(
 
 
 def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) -> tuple[RunColumns, np.ndarray | None]:
-    """Return the columns that are domains and, from the other columns, log(size / size of the target), [runs,
-    sizes], or None without sizes.
+    """Split off the columns of `shares` that `target` names. Return the other columns, which are domains, and
+    log(size / size of the target), [runs, sizes], or None if `target` is empty.
     """
     if not target:
         return shares, None
@@ -137,8 +138,8 @@ def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) ->
 
 
 def _common_key(ratios: Path, shares: RunColumns, metrics: Path, scores: RunColumns) -> str:
-    """Return the name of the key that joins two files. Raises ConfigError if there is none, if its values are
-    not unique in both files, or if a key column of one file is a column of numbers in the other.
+    """Return the name of the first key column of both files whose values are unique in each of them. Raises
+    ConfigError if there is none, or if a key column of one file is a column of numbers in the other.
     """
     for file, keys, other, columns in ((ratios, shares, metrics, scores), (metrics, scores, ratios, shares)):
         if both := [name for name in keys.keys if name in columns.columns]:
@@ -170,7 +171,8 @@ def align_domains(table: RunTable, other: RunTable, source: str) -> RunTable:
 
 def _mixtures(path: Path, key: str, shares: RunColumns, normalise: bool) -> np.ndarray:
     """Return the mixtures, [runs, domains], each divided by its sum. Raises ConfigError for a negative or
-    missing share and, unless `normalise` is set, for a sum that is not 1.
+    missing share, for a mixture whose shares are all 0 and, unless `normalise` is set, for a sum that is not
+    1.
     """
     runs, values = shares.keys[key], shares.values
     for run, row in zip(runs, values, strict=True):

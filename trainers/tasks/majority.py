@@ -1,4 +1,4 @@
-"""The floor of a task: the score of majority predictions, which are the same for every example."""
+"""The majority baseline of a task: the score of predictions that are the same for every example."""
 
 from collections import Counter
 

@@ -1,12 +1,12 @@
 """The predictions for a split, one per example: store, score and compare them without the model.
 
 The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and, if there are scores, `score`;
-its schema metadata holds the task, the split and the model. A prediction is a label for classify, a number
-for regress, a candidate number for choose, a list of labels for tag, and a text for span and generate. Gold
-has the same type, except that it is the list of accepted texts for span and generate. `score` holds one
-number per label or candidate for classify and choose; for span, it holds the score of the answer and the
-score of no answer. Some tasks have further columns: `group`, `accepted` and `text` (texts of choose), `nats`
-and `tokens` (the loss of the gold text and its number of tokens).
+its schema metadata holds the task, the split, the model and the threshold. A prediction is a label for
+classify, a number for regress, a candidate number for choose, a list of labels for tag, and a text for span
+and generate. Gold has the same type, except that it is the list of accepted texts for span and generate.
+`score` holds one number per label or candidate for classify and choose; for span, it holds the score of the
+answer and the score of no answer. Some tasks have further columns: `group`, `accepted` and `text` (texts of
+choose), `nats` and `tokens` (the loss of the gold text and its number of tokens).
 """
 
 import json
@@ -165,8 +165,8 @@ def _metric(name: str, task: Task) -> TaskMetric:
 
 
 def tune_threshold(predictions: Predictions) -> Predictions:
-    """Return the predictions with the threshold of no answer that maximises exact match on them, if this is
-    the task's first metric, or else token F1.
+    """Return the predictions with a no-answer threshold tuned on them. It maximises exact match if the task
+    lists this metric first, otherwise token F1.
 
     Tune it on the development split, then set it on the test split's predictions with `dataclasses.replace`.
     """
@@ -257,7 +257,9 @@ def _texts(texts: list | None, predictions: Predictions, kind: pa.DataType) -> p
 
 
 def _values(values: np.ndarray | None, outcomes: Outcomes, kind: str) -> pa.Array:
-    """Return labels by name, tags as lists of names, and numbers unchanged; null where hidden."""
+    """Return labels by name, tags as lists of names, and numbers unchanged; null for NaN, and for -100 in
+    place of a label, tag or candidate.
+    """
     assert values is not None
     if kind in ("regress", "choose"):
         hidden = np.isnan(values) if kind == "regress" else values == HIDDEN
@@ -311,8 +313,8 @@ def _outcomes(table: pa.Table, task: Task, labelled: bool) -> Outcomes:
 
 
 def _numbers(column: pa.Array, task: Task) -> np.ndarray:
-    """Return a column of gold or predictions as numbers: labels and tags as their indices, -100 or NaN where
-    the gold is hidden.
+    """Return a column of gold or predictions as numbers: labels and tags as their indices; -100 or NaN for
+    null.
     """
     if task.kind == "regress":
         return column.to_numpy(zero_copy_only=False)

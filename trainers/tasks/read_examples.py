@@ -51,7 +51,9 @@ def read_examples(task: Task, split: str, data: Location | None) -> Examples:
 
 
 def locate_example(task: Task, split: str, data: Location | None, number: int) -> str:
-    """Return the file and the row of an example, for an error message. Reads the split again."""
+    """Return the file and the row of the example with index `number`, for an error message. Reads the split
+    again.
+    """
     files = find_split(task, split, data)
     for rows in _row_sets(files, split not in files.layout.unlabelled)[0]:
         if number < len(rows):

@@ -48,10 +48,10 @@ def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
     """Read the facts of a split and the statements of its relations. In a statement, the object must come
     after the subject, because models that read from left to right must know the subject before they predict
     the object. Other statements are left out and counted. Relations with a single object or without usable
-    statements are left out, too.
+    statements are also left out.
 
-    Raises UserError for missing files, for a relation without a line in `relations.jsonl`, and if no relation
-    is left.
+    Raises UserError for missing files, for a relation without a line in `relations.jsonl`, for a statement
+    without exactly one `[X]` and one `[Y]`, and if no relation is left.
     """
     examples = read_examples(task, split, data)
     assert examples.subtasks is not None
@@ -98,8 +98,9 @@ def _statements(folder: Location) -> RowSet:
 
 
 def _parse(text: object, where: str) -> tuple[str, str]:
-    """Return the text of a statement before its object and the text after it. Spaces and full stops at the
-    end are removed, and a second text without words becomes empty.
+    """Return the text of a statement before its object and the text after it. Runs of white space become
+    single spaces, spaces and full stops at the end are removed, and a second text without words becomes
+    empty.
     """
     if not isinstance(text, str) or text.count(_SUBJECT) != 1 or text.count(_OBJECT) != 1:
         raise UserError(f"{where}: got {text!r}, expected a statement with one [X] and one [Y]; correct it")

@@ -50,7 +50,9 @@ def _where(rows: RowSet, column: str, allowed: tuple[str, ...]) -> RowSet:
 
 
 def label_text(value: object) -> str:
-    """Return a label as text in the form used in `labels`: `true` and `false` for booleans, `1` for 1.0."""
+    """Return a label as text in the form used in `labels`: `true` and `false` for booleans, `1` for 1.0, and
+    texts without leading and trailing white space.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

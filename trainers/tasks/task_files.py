@@ -142,7 +142,7 @@ def read_content(path: Location) -> tuple[bytes, FileRecord]:
 
 
 def decode(data: bytes, encoding: str, path: Location) -> str:
-    """Decode the text of a file. A UTF-8 byte order mark is removed. Raises UserError if the encoding is
+    """Decode the text of a file. In UTF-8, a byte order mark is removed. Raises UserError if the encoding is
     unknown or the data is not valid in it.
     """
     try:

@@ -128,8 +128,8 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
-    """Return a line that describes the trained parameters for which the base of a fine-tuning run has no
-    weights; empty if there are none.
+    """Return a line that describes the trained parameters of a fine-tuning run that do not begin with weights
+    of its base; empty if there are none, or no base.
     """
     if not isinstance(config, Finetuning) or not base:
         return ""

@@ -35,7 +35,9 @@ class CostMeter:
         return {"flops": dict(zip(TERMS, flops.tolist(), strict=True)), "joules": self._joules()}
 
     def finish(self, step: int) -> None:
-        """Log the cost of the run so far, including its earlier parts."""
+        """Log the cost of the whole run so far, including the time before it was resumed. Only the first
+        worker does this.
+        """
         if self._rank:
             return
         last = self._joules()

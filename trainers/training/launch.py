@@ -1,9 +1,9 @@
 """Launch training in this process, under torchrun, or on workers of Ray Train.
 
-The run directory and the results are the same under all three. On a cluster the run directory must be on
-shared storage. If a run on Ray loses workers, with or without their nodes, it continues from its last
-checkpoint with as many workers as still fit on the cluster. An error that a worker raises ends the run.
-torchrun ends all workers when it loses one, and restarts them up to `--max-restarts` times.
+The run directory has the same files under all three. On a cluster it must be on shared storage. If a run on
+Ray loses workers, with or without their nodes, it continues from its last checkpoint with as many workers as
+still fit on the cluster. An error that a worker raises ends the run. torchrun ends all workers when it loses
+one, and restarts them up to `--max-restarts` times.
 """
 
 import os
@@ -38,7 +38,9 @@ _LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
 
 
 class LostWorkerError(UserError):
-    """Raised when workers of a run were lost, and the run cannot continue without another launch."""
+    """Raised in a worker that has lost its connection to another worker, and by the launcher if it cannot
+    continue a run whose workers were lost.
+    """
 
 
 def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
@@ -117,7 +119,9 @@ def _lost(error: str) -> str:
 
 @contextmanager
 def _sigterm_asks_to_stop(run: LocalPath) -> Iterator[None]:
-    """While the block runs, let SIGTERM create the file that makes the workers stop after their step."""
+    """While the block runs, let SIGTERM create the file that makes the workers stop after their current step.
+    The file is removed afterwards.
+    """
     before = signal.signal(signal.SIGTERM, lambda *_: (run / STOP).touch())
     try:
         yield
@@ -153,8 +157,8 @@ def _can_use_gpus() -> bool:
 
 
 def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str) -> None:
-    """Train on `workers` Ray workers. After a loss, continue from the last checkpoint on as many workers as
-    still fit.
+    """Train on `workers` Ray workers. Whenever workers are lost, continue from the last checkpoint on as many
+    workers as still fit.
     """
     nodes = _nodes(kind)
     if sum(nodes) < workers:
@@ -185,7 +189,7 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
     """Train on `workers` workers. Each has one GPU if `kind` is `GPU`, otherwise `each` CPUs and as many
     threads.
 
-    Returns None when training has ended, or a line that names the lost workers.
+    Returns None when training has ended, or a line that says what was lost (`_loss`).
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -236,8 +240,9 @@ def _work(arguments: dict[str, Any]) -> None:
 
 
 def _loss(error: Exception) -> str:
-    """Return a line that names the workers lost in a fit. If a worker raised an error of its own, raise it
-    again, because it would recur after a restart.
+    """Return a line that says why a fit ended early: which workers were lost, that Ray Train's controller was
+    lost, or that Ray could not start or keep workers. If a worker raised an error of its own, raise it again,
+    because it would recur after a restart.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError

@@ -61,8 +61,9 @@ def train(
     model and write the report.
 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. If any
-    worker receives SIGTERM, the run ends early, after a checkpoint. Raises SupersededError, and writes
-    nothing more, if an attempt other than `attempt` has begun (`trainers.runs.run.begin_attempt`).
+    worker receives SIGTERM, the run ends early, after a checkpoint. After every step, the first worker checks
+    whether an attempt other than `attempt` has begun (`trainers.runs.run.begin_attempt`), and raises
+    SupersededError if so.
     """
     began = time.perf_counter()
     check_compiler(config)
@@ -95,8 +96,8 @@ class Training:
         threads: int,
         stop: Event,
     ) -> None:
-        """Open the data, build the model and restore the newest checkpoint. Once `stop` is set, the run ends
-        after its current step.
+        """Open the data, build the model, and restore the newest checkpoint or else the weights of the run's
+        parent. Once `stop` is set, the run ends after its current step.
         """
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
         self.attempt = attempt
@@ -158,8 +159,9 @@ class Training:
             progress.write(event, step=self.start, **fields)
 
     def run(self, began: float) -> None:
-        """Train until the end of the budget or until the run is asked to stop. `began` is the value of the
-        performance counter when `train` was called.
+        """Train until the end of the budget, until too many validations in a row bring no improvement, or
+        until the run is asked to stop. Unless it was asked to stop, finish the run: score and export the
+        model. `began` is the value of the performance counter when `train` was called.
         """
         interval = self._interval()
         with closing(self.evaluator), closing(self._trained(began)) as trained:
@@ -207,8 +209,8 @@ class Training:
             batches.close()
 
     def _halve(self, step: int, error: RuntimeError) -> None:
-        """Halve an automatic micro-batch that did not fit into the memory of a single worker. Re-raises any
-        other error.
+        """Halve the micro-batch after an out-of-memory error, if it is automatic, greater than 1 and the run
+        has one worker. Otherwise re-raise the error.
         """
         automatic = self.config.execution.micro_batch == "auto" and self.engine.world == 1
         if not (automatic and self.micro_batch > 1 and is_out_of_memory(error) and self.engine.discard()):
@@ -266,8 +268,8 @@ class Training:
             check_attempt(self.path, self.attempt)
 
     def _batches(self, first: int) -> Generator[tuple[list[Batch], int]]:
-        """Yield, for every step after `first` steps, this worker's micro-batches and the tokens that all
-        workers read.
+        """Yield, for every step after `first` steps, this worker's micro-batches and the number of tokens
+        that all workers read.
         """
         order = self.data.order.clone()  # it runs ahead of what is logged
         drawn = (order.take(step * self.sequences, self.sequences) for step in range(first, self.steps))

@@ -1,11 +1,11 @@
 """Evaluate checkpoints while a run trains, in a separate process: `python -m trainers evaluate RUN
 --checkpoints STEP`.
 
-    save a due checkpoint  ->  is a process running?  no  ->  start one for the newest due checkpoint without a result
+    save a due checkpoint  ->  is a process running?  no  ->  start one for the newest due checkpoint
     a result is on disk    ->  write it to the log
 
-The files alone determine which checkpoints are due. If either process is killed, no finished result is lost:
-a resumed run logs the results that it finds, and continues with the newest due checkpoint if that has no
+Only the files say which checkpoints have been evaluated. If either process is killed, no finished result is
+lost: a resumed run logs the results that it finds, and continues with the newest due checkpoint if that has no
 result. Training imports nothing from `trainers.evaluation`.
 """
 
@@ -61,8 +61,8 @@ class PeriodicEvaluator:
         return every > 0 and (step % every == 0 or step == self._last)
 
     def advance(self, saved: int | None = None) -> None:
-        """Log new results, and start the next evaluation if none is running. Called after every step. `saved`
-        is the number of steps done if a checkpoint has just been saved, otherwise None.
+        """Unless an evaluation is running, log new results and start the next evaluation. Called after every
+        step. `saved` is the number of steps done if a checkpoint has just been saved, otherwise None.
         """
         if not self._writes:
             return
@@ -86,7 +86,7 @@ class PeriodicEvaluator:
         return True
 
     def close(self) -> None:
-        """End the process if one is running. Its checkpoint is evaluated when the run resumes."""
+        """End the process if one is running. A resumed run evaluates its newest due checkpoint instead."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()

@@ -101,7 +101,7 @@ def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[Ra
 
 def start_ray() -> None:
     """Join the cluster that RAY_ADDRESS names, or start one on this machine without dashboard and usage
-    reports. Raises UserError if Ray does not start.
+    reports. Raises UserError if Ray cannot do so.
     """
     import ray
 

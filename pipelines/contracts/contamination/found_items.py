@@ -1,8 +1,8 @@
 """Contamination: which items of evaluation sets a corpus was searched for, and which of them occur in its
 text.
 
-The step `decontaminate` publishes both: the occurrences as the column `contamination` of every document, and
-all texts that it searched for as the file `items.arrow`. Evaluation of models reads them with
+A step of the stage `decontaminate` publishes both: all texts that it searched for as the file `items.arrow`,
+and their occurrences as the column `contamination` of every document. Evaluation of models reads them with
 `read_contamination`.
 """
 
@@ -80,7 +80,8 @@ def read_contamination(
 
 def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
     """Return the rows of the kept training documents in which any of the steps found a text, by the key of
-    the text, and raise `best` to the scores found there. Occurrences that a step cuts do not count.
+    the text. Raise the scores in `best`, by the same keys, to the highest found in these documents.
+    Occurrences that a step cuts do not count.
     """
     holders: dict[str, set[int]] = {}
     searched = {annotation.step for annotation in part.annotations}

@@ -35,8 +35,8 @@ _QUARANTINE = "quarantine: "
 _VERDICTS = pa.schema([("id", ID), ("read", pa.bool_()), ("drop", pa.string())])
 CHANGES = pa.schema([("id", ID), ("source", pa.string()), ("kind", pa.string()), ("reason", pa.string())])
 """The documents that differ. `kind` is in, out or changed. `reason` says why the other corpus does not keep
-the document: the rule that drops it there, the reason why it is quarantined there, or ABSENT. It is null for
-changed texts.
+the document: the rule that drops it there, `quarantine: ` and the reason why it is set aside there, or ABSENT. It is
+null for changed texts.
 """
 
 
@@ -155,8 +155,8 @@ def _compare_source(old: Corpus, new: Corpus, source: str) -> tuple[SourceChange
 
 
 def _verdicts(corpus: Corpus, source: str) -> pa.Table:
-    """Return the id and the verdict of every record of a source (_VERDICTS). Records in quarantine are
-    included.
+    """Return the id and the verdict of every record that a corpus read from a source (_VERDICTS), including
+    records in quarantine. Empty if the corpus does not have the source.
     """
     if source not in corpus.manifest.sources:
         return _VERDICTS.empty_table()

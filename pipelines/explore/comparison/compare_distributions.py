@@ -1,5 +1,5 @@
-"""Compare the distributions of columns among the documents that two corpora keep. They are computed from the
-histograms that a build publishes, without reading any part.
+"""Compare the distributions of columns among the documents that each of two corpora keeps. They are computed
+from the histograms that a build publishes, without reading any part.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ class DistributionChange:
     new: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the distance and, for both corpora, the number of documents and the 10, 50 and 90 %
-        quantiles, as JSON data.
+        """Return the source, the column, the distance and, for both corpora, the number of documents and the
+        10, 50 and 90 % quantiles, as JSON data.
         """
         sides = {
             name: {

@@ -4,7 +4,8 @@ The measure is the log-odds ratio with an informative Dirichlet prior, divided b
 (Monroe, Colaresi and Quinn 2008, "Fightin' Words", Political Analysis 16(4), equations 15, 16, 20 and 22).
 The prior of an n-gram is its count in both samples together, so that rare n-grams, whose ratios are extreme
 by chance, get small scores. The samples are the same share of the kept documents of each corpus, drawn by a
-hash of the id. A document that both corpora keep is therefore in both samples or in neither, and cancels out.
+hash of the id. A document that both corpora keep is therefore in both samples or in neither; if its text is
+the same, it adds the same counts to both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from pipelines.explore.searching.search_corpus import shown_texts
 MOST_WORDS = 5
 """The number of words in the longest n-grams that can be compared."""
 SAMPLE_BYTES = 32 << 20
-"""The approximate number of bytes of text in the sample of the larger corpus."""
+"""The approximate number of bytes of text in the sample of the larger corpus, unless the corpus has less text."""
 _SHOWN = 20  # n-grams of each length and direction
 _LEAST_SCORE = 1.96  # standard deviations: a difference of fewer may be chance, at a level of 5 %
 

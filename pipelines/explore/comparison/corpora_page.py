@@ -35,8 +35,8 @@ def corpora_page(comparison: CorpusComparison, samples: int) -> str:
 
 
 def _kind(comparison: CorpusComparison, kind: Kind, title: str, samples: int) -> dict[str, object]:
-    """Return the documents that differ in one way, as rows (source, reason, number, sampled ids), the largest
-    number first.
+    """Return `kind`, `title` and `rows`: the documents that differ in this way as rows (source, reason,
+    number, sampled ids), the largest number first.
     """
     rows = [
         (source, reason, number, comparison.samples(source, kind, reason, samples))

@@ -43,7 +43,9 @@ def show_corpora(comparison: CorpusComparison, samples: int) -> None:
 
 
 def _show_distributions(page: Page, comparison: CorpusComparison) -> None:
-    """Print the columns whose distributions differ most, with their medians among the kept documents."""
+    """Print the columns whose distributions differ most, up to _DISTRIBUTIONS, with their medians among the
+    kept documents.
+    """
     changes = [change for change in comparison.distributions if change.distance >= LEAST_DISTANCE][:_DISTRIBUTIONS]
     if changes:
         page.heading("Distributions of kept documents that differ most")
@@ -53,7 +55,9 @@ def _show_distributions(page: Page, comparison: CorpusComparison) -> None:
 
 
 def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
-    """Print the n-grams that are over-represented in either corpus, with their scores and counts."""
+    """Print the n-grams that are most over-represented in either corpus, up to _NGRAMS of each length, with
+    their scores and counts.
+    """
     if comparison.ngrams is None:
         return
     for more, title in ((True, "new"), (False, "old")):

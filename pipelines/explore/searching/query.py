@@ -17,9 +17,9 @@ class Query:
     r"""A search for a phrase or, with `regex`, for a regular expression in RE2's syntax, which takes time
     linear in the text. `context` is the number of characters shown before and after a hit.
 
-    Hits do not overlap: each is found in the text that remains after the previous hit, so `^`, `\A` and `\b`
-    also match right after a hit. With `words`, the phrase is an n-gram: a hit begins and ends at word
-    borders, and overlapping hits all count.
+    With `words`, the phrase is an n-gram: a hit begins and ends at word borders, and overlapping hits all
+    count. Otherwise hits do not overlap: each is found in the text that remains after the previous hit, so
+    `^`, `\A` and `\b` also match right after a hit.
     """
 
     text: str
@@ -63,7 +63,9 @@ class Query:
 
     @cached_property
     def literals(self) -> list[bytes] | None:
-        """Literals of which every document with a hit contains at least one; None if none are known."""
+        """Literals in UTF-8, of which every document with a hit contains at least one; None if none are
+        known.
+        """
         if self.phrase is not None:
             return [self.phrase]
         found = required_literals(self.pattern)

@@ -1,5 +1,5 @@
-"""Find literals that every match of a regular expression contains. With them, an index finds the documents
-that may match.
+"""Find literals such that every match of a regular expression contains at least one of them. With them, an
+index finds the documents that may match.
 
 Only the outermost level of the expression is read. If the meaning of anything in it is uncertain, there are
 no literals, and all documents are searched.
@@ -30,8 +30,8 @@ def required_literals(pattern: str) -> list[str] | None:
 
 
 def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
-    """Return the longest literal of the alternative that begins at the offset `at`, and the offset at which
-    the alternative ends. None if the meaning is uncertain.
+    """Return the longest literal that every match of the alternative at the offset `at` contains, or an empty
+    string if there is none, and the offset at which the alternative ends. None if the meaning is uncertain.
     """
     runs: list[str] = [""]
     while at < len(pattern) and pattern[at] != "|":

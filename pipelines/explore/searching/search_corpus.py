@@ -1,6 +1,6 @@
 """Search the texts of a corpus for a phrase or a regular expression.
 
-The search covers what `inspect` shows: the edited text, with everything hidden that the corpus's own pii
+The search covers what `inspect` shows: the edited text, with everything hidden that the source's own pii
 steps find. A part with a current index (`index_corpus`) is searched in its index; the texts of other parts
 are read.
 """
@@ -42,8 +42,8 @@ class SearchHit:
 @dataclass(frozen=True)
 class SearchResult:
     """The result of a search: the number of documents with a hit, the number of hits, and the first documents
-    with a hit, in corpus order. `parts` is the number of parts searched. `read` of them have no current index
-    and were read as a whole.
+    with a hit, in the order in which the sources were searched. `parts` is the number of parts searched.
+    `read` of them have no current index and were read as a whole.
     """
 
     documents: int
@@ -65,9 +65,11 @@ class CorpusSearch:
         self, query: Query, sources: Sequence[str] | None = None, dropped: bool = False, limit: int = 20
     ) -> SearchResult:
         """Search the documents that the corpus keeps, in all sources or in `sources`. With `dropped`, dropped
-        documents are searched as well. Up to `limit` documents with their first hits are returned.
+        documents are searched as well. The result has the totals, and up to `limit` documents with their
+        first hits.
 
-        Raises UserError for a query that cannot be run, and for an unknown source.
+        Raises UserError for a query that cannot be run, and for an unknown source. Raises CorruptFileError
+        for a damaged index.
         """
         query.check()
         documents = hits = read = 0

@@ -6,7 +6,9 @@ from pipelines.explore.searching.search_corpus import SearchResult
 
 
 def show_found(found: SearchResult) -> None:
-    """Print the documents that a search returned, each with its first hit, and the totals."""
+    """Print the documents that a search returned, each with its first hit, then the totals, and how many
+    parts were searched without a current index.
+    """
     page = Page()
     for hit in found.first:
         page.line(

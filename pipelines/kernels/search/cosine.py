@@ -19,7 +19,9 @@ _UNSURE = 1e-4  # above the error of a product of vectors of length 1 in single 
 
 
 def on_one_thread() -> AbstractContextManager[object]:
-    """Return a context in which matrix products run on one thread, so that they always add in the same order."""
+    """Return a context manager in which matrix products run on one thread, so that they always add in the
+    same order.
+    """
     context: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
     return context
 
@@ -96,8 +98,8 @@ def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
 
 
 def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Return the index of the centroid with the highest cosine to each vector, int64 [n]. Of equal centroids,
-    the first is taken.
+    """Return the index of the centroid with the highest cosine to each vector, int64 [n]. Of equally near
+    centroids, the first is taken.
     """
     nearest = np.zeros(len(vectors), np.int64)
     directions = unit_rows(centroids)
@@ -117,8 +119,9 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Reorder vectors so that the first `count` are far from one another; the rest follow in their original
     order. If fewer than `count` vectors differ, fewer are moved to the front.
 
-    This is k-means++ with 1 - cosine as the squared distance. Of 2 + log(count) draws, it takes the one that
-    lowers the sum of distances most (Arthur and Vassilvitskii 2007, sections 2.2 and 7).
+    This is k-means++ with 1 - cosine as the squared distance. The first vector is drawn at random. Each later
+    one is, of 2 + ln(count) draws (rounded down), the one that lowers the sum of distances most (Arthur and
+    Vassilvitskii 2007, sections 2.2 and 7).
     """
     if not len(vectors):
         return vectors
@@ -148,9 +151,9 @@ def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarr
     """Return up to `clusters` centroids of length 1, float32 [k, width], by k-means with cosines (Dhillon and
     Modha 2001).
 
-    It begins with the first distinct vectors of the sample, so there are never more centroids than distinct
-    vectors. A centroid that loses all its vectors does not move. It ends after `rounds` rounds, or when no
-    vector changes its centroid.
+    The first centroids are the first distinct vectors of the sample, so there are never more centroids than
+    distinct vectors. A centroid that loses all its vectors does not move. The search ends after `rounds`
+    rounds, or when no vector changes its centroid.
     """
     centroids = unit_rows(sample[_first_distinct(sample, clusters)])
     before = np.full(len(sample), -1, np.int64)
@@ -170,7 +173,7 @@ def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarr
 
 
 def _first_distinct(vectors: np.ndarray, count: int) -> list[int]:
-    """Return the row numbers of the first `count` distinct vectors."""
+    """Return the row indices of the first `count` distinct vectors."""
     firsts: dict[bytes, int] = {}
     for row, vector in enumerate(vectors):
         if len(firsts) == count:

@@ -55,8 +55,8 @@ def _decide(
     enough: int,
     least: np.float32,
 ) -> tuple[int, np.float32]:
-    """Compare document i with the others at `rows`. Return (value for `winner`, similarity to the first
-    match).
+    """Compare document i with the others at `rows`, until it has enough matches. Return (value for `winner`,
+    similarity to the first match, or 0 if there is none).
     """
     like, first, similarity = begun, STAYS, np.float32(0)
     for r in rows:
@@ -90,9 +90,10 @@ def elect(
 ) -> None:
     """Decide on all documents in order. Cluster c has the documents starts[c] to starts[c + 1] - 1.
 
-    A document is dropped if its similarity to at least `enough` of the documents that stay in its cluster is
-    `least` or more. begun[i] counts matches found before this call. A match with a document r counts as
-    `enough` matches if decisive[r] is true. A document i stays in any case if always[i] is true.
+    Two documents match if their similarity is `least` or more. A document is dropped if it has at least
+    `enough` matches among the earlier documents of its cluster that stay. begun[i] counts matches of document
+    i found before this call. A match with a document r counts as `enough` matches if decisive[r] is true. A
+    document i stays in any case if always[i] is true.
 
     Fills winner[i] with STAYS or, for a dropped document, with OF_THE_FIRST if begun[i] is not 0, else with
     the first document that i matches. Fills similarity[i] with the similarity to the first document that i
@@ -127,8 +128,8 @@ def follow(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """Decide as `elect` does, but compare document i only with the others from index low[i] up to, but not
-    including, high[i]. `decisive` refers to these others.
+    """Decide as `elect` does, but compare document i only with the documents low[i] to high[i] - 1 of
+    `other_offsets` and `other_values`, all of which stay. `decisive` refers to these others.
     """
     every = np.arange(len(other_offsets) - 1)
     for i in range(len(low)):

@@ -2,7 +2,7 @@
 
 The features of a text, their order and the arithmetic are those of fastText 0.9 (`Dictionary::getLine`,
 `computeSubwords`, `addWordNgrams`; Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification").
-Labels equal the library's; scores differ in the last bits of an exponential. Tests compare both.
+Labels equal the library's; scores may differ in their last bits. Tests compare both.
 
 A **token** is a run of bytes other than NUL, tab, line feed, vertical tab, form feed, carriage return and
 space. As in the library, tokens that begin with `__label__` are labels, not text, and a token `</s>` ends the
@@ -135,7 +135,7 @@ def _add_word_ngrams(
     hashes: np.ndarray,
     hidden: np.ndarray,
 ) -> int:
-    """Add the rows of the n-grams of 2 to wordNgrams tokens to `hidden`. Return the number of rows."""
+    """Add to `hidden` the rows of the n-grams of 2 to wordNgrams tokens. Return the number of rows."""
     words, buckets, most = numbers[0], np.uint64(numbers[1]), numbers[4]
     any_pruned, dim, count = numbers[5] > 0, len(hidden), 0
     for start in range(len(hashes)):
@@ -241,7 +241,7 @@ def _walk(
     scores: np.ndarray,
 ) -> None:
     """Write the best leaves of the tree and their log probabilities, summed along the path, to `labels` and
-    `scores`. Skip branches that cannot have any of the best.
+    `scores`. Skip branches below _LEAST, and branches that cannot have any of the best.
     """
     leaves, last = len(output), len(scores) - 1
     stack[0], sums[0], depth = 2 * leaves - 2, 0, 1
@@ -297,7 +297,7 @@ def predict(
     labels: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Fill `labels` (int32 [n, k]) and `scores` (float32 [n, k]), best first, for the texts
+    """Fill `labels` (int32 [texts, k]) and `scores` (float32 [texts, k]), best first, for each text n,
     data[starts[n]:ends[n]].
 
     A score is a probability from 0 to 1. Where no label is found, as for a text without features, the label

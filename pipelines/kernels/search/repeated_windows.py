@@ -1,4 +1,4 @@
-"""Find, for each window of a set of blocks, the first block that has the same bytes.
+"""Find, for each window of a set of blocks, the first block that contains the same bytes.
 
 Only blocks of one group, which have the same minimizer, can share windows
 (pipelines/kernels/search/substrings.py). A **run** is a range of windows of a block whose first occurrences
@@ -63,7 +63,7 @@ def find_keys(keys: np.ndarray, slots: np.ndarray, wanted: np.ndarray) -> np.nda
 
 def first_equal(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     """Return for each range data[begins[k]:begins[k] + lengths[k]] the index of the first range with equal
-    bytes, int64 [n]. A range has eight bytes or more. Equal ranges must have equal hashes.
+    bytes, int64 [n]. Every range must have eight bytes or more, and equal ranges must have equal hashes.
     """
     order = sort_by(hashes)
     first = np.empty(len(order), np.int64)

@@ -1,7 +1,7 @@
-"""Find a phrase in a text by the sorted places of its characters.
+"""Find a phrase in a text by the sorted places of the text's characters.
 
-The places of a text are the offsets of its characters. They are sorted by the first bytes that follow each
-place (5 bytes, or 4 in a text of 16 MiB or more), then by offset. So all places with the same beginning are
+The places of a text are the offsets of its characters. They are sorted by the bytes that begin at each place
+(5 bytes, or 4 in a text of 16 MiB or more), then by offset. So all places with the same beginning are
 neighbours, and a binary search finds them. This is a suffix array cut off after the first bytes. Sorting
 takes no longer for a text that repeats itself. A longer phrase is looked up by the rarest of some pieces, and
 then compared as a whole.

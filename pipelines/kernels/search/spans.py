@@ -1,5 +1,5 @@
 """Find lines, paragraphs and sentences as spans to compare and cut. Each has a hash of its normalised text,
-its number of words, and the position after the line feed before it.
+its number of words, and the position after the last line feed before it.
 """
 
 from typing import NamedTuple
@@ -61,7 +61,8 @@ def hash_spans(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 def hash_windows(hashes: np.ndarray, documents: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (first unit, hash) of every window of `size` consecutive units; windows do not cross documents.
-    `documents` holds the document number of each unit. A document with fewer than `size` units is one window.
+    `documents` holds the document index of each unit, ascending. A document with fewer than `size` units is
+    one window.
 
     The hash of a window is the xxh64 of its units' hashes, little-endian and concatenated. With `size` 1, it
     is the unit's own hash.

@@ -1,12 +1,12 @@
-"""Find equal byte strings of a fixed size in a corpus without hashing each of them: windows are grouped by
+"""Find equal byte strings of a fixed size in a corpus without storing a hash of each: windows are grouped by
 their minimizer.
 
 A **window** is a substring of `size` bytes of one document. Its **minimizer** is the smallest hash among its
-substrings of size // 2 bytes; of equal hashes, it is the last. Equal windows have equal minimizers at the
-same place (winnowing: Schleimer et al. 2003, section 4; minimizers: Roberts et al. 2004), so windows with
-different minimizers need not be compared. A **block** is a run of neighbouring windows whose minimizer is at
-the same position of the text, on average about size / 4 windows. No two windows of a block are equal, because
-the minimizer is at a different place in each.
+substrings of size // 2 bytes; if several have this hash, the last counts. Equal windows have equal minimizers
+at the same place (winnowing: Schleimer et al. 2003, section 4; minimizers: Roberts et al. 2004), so windows
+with different minimizers need not be compared. A **block** is a run of neighbouring windows whose minimizer
+is at the same position of the text, on average about size / 4 windows. No two windows of a block are equal,
+because the minimizer is at a different place in each.
 """
 
 from typing import NamedTuple
@@ -70,8 +70,9 @@ def split_blocks(offsets: np.ndarray, data: np.ndarray, blocks: Blocks, size: in
 def join_ranges(
     documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Merge ranges of documents that overlap or touch. The ranges are sorted by document and start. Return
-    the index of the first range in each merged range, and the start and end of the merged range, int64.
+    """Merge byte ranges within documents that overlap or touch. The ranges must be sorted by document and
+    start. Return the index of the first range in each merged range, and the start and end of the merged
+    range, int64.
     """
     if not len(starts):
         return starts, starts, ends
@@ -86,8 +87,8 @@ def join_ranges(
 def whole_characters(
     offsets: np.ndarray, data: np.ndarray, documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Narrow ranges of documents to whole characters, and return their (starts, ends). A range without a
-    whole character ends where it starts.
+    """Narrow byte ranges within documents to whole characters, and return their (starts, ends). A range
+    without a whole character ends where it starts.
     """
     starts, ends = starts.copy(), ends.copy()
     _narrow(offsets, data, documents, starts, ends)

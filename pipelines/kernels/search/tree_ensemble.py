@@ -33,8 +33,9 @@ _ROWS = 128  # rows per block: a tree, which all rows of a block ask before the 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
-    """For each row of `values`, float64 [n, columns], add the values of the leaves that it reaches to
-    `results`, float64 [n], tree by tree. Add the changes on the way to `changes`, float64 [n, columns].
+    """For each row of `values`, float64 [n, columns], add to `results`, float64 [n], the values of the leaves
+    that it reaches, tree by tree. Add to `changes`, float64 [n, columns], the changes of the expected value
+    on the way, each to the column that the node tests.
 
     Four rows walk down a tree at a time. A row's next node depends on its previous one, so the processor
     works on the other rows in the meantime. A row that has reached its leaf stays there, where nothing

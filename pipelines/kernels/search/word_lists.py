@@ -1,9 +1,9 @@
 """Find the entries of a word list in texts.
 
 Entries and texts have the form of `characters.lower_runs`: lower-cased words joined by one space. An
-occurrence begins and ends at a word boundary, or next to a character of a script written without spaces (Thai
-to Khmer, kana, Han). Of entries that begin at the same position, the longest counts; the search resumes after
-it.
+occurrence begins and ends at a word boundary, or next to a character of a script written without spaces
+(Thai, Lao, Burmese, Khmer, kana, Han). Of entries that begin at the same position, the longest counts; the
+search resumes after it.
 """
 
 import numpy as np
@@ -21,8 +21,8 @@ def _step(value: np.uint64, byte: np.uint8) -> np.uint64:
 
 @kernel()
 def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> None:
-    """Fill the hash table `slots` (int32, all -1; a power of two above the number of entries) with the entries
-    data[offsets[e]:offsets[e + 1]].
+    """Fill the hash table `slots` with the entries data[offsets[e]:offsets[e + 1]]. `slots` is int32 and all
+    -1; its length is a power of two above the number of entries.
     """
     mask = np.uint64(len(slots) - 1)
     for entry in range(len(offsets) - 1):
@@ -37,7 +37,9 @@ def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> N
 
 @kernel()
 def _has_space_free_script(data: np.ndarray, i: int) -> bool:
-    """Return whether the character at byte i belongs to a script without spaces between words."""
+    """Return whether the character at byte i is Thai, Lao, Burmese, Khmer, kana or Han, which are written
+    without spaces between words.
+    """
     if data[i] < 0xE0:
         return False
     if data[i] >= 0xF0:
@@ -76,8 +78,8 @@ def _is_entry(
 def find_entries(
     entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, data: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search the texts data[offsets[n]:offsets[n + 1]] for the entries. Return occurrences, int64 [m, 3], and
-    texts, int64 [n, 2].
+    """Search each text n, data[offsets[n]:offsets[n + 1]], for the entries. Return occurrences, int64
+    [occurrences, 3], and texts, int64 [texts, 2].
 
     The columns of an occurrence are the index of its text, the number of words before it in the text, and its
     number of bytes. The columns of a text are its number of bytes and its number of words. Spaces are not

@@ -51,7 +51,7 @@ _FLUSH = 255 * 8
 
 def _hash_stop_words() -> tuple[np.ndarray, np.uint64]:
     """Return a perfect hash of the stop words: (the words as little-endian integers, factor). The index of a
-    word w is (w * factor) >> 61.
+    word w is (w * factor mod 2^64) >> 61.
     """
     packed = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)
     factor = 1

@@ -66,8 +66,9 @@ def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
 
 
 def count_copies(name: str, spans: Spans, numbered: SpanNumbers) -> dict[str, np.ndarray]:
-    """Count in each document the spans that equal an earlier span, the characters of these spans, and the
-    characters of all spans.
+    """Count in each document the spans that equal an earlier span (NAME_copies), the characters of these
+    spans (NAME_chars_copied), and the characters of all spans (NAME_chars), int64 [documents] each; NAME is
+    `name`.
     """
     out = np.zeros((len(spans.offsets) - 1, 3), np.int64)
     _count_copies(spans.offsets, numbered.ids, numbered.chars, out)

@@ -29,9 +29,10 @@ def ngram_chars(
     """Return two arrays: characters within repeated n-grams, int64 [documents, 9], and the sum of c ln c over
     the counts c of distinct words, float64 [documents].
 
-    For n = 2, 3, 4 the characters are those of the most frequent n-gram (the first, if several are equally
-    frequent). For n = 5 to 10 they are those of all n-grams that occur at least twice. All occurrences count,
-    but each word counts only once, even if it is part of several n-grams.
+    For the first three sizes (n = 2, 3, 4) the characters are those of the most frequent n-gram (the first,
+    if several are equally frequent). For the others (n = 5 to 10) they are those of all n-grams that occur at
+    least twice. All occurrences count, but each word counts only once, even if it is part of several n-grams.
+    A size for which no n-gram occurs twice has 0.
 
     Word w of document d, offsets[d] <= w < offsets[d + 1], has the number ids[w] and chars[w] characters.
     `sizes` holds the nine values of n of each document, ascending, int32 [documents, 9]: SIZES, or the

@@ -181,8 +181,8 @@ def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 
 @kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
-    """Return whether a chunk is [letters://][user@]host[: / ? # anything], where two or more lower-case
-    letters, and nothing else, follow the host's last dot.
+    """Return whether a chunk is [letters://][user@]host, followed by nothing or by one of `:/?#` and any
+    text. In the host, two or more letters, none a capital, and nothing else must follow the last dot.
     """
     dot = begin
     while dot < end and data[dot] != _FULL_STOP:

@@ -81,7 +81,7 @@ def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.
     of a missing second token. Return (-1, -1) if the rules are needed to decide. The chunk's letters and
     numbers end at `plain`.
 
-    Decides the common endings: one or two marks, a full stop, a full stop and a mark, 's.
+    Decides the common endings: one or two marks, a full stop, a full stop and a mark, 's, 'm and 'd.
     """
     if end - plain > 2:
         return -1, -1
@@ -131,8 +131,8 @@ def _scan(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
     kinds: np.ndarray, counts: np.ndarray,
 ) -> bool:  # fmt: skip
-    """Write the tokens of plain chunks. Write each other chunk, after any marks at its front, as one token
-    that needs rules. Return whether all chunks are plain.
+    """Write the tokens of plain chunks. Of any other chunk, write the ASCII marks at its front as tokens, and
+    the rest as one token that needs rules. Return whether all chunks are plain.
     """
     token, all_plain = 0, True
     for d in range(len(offsets) - 1):

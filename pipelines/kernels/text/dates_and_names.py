@@ -56,7 +56,7 @@ _OPENING = frozenset('\n\r\u2028\u2029"“”„«»‘:')
 
 
 class FoundSpans(NamedTuple):
-    """Spans in documents. The spans of document d are those from `offsets[d]` to `offsets[d + 1]`, ascending
+    """Spans in documents. The spans of document d are those from offsets[d] to offsets[d + 1] - 1, ascending
     and disjoint.
 
     `begins`, `lasts` and `ends` are byte offsets within the document: of the first character, of the last

@@ -37,8 +37,9 @@ class SplitLines(NamedTuple):
 
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
-    """Return two sets of lines. The first has all lines between breaks of any kind, some of which are also
-    lines between line feeds. The second has the lines between line feeds that are not in the first.
+    """Return two sets of lines, given the `lines` of a block between line feeds. The first set has all lines
+    between breaks of any kind, some of which are also lines between line feeds. The second has the lines
+    between line feeds that are not in the first.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [

@@ -7,15 +7,15 @@ from pipelines.kernels.text.characters import character_size, code_point
 from pipelines.kernels.text.tables import CLOSE, LETTER, character_classes
 
 Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""(data uint8, starts int64 [n], ends int64 [n]) of the texts data[starts[n]:ends[n]]."""
+"""(data uint8, starts int64 [texts], ends int64 [texts]); text n is data[starts[n]:ends[n]]."""
 
 
 @kernel()
 def cut_prefixes(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, most: int, least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut the texts data[starts[n]:ends[n]] to prefixes of at most `most` bytes. Return (ends int64 [n],
-    filled bool [n]).
+    """Cut each text n, data[starts[n]:ends[n]], to a prefix of at most `most` bytes. Return (ends int64
+    [texts], filled bool [texts]).
 
     A prefix never ends inside a character. It is filled if at least `least` of its bytes are not ASCII white
     space.
@@ -39,7 +39,7 @@ def cut_prefixes(
 
 @kernel()
 def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Count the code points of the UTF-8 texts data[starts[n]:ends[n]], int64 [n]."""
+    """Count the code points of each text n, the UTF-8 bytes data[starts[n]:ends[n]], int64 [texts]."""
     counts = np.zeros(len(starts), np.int64)
     for text in range(len(starts)):
         for i in range(starts[text], ends[text]):
@@ -49,8 +49,8 @@ def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> 
 
 @kernel()
 def _in_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return for each text data[starts[n]:ends[n]] whether more than nine tenths of its letters are capitals,
-    bool [n].
+    """Return for each text n, data[starts[n]:ends[n]], whether more than nine tenths of its letters are
+    capitals, bool [texts].
     """
     capitals = np.zeros(len(starts), np.bool_)
     for text in range(len(starts)):

@@ -24,8 +24,8 @@ count them, so double spacing halves their shares of lines.
 - at every blank line; a single line feed is white space, because texts are wrapped;
 - after a run of stops (. ! ? … and those of other scripts) and closing quotes or brackets, before white
   space, unless a lower-case letter follows, or the stop is one full stop after a title or abbreviation of
-  `ABBREVIATIONS`, after a single letter other than I (initials, "e.g.", "U.S."), or after a number that
-  begins the sentence (list items);
+  `ABBREVIATIONS`, after a single letter other than I (initials, "e.g.", "U.S."), or after a number in
+  ASCII digits that begins the sentence (list items);
 - after the stops 。！？．｡ and closing quotes or brackets, regardless of what follows.
 
 Peers use NLTK's Punkt, which learns abbreviations. The list here is short on purpose: an unknown abbreviation
@@ -127,7 +127,9 @@ def find_sentences(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -
 
 
 def count_sentences(starts: np.ndarray, ends: np.ndarray, data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Count the sentences in each span of a block, as if the span were a document, int64 [spans]."""
+    """Count the sentences in each of the disjoint spans of a block, as if the span were a document, int64
+    [spans].
+    """
     begins, stops = starts.astype(np.int64), ends.astype(np.int64)
     begins.flags.writeable = stops.flags.writeable = False
     sentences = _allocate(len(data) // 2 + len(starts) + 1, len(starts) + 1)

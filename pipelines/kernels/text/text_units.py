@@ -1,4 +1,4 @@
-"""Lines, paragraphs and sentences of documents as byte ranges, for stages that judge parts of documents."""
+"""Lines, paragraphs and sentences of documents as byte ranges, for stages that judge documents unit by unit."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -11,11 +11,11 @@ Unit = Literal["line", "paragraph", "sentence"]
 def text_units(
     offsets: "np.ndarray", data: "np.ndarray", unit: Unit
 ) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-    """Return (document, start, end), int64 [units] each, of every unit in order; start and end are positions
-    in `data`.
+    """Return (document, start, end), int64 [units] each, of every unit in order; document is an index, and
+    start and end are positions in `data`.
 
-    Lines, paragraphs and sentences are defined in pipelines/kernels/text/segment.py. A sentence includes the white
-    space after it.
+    Lines, paragraphs and sentences are defined in pipelines/kernels/text/segment.py. A sentence includes the
+    white space after it.
     """
     import numpy as np
 

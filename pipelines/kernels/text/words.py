@@ -74,8 +74,9 @@ def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int)
 
 @kernel()
 def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return 1 for each byte in a word, joiners included. The result is valid only where no character is
-    ALONE or EXTEND, and not at the boundaries of documents.
+    """Return 1 for each byte in a word, joiners included, and 0 elsewhere. This is valid only for documents
+    without ALONE and EXTEND characters, and at their first and last characters only after
+    `_clear_outer_joiners`.
 
     The result is uint8 [len(data) + 64]. The loop has no branches and no wider integers, so that LLVM
     vectorises it.

@@ -109,7 +109,9 @@ def _repositories(directory: Path, found: list[Path]) -> FileGroup:
 
 
 def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
-    """Yield the files below a directory, and append the bare git repositories found there to `repositories`."""
+    """Yield the files below a directory that are not hidden, and append the bare git repositories found there
+    to `repositories`.
+    """
     for root, folders, names in os.walk(directory):
         if git_directory(Path(root)) == Path(root):
             folders.clear()
@@ -142,7 +144,7 @@ def _kind(suffix: str) -> str | None:
 
 def _member_suffix(path: Path) -> str:
     """Return the most frequent suffix of a known format among the first members of an archive. Empty if there
-    is none, or if the archive cannot be opened.
+    is none, or if the archive cannot be read.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -213,9 +215,7 @@ def _length(values: list[Any]) -> int:
 
 
 def _type_of(values: list[Any]) -> ColumnType | None:
-    """Return the first column type that fits all values; None if no type fits, so that the values are plain
-    text.
-    """
+    """Return the first column type that fits all values, or None if no type fits, as for plain text."""
     for kind in _TYPES:
         try:
             for value in values:

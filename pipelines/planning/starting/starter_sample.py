@@ -56,8 +56,8 @@ class StarterSample:
 
 
 def sample_for_start(source: Source, rule_sets: Sequence[str]) -> StarterSample:
-    """Read up to about 4 MB of text from at most 16 files of a source, and apply the named sets of rules to
-    it.
+    """Read up to about 4 MB of text from at most 16 files of a source, detect its languages, and apply the
+    named sets of rules to it.
 
     If the source cannot be read, the sample has no documents and gives the reason; `plan` says what to do
     about it.

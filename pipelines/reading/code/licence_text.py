@@ -68,8 +68,9 @@ _SPDX = re.compile(rf"SPDX-License-Identifier:[ \t]*({_ID}(?:[ \t]+(?:AND|OR|WIT
 
 def licences_in(text: str) -> list[str]:
     """Return the SPDX identifiers of the licences in a licence file, sorted. `unknown` is among them if the
-    file also has much other text. It is the only identifier if no licence is recognised, or if the file
-    restricts commercial use. An empty file gives an empty list.
+    file also has much other text, or a permission notice whose conditions are not those of a known licence.
+    It is the only identifier if no licence is recognised, or if the file restricts commercial use. A file
+    without ASCII letters and digits gives an empty list.
     """
     words = _WORDS.findall(text.lower())
     plain = f" {' '.join(words)} "
@@ -95,9 +96,10 @@ def licences_in(text: str) -> list[str]:
 
 
 def licence_of_header(text: str) -> str | None:
-    """Return the licence that the head of a source file states, or None if it states none. This is the
-    expression of its `SPDX-License-Identifier` (https://reuse.software/spec/) or, without one, the licences
-    that its notices name or whose texts it contains.
+    """Return the SPDX expression of the licence that the head of a source file states, or None if it states
+    none. An `SPDX-License-Identifier` tag (https://reuse.software/spec/) takes precedence, and gives None if
+    its brackets do not match. Without a tag, the licences that notices name and those whose texts the head
+    contains are joined with AND.
     """
     if tag := _SPDX.search(text):
         return tag[1].rstrip("-.") if tag[1].count("(") == tag[1].count(")") else None

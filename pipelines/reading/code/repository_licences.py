@@ -1,5 +1,5 @@
 """Find the licences of directories. For a checkout they come from the licence files beside and above a file,
-for an archive from the licence files inside it.
+for an archive from the licence files inside it, if it has any.
 """
 
 from collections.abc import Mapping
@@ -38,8 +38,8 @@ class RepositoryLicences:
         licence files, at most the root has an expression. It is made from the licence files of the directory
         nearest to the file.
 
-        Raises SourceError or StorageError if a licence file cannot be opened. Damage is ignored here, because
-        the reader reports it.
+        Raises SourceError or StorageError if the archive or a licence file cannot be opened. Damage is
+        ignored here, because the reader reports it.
         """
         if "!" in path:
             if self._archive != file.location:

@@ -22,9 +22,9 @@ def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     `binary`, licence files as `licence`.
 
     `meta` gets `language`, `licence`, `generated` and `vendored`. `licence` is an SPDX expression: the
-    licence that the head of the file states, or else that of the licence files in the nearest directory above
-    it, which is `unknown` if they are not recognised. A language or licence that is not found is left out.
-    `entry.shared` maps directories to licences.
+    licence that the first 60 lines of the file state, or else that of the licence files in the nearest
+    directory above the file, which is `unknown` if they are not recognised. A language or licence that is not
+    found is left out. `entry.shared` maps directories to licences.
     """
     chunks = iter(entry.chunks)
     first = b""

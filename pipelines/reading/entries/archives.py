@@ -41,9 +41,10 @@ _END_MARK = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 class Entry:
     """A named stream of decoded bytes: a file, or a member of an archive.
 
-    `chunks` raises BrokenInput if the bytes cannot be read to the end. `file` is the file itself if it is
-    neither compressed nor an archive, else None. `size` is the length in bytes, or None if it is not known
-    before reading. `shared` is the value that the function from `Format.load_shared` returns for the entry.
+    `chunks` raises BrokenInput if the bytes cannot be read to the end. `file` is the file itself if its bytes
+    are delivered as stored, neither decompressed nor taken out of an archive, else None. `size` is the length
+    in bytes, or None if it is not known before reading. `shared` is the value that the function from
+    `Format.load_shared` returns for the entry.
     """
 
     path: str
@@ -68,9 +69,10 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
     """Yield the entries of a file, in order. The stream of an entry is valid only until the next entry is
     requested.
 
-    Directories and members that `source.members` does not match are skipped. An unreadable member is an entry
-    whose stream is broken from the start. An entry named after the archive itself reports damage between
-    members. The members of a repository are the files of its commit.
+    Directories and members that `source.members` does not match are skipped. A member that cannot be read at
+    all, such as an encrypted one, is an entry whose stream is broken from the start. Damage outside the
+    members is reported by an entry with the name of the archive itself. The members of a repository are the
+    files of its commit.
     """
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     if file.commit is not None:
@@ -207,8 +209,8 @@ class _TarReader:
         self._reported = False
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the selected members in order, then the archive itself if there is damage between or after
-        them.
+        """Yield the selected members in order, then an entry for the archive itself if it has damage that no
+        member reported.
         """
         stream = cast("IO[bytes]", self._input)
         after = b""

@@ -1,9 +1,9 @@
 """Decompress streams of gzip, bzip2, xz and zstd with any number of members or frames.
 
-A stream is an iterator of bytes. It delivers everything that can be decoded, then raises BrokenInput if the
-input is damaged or ends early. No chunk exceeds about 64 MiB for any input: decompressors are asked for
-bounded output, and zstd, whose Python interface cannot bound it, is fed 2 KiB at a time (a zstd block of 4
-bytes decodes to at most 128 KiB).
+A stream is an iterator of bytes. If the input is damaged or ends early, the stream delivers what was decoded
+before that point, then raises BrokenInput. No chunk exceeds about 64 MiB for any input: decompressors are
+asked for bounded output, and zstd, whose Python interface cannot bound it, is fed 2 KiB at a time (a zstd
+block of 4 bytes decodes to at most 128 KiB).
 """
 
 import bz2
@@ -71,7 +71,7 @@ def codec_of(head: bytes) -> str | None:
 
 def inflate(data: bytes | memoryview, most: int) -> bytes:
     """Decompress raw deflate data, which has no header, and return at most its first `most` bytes. Raises
-    BrokenInput("corrupt") if the data is invalid.
+    BrokenInput("corrupt") if invalid data comes before these bytes are complete.
     """
     from zlib_ng import zlib_ng
 

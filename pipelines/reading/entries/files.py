@@ -69,8 +69,8 @@ def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[Source
 
 
 def file_chunks(file: SourceFile) -> Generator[bytes, None, None]:
-    """Yield the bytes of a file. Raises SourceError if it is missing or access is denied, StorageError if the
-    disk fails.
+    """Yield the bytes of a file. Raises UserError (SourceError for a local file) if it is missing or access
+    is denied, and StorageError for other I/O errors.
     """
     try:
         with file.open() as opened:

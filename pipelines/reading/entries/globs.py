@@ -18,8 +18,9 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
 
 
 def may_contain(directory: str, patterns: Sequence[str]) -> bool:
-    """Return whether any file below a relative directory could match a pattern, so that a walk can skip whole
-    trees.
+    """Return False only if no file below a relative directory can match any of the patterns, so that a walk
+    can skip the whole tree. True does not mean that a file can match, because `**` is taken to match hidden
+    directories too.
     """
     names = directory.split("/")
     return any(_may_contain(names, pattern.split("/")) for pattern in patterns)

@@ -28,9 +28,10 @@ def list_files(source: Source) -> list[SourceFile]:
     entered again. Pipes, sockets and devices are skipped. The root may also be the URL of a prefix or of one
     file. With `files`, the names come from that list, and each must be a file. In a format that reads git
     repositories, each directory that is a repository is one file; the root may be a repository itself. A
-    format that asks for licences also gets the licence files below the root that `include` does not match.
+    format that asks for licences also gets licence files that `include` does not match. The format
+    `hf_dataset` keeps only the files with the rows of the dataset.
 
-    Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern
+    Raises SourceError if the root is missing, a directory, link or list cannot be read, an `include` pattern
     matches nothing, two names map to the same path, or no file is left.
     """
     where = f"source {source.name!r}"
@@ -118,8 +119,8 @@ def _list_local(source: Source, where: str) -> _Listing:
 
 
 def _list_remote(source: Source, where: str) -> _Listing:
-    """Return the names of the files below a URL, and a function from a name to its SourceFile; see
-    `_list_local`.
+    """Return the names of remote files, below a URL or from a list, and a function from a name to its
+    SourceFile.
     """
     root = source.root if has_query(source.root) else source.root.rstrip("/")
     if source.files is not None:

@@ -18,8 +18,8 @@ _AT_ONCE = 64  # concurrent requests for sizes
 
 
 def chosen_patterns(source: Source) -> tuple[str, ...]:
-    """Return the patterns of `include`, of which a name must match at least one. There are none for a list of
-    files without `include`, which is read as a whole, hidden files included.
+    """Return the patterns of `include`; a name must match at least one of them. A list of files without
+    `include` has no patterns: it is read as a whole, hidden files included.
     """
     everything = source.files is not None and source.include == Source.include
     return () if everything else source.include

@@ -1,4 +1,6 @@
-"""Normalise text when it is read: line ends, control characters, Unicode form, and names in tweets. Idempotent."""
+"""Normalise text when it is read: line ends, control characters, Unicode form, and user names and URLs in
+tweets. Normalising a text twice gives the same result as normalising it once.
+"""
 
 import re
 import unicodedata
@@ -141,8 +143,8 @@ class Normalised(NamedTuple):
 
 
 def normalise_all(texts: Sequence[str], unicode_form: str = "NFC", bordered: bool = False) -> Normalised:
-    """Apply `normalise` to one or more texts at once: only texts with suspicious bytes are examined one by
-    one.
+    """Apply `normalise` to one or more texts at once. This is faster than one by one if most of them need no
+    change.
     """
     _, offset_buffer, data_buffer = pa.array(texts, pa.large_string()).buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[: len(texts) + 1]
@@ -185,8 +187,8 @@ def _join(texts: list[tuple[bytes, int]]) -> Normalised:
 def cut(data: bytes, limit: int) -> list[bytes]:
     """Cut UTF-8 bytes into pieces of at most `limit` bytes. Concatenated, they give `data` again.
 
-    A piece ends after its last line feed or, if it has none, after the last code point that fits. A code
-    point longer than `limit` is a piece by itself.
+    Each piece but the last ends after the last line feed that fits or, if there is none, after the last code
+    point that fits. A code point longer than `limit` is a piece by itself.
     """
     pieces = []
     start = 0

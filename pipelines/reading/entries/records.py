@@ -10,8 +10,8 @@ BOM = b"\xef\xbb\xbf"
 
 
 class TextRecord(NamedTuple):
-    """A record with text. `size` is the length of the record in the decoded file, in bytes. `meta` is JSON in
-    UTF-8, or None.
+    """A record with text. `size` is the length in bytes of the record in the decoded file or, for a row of a
+    table, of its text. `meta` is JSON in UTF-8, or None.
     """
 
     text: str
@@ -46,7 +46,7 @@ class RawRecord(NamedTuple):
 
 def to_json(value: Any) -> bytes:
     """Return `value`, a record's other fields, as JSON in UTF-8, or as ASCII JSON with escapes if it contains
-    a lone surrogate.
+    a lone surrogate. Raises ValueError for NaN and infinities.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
     try:

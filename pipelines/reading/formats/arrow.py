@@ -65,8 +65,8 @@ def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
-    """Return the next batch, or None at the end. The batch is validated, so that nothing in it points outside
-    it.
+    """Return the next batch, with its strings as bytes, or None at the end. The batch is validated, so that
+    no offset in it points outside it.
     """
     try:
         batch = reader.read_next_batch()

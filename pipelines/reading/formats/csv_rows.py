@@ -25,17 +25,18 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     and `url_field` is the URL; all other fields are strings in `meta`.
 
     The delimiter is the first of comma, tab, semicolon and bar with which the first row has the field
-    `text_field`; for .tsv and .tab, tab is tried first. Rows set aside:
+    `text_field`, or all fields that `text` names; for .tsv and .tab, tab is tried first. If the first row
+    itself is too long or undecodable, it is set aside and nothing else is read. Other rows set aside:
 
     - `field_count`: a row with more or fewer fields than the first.
-    - `bad_quotes`: a row with a quote where RFC 4180 allows none.
+    - `bad_quotes`: a row with a quote or a lone carriage return where RFC 4180 allows none.
     - `unclosed_quote`: a row with a quoted field that does not end within `max_document_bytes` or the file. Only its
       first line is set aside and reading resumes at the second. From the 17th such row of a file on, all lines
       read for the row are set aside.
     - `oversized`: a line longer than `max_document_bytes`; rows are never split.
     - `undecodable`: a row with bytes that are invalid in the encoding.
 
-    Raises SourceError if the first row lacks the field `text_field`, or has a name twice.
+    Raises SourceError if the first row lacks a field of the text, or has a name twice.
     """
     rows = _Rows(lines(entry.chunks, source.max_document_bytes), source)
     first = rows.first_line()
@@ -113,7 +114,7 @@ class _Rows:
         return None
 
     def read(self, delimiter: str) -> Iterator[tuple[list[str], int] | Bad]:
-        """Yield each row as (fields, size in bytes), or as a Bad record."""
+        """Yield each row that is not blank as (fields, size in bytes), or as a Bad record."""
         csv.field_size_limit(1 << 30)  # applies to the whole process; _lines bounds the rows
         retries = _RETRIES
         reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
@@ -145,8 +146,9 @@ class _Rows:
                     yield row, self._size
 
     def _lines(self) -> Iterator[str]:
-        """Yield lines for the CSV parser. A line over the limit is passed on as a blank line. Within a row,
-        it raises _Unfinished, and so does a row that grows too long or that the file does not finish.
+        """Yield lines for the CSV parser. A line over the limit is passed on as a blank line, unless it is
+        within a row. Raises _Unfinished for such a line within a row, and for a row that grows too long or
+        does not end before the file does.
         """
         for line in self._stream:
             within = bool(self._held)

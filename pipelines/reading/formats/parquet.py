@@ -26,12 +26,13 @@ def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per row. `text_field` and `url_field` are used as in jsonl, and all other columns are
     kept as JSON in `meta`.
 
-    Values that JSON lacks are written as Python prints them (dates in ISO form), and NaN as null. Parquet is
-    read from its end, so only a plain file can be read; inside an archive or under gzip it is set aside as
-    `not_parquet`. A file ends as `decoded_limit` if its footer announces, or its records add up to, more than
-    the file may decode to. Dictionary-encoded text is expanded one batch at a time. A page is decompressed
-    whole, so a page over 256 MiB ends the file as `large_page`. Raises SourceError if the text column is
-    missing or is neither string nor binary, or if a column name occurs twice.
+    In `meta`, values that JSON lacks are written as text (a date and time as `2021-01-02 03:04:05`), invalid
+    UTF-8 is escaped, and NaN and infinities are null. Parquet is read from its end, so only a plain file can
+    be read; inside an archive or under gzip it is set aside as `not_parquet`. A file ends as `decoded_limit`
+    if its footer announces, or its records add up to, more than the file may decode to. Dictionary-encoded
+    text is expanded one batch at a time. A page is decompressed whole, so a page over 256 MiB ends the file
+    as `large_page`. Raises SourceError if the text column is missing or is neither string nor binary, or if a
+    column name occurs twice.
     """
     import pyarrow.parquet as pq
 

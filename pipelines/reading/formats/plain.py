@@ -38,7 +38,8 @@ def split_text(
     first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
 ) -> Iterator[TextRecord | Bad]:
     """Yield the stream, which is `first` followed by `chunks`, as documents of at most `limit` bytes of
-    UTF-8, cut at line ends where possible. Bytes that cannot be decoded end it with a Bad.
+    UTF-8, cut at line ends where possible. If bytes cannot be decoded, the last item is a Bad. `errors` is
+    the error handler of the decoder.
     """
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     rest = b""  # UTF-8 not yielded yet, at most `limit` bytes

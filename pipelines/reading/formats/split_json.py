@@ -26,10 +26,11 @@ def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord
     """Yield the text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line
     ends where possible.
 
-    `pieces` are the bytes of the line; at most a few times `max_document_bytes` of them are held. All
+    `pieces` are the bytes of the record; at most a few times `max_document_bytes` of them are held. All
     documents carry the fields before the text; the last document also carries the fields after it. A record
-    whose text does not begin within `max_document_bytes` is set aside as `oversized`. If the rest turns out
-    not to be JSON, the documents so far are kept and the rest is set aside as one more record.
+    whose text does not begin within about `max_document_bytes` is set aside as `oversized`. If the rest is
+    not JSON, cannot be decoded, or is too long after the text, the documents so far are kept and the rest is
+    set aside as one more record.
     """
     try:
         yield from _split(pieces, source)
@@ -124,7 +125,7 @@ def _space(line: str, position: int) -> int:
 
 def _skip(line: str, position: int, expected: str) -> int:
     """Return the position after white space and the expected character. Raises ValueError if another
-    character follows.
+    character follows, and IndexError at the end of the line.
     """
     position = _space(line, position)
     if line[position] != expected:

@@ -41,7 +41,8 @@ Row = tuple[Key, bytes]
 
 def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
     """Yield one record per question, in the order of their ids: its title and body, then its answers, the
-    accepted one first and the others by score. `pipelines.reading.rich.threads` turns them into text.
+    accepted one first and the others from the highest score to the lowest. `pipelines.reading.rich.threads`
+    turns them into text.
 
     `meta` holds `id`, `title`, `tags`, `score`, `created`, `views`, `licence`, `answer_count` (answers in the
     dump), `top_answer_score` (the highest score of an answer), `accepted_answer` (its id) and `answers`, a
@@ -49,10 +50,10 @@ def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecor
     and the name of the site, if the path of the file contains that name, as in
     `math.stackexchange.com/Posts.xml`.
 
-    Posts that are neither questions nor answers are set aside as `not_question`, answers without their
-    question as `no_question`, and posts whose id, parent or score is not a number as `bad_post`. A question
-    that is longer than `max_html_bytes` together with its answers is set aside as `html_bytes`. Raises
-    StorageError if the temporary file cannot be written.
+    Posts that are neither questions nor answers are set aside as `not_question`, and answers without their
+    question as `no_question`. Posts whose id, parent or score is not a number are set aside as `bad_post`, as
+    is a second question with the same id. A question that is longer than `max_html_bytes` together with its
+    answers is set aside as `html_bytes`. Raises StorageError if the temporary file cannot be written.
     """
     with tempfile.TemporaryFile() as file:
         rows = _SortedRows(file)
@@ -75,7 +76,9 @@ def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecor
 
 
 class _SortedRows:
-    """The rows of a dump, sorted by question. Sorted runs that no longer fit in memory are written to `file`."""
+    """Sorts the rows of a dump by question. When many rows are held in memory, they are written to `file` as
+    a sorted run.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -84,7 +87,7 @@ class _SortedRows:
         self._runs: list[tuple[int, int]] = []  # first byte, end
 
     def add_post(self, name: str, attributes: dict[str, str]) -> None:
-        """Add the post of an XML element."""
+        """Add the post of an XML element. Elements other than `row` are ignored."""
         if name != "row":
             return
         kind = attributes.get("PostTypeId")

@@ -16,7 +16,8 @@ def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord 
     """Yield one record per row. `text_field` and `url_field` are used as in jsonl, and all other columns are
     kept as JSON in `meta`.
 
-    Values that JSON lacks are written as Python prints them (dates in ISO form), and NaN as null.
+    In `meta`, values that JSON lacks are written as text (a date and time as `2021-01-02 03:04:05`), invalid
+    UTF-8 is escaped, and NaN and infinities are null.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names}
     if source.text is not None:
@@ -109,7 +110,8 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
 
 def _values(column: pa.Array) -> Sequence[Any]:
     """Return the values of a column as Python objects. Strings become bytes, because files may contain
-    invalid UTF-8. Timestamps become text. Nested values stay Arrow scalars.
+    invalid UTF-8. Timestamps become text. Nested values, and a column with values that Python cannot
+    represent, stay Arrow scalars.
     """
     if isinstance(column, pa.DictionaryArray):
         # The dictionary holds the values of the whole row group; convert only those of this batch.
@@ -131,7 +133,10 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to JSON types. Raises UnicodeDecodeError for an Arrow scalar with invalid UTF-8."""
+    """Convert bytes, Arrow scalars, non-finite numbers and nested values to JSON types. Other values, such as
+    dates, are returned unchanged. Raises ValueError or OverflowError for an Arrow scalar with invalid UTF-8
+    or a time that Python cannot represent.
+    """
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if isinstance(value, bytes):

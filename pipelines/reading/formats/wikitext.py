@@ -3,7 +3,8 @@
 Kept: paragraphs, headings with text below them, list items as lines, labels of links, contents of formatting
 and code, LaTeX source of formulas. Removed: templates, tables, references, galleries, files, categories,
 comments, magic words. The grammar is https://www.mediawiki.org/wiki/Markup_spec as far as real pages use it;
-unclosed markup is kept as written, as in MediaWiki. Every pass is linear in the length of the page.
+an unclosed template, table or link is kept as written, as in MediaWiki. Every pass is linear in the length of
+the page.
 """
 
 import html

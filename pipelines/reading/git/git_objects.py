@@ -4,8 +4,8 @@ repository.
 The process runs in an empty temporary repository that we create. All it gets of the other repository is the
 directory of its objects (GIT_OBJECT_DIRECTORY, git(1)). Therefore the other repository's configuration,
 hooks, attributes, grafts and replacements are never read, nothing is checked out, and no missing object is
-fetched. The kernel bounds the memory of the process (RLIMIT_AS). The content of every object is compared with
-its id, so a commit id determines everything that is read.
+fetched. On Linux, the kernel bounds the memory of the process (RLIMIT_AS). The content of every object that
+is read is compared with its id, so a commit id determines everything that is read.
 """
 
 import hashlib
@@ -53,9 +53,9 @@ class GitObjects:
     """The objects of a git repository, as a context manager. `directory` is the one that contains `objects`.
     `id_digits` is 40, or 64 for SHA-256. `memory` is how many bytes a git process may map.
 
-    Methods raise SourceError if git is missing or needs more memory, and StorageError if git is killed, stops
-    answering or gives an unexpected answer. If git exits by itself for another reason, the object counts as
-    damaged.
+    Methods raise SourceError if git is missing or needs more than `memory`, and StorageError if git is
+    killed, stops answering or gives an unexpected answer. If git exits by itself for another reason, the
+    object counts as damaged. After more than 100 such objects, all others count as damaged too.
     """
 
     def __init__(self, directory: Path, id_digits: int, memory: int) -> None:
@@ -242,8 +242,8 @@ class _CatFile:
         self._held += data
 
     def _ended(self) -> None:
-        """Raise the error for a process that ended by itself. It is DamagedObjectError if an object of the
-        repository was the cause.
+        """Raise the error for a process that ended by itself: SourceError if git ran out of memory,
+        StorageError if a signal ended it, else DamagedObjectError.
         """
         status = self._child.wait()
         self.close()
@@ -272,8 +272,8 @@ def _environment(place: Path, directory: Path) -> dict[str, str]:
 
 
 def _limit(process: int, memory: int) -> None:
-    """Bound the memory of a git process before it is asked for anything. The memory limit of the task does
-    not apply to it.
+    """Bound the memory of a git process on Linux, before it is asked for anything. The memory limit of the
+    task does not apply to the process.
     """
     if not hasattr(resource, "prlimit"):  # other systems than Linux
         return

@@ -19,7 +19,7 @@ _CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab"
 
 
 def docx_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) of a Word document.
+    """Return ({"meta": ...}, text) of a Word document, or ({"reason": ...}, "") if it is to be set aside.
 
     Paragraphs and headings are separated by blank lines. A list item is a line that begins with `• `,
     indented by its level. A table row is a line, with a tab between cells. Footnotes and endnotes follow at

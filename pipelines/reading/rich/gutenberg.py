@@ -1,4 +1,4 @@
-"""Books of Project Gutenberg as plain text, without its licence, title lines and credits.
+"""Books of Project Gutenberg as plain text, without the project's licence and header and without credits.
 
 The lines that frame a book have changed since 1991; the patterns below cover the forms that occur in its
 files. They are the marks of https://www.gutenberg.org/policy/license.html and of its older "small print".
@@ -63,7 +63,8 @@ def read_gutenberg(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     `title`, `author`, `translator`, `editor`, `language`, `released` and `ebook` (the number of the book)
     that the file states. A file without a start line is set aside as `not_gutenberg`, and a book without an
     end line as `truncated`. With `oversized: split`, a book over `max_document_bytes` is cut into several
-    documents; otherwise a file over `max_document_bytes` is set aside as `oversized`.
+    documents, and a file over `max_file_bytes` is set aside as `oversized`; otherwise a file over
+    `max_document_bytes` is.
     """
     most = source.max_document_bytes if source.oversized == "quarantine" else source.max_file_bytes
     held = entry.read(most)

@@ -26,16 +26,18 @@ _TITLE_CHARACTERS = 1000
 
 
 def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    r"""Return (fields of the worker's answer, text) of a LaTeX file, or of a tar with the files of a paper.
+    r"""Return ({"meta": ...}, text) of a LaTeX file, or of a tar with the files of a paper. If it is to be set
+    aside, return ({"reason": ...}, "") instead.
 
     The text is LaTeX, with its mathematics and commands. It goes from `\begin{document}` to `\end{document}`
     of the main file. `\input`, `\include` and `\subfile` are replaced by the files of the archive that they
     name. A command is left out if its file is already being included, if it nests deeper than TeX allows, or
     if the archive lacks its file. Plain TeX has no preamble and is taken as a whole.
 
-    `meta` gets `title`, `main` (the name of the main file in an archive), and the numbers `files` (files
-    used), `missing_inputs` and `cut_inputs`. Reasons: `not_latex`, `corrupt`, `truncated`, `too_many_files`,
-    `oversized`, `no_text_extracted`.
+    `meta` gets `title`, `main` (the name of the main file in an archive), and how many `files` were used, how
+    many commands were left out because the archive lacks the file (`missing_inputs`), and how many for
+    another reason (`cut_inputs`). Counts of 0 are omitted. Reasons: `not_latex`, `corrupt`, `truncated`,
+    `too_many_files`, `oversized`, `no_text_extracted`.
     """
     try:
         files = _files(data, limits.text_bytes)
@@ -108,8 +110,8 @@ def _decode(data: bytes) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """Remove comments, lines that held nothing but a comment, and `comment` environments. Verbatim text is
-    unchanged.
+    """Remove comments, lines that held nothing but a comment, and the lines of `comment` environments. The
+    lines of verbatim environments are unchanged.
     """
     lines: list[str] = []
     verbatim = ""

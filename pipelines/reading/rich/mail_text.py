@@ -27,16 +27,16 @@ _ATTRIBUTION_LINES = 3
 
 
 def mail_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) of a message: its plain text, or the text of its HTML if
-    it has no plain text. Attachments are left out.
+    """Return ({"meta": ...}, text) of a message, or ({"reason": ...}, "") if it is to be set aside. The text
+    is its plain text, or the text of its HTML if it has no plain text. Attachments are left out.
 
-    These are removed from plain text: everything from the first line `-- ` (the signature) or `--- Original
-    Message ---` on; lines that begin with `>`; and the attribution before such lines. An attribution is a
-    paragraph of up to three lines, or the last line of a longer paragraph, if it ends in a colon and has an
-    address or a digit.
+    These are removed from plain text: the signature, which begins at the first line `-- ` or `--`; everything
+    from a line like `--- Original Message ---` on; lines that begin with `>`; and the attribution before such
+    lines. An attribution is a paragraph of up to three lines, or the last line of a longer paragraph, if it
+    ends in a colon and has an `@` or a digit.
 
     `meta` gets those of `from`, `subject`, `date` (ISO 8601, in UTC), `message_id`, `in_reply_to` and `list`
-    that the message has. Reasons: `bad_message`, `undecodable`, the limits of pages, and `oversized`.
+    that the message has. Reasons: `bad_message`, `undecodable`, `html_nodes`, `html_depth`, and `oversized`.
     """
     import resiliparse.extract.html2text
     import resiliparse.parse.html  # noqa: F401

@@ -8,7 +8,7 @@ from itertools import islice
 EDGE_LINES = 2
 """How many lines at the top, and at the bottom, of a page may be a running head or a page number."""
 REPEATED = 3
-"""On how many pages a line must occur there to be a running head; both, if there are only two. See `join_pages`."""
+"""On how many pages a line at an edge must occur to be a running head. In a document of two pages, two suffice."""
 
 _LINE_END = re.compile(r"\r\n|[\r\n\v\f\x85\u2028\u2029]")
 _DIGITS = re.compile(r"\d+")

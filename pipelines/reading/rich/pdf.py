@@ -22,7 +22,7 @@ _TEXTS = {"Title": "title", "Author": "author"}
 
 
 def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) of a PDF.
+    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside.
 
     Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (the file or all of its pages cannot be
     loaded, or more than 100 pages cannot), `no_text_layer` (a scan), `oversized`. `meta` gets `title`,

@@ -130,7 +130,7 @@ def _text(cues: list[_Cue], is_vtt: bool) -> str:
 
 
 def _plain(line: str, is_vtt: bool) -> str:
-    """Return a line without tags and outer white space."""
+    """Return a line without tags, with white space collapsed and, in WebVTT, with entities decoded."""
     line = html.unescape(_VTT_TAG.sub("", line)) if is_vtt else _SRT_TAG.sub("", line)
     return " ".join(line.split())
 

@@ -4,9 +4,10 @@ from pipelines.reading.web.extraction import PageLimits, fragment_text
 
 
 def thread_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) of a question: `Q: `, its title and its body, then `A: `
-    and the body of each answer. `data` holds the title as plain text, then the question and the answers as
-    HTML, separated by NUL.
+    """Return ({"meta": {}}, text) of a question with its answers, or ({"reason": ...}, "") if its HTML is
+    over a limit. The text is `Q: `, the title and the body of the question, then `A: ` and the text of each
+    answer that has any. `data` holds the title as plain text, then the question and the answers as HTML,
+    separated by NUL.
     """
     title, *bodies = data.decode().split("\0")
     texts = []

@@ -21,7 +21,7 @@ _HEADER, _LENGTHS = 30, 26  # bytes of a local header, and where the lengths of 
 
 class ZipPackage:
     """The members of a package. The constructor raises BrokenInput if `data` is not a zip archive, and
-    `member` raises it if a member is damaged, encrypted or over the limits.
+    `member` raises it if a member is over the limits or cannot be read.
     """
 
     def __init__(self, data: bytes, limits: PageLimits) -> None:
@@ -119,7 +119,8 @@ def read_elements(
 ) -> None:
     """Parse XML as `read_xml` does, for documents with many elements of which few matter. `starts`, `ends`
     and `texts` map an element name to a function, which is called at the start of the element, at its end,
-    and with the text in it. No function is called for elements in `left_out` or for anything inside them.
+    and with each piece of text in it. An element in `texts` is not looked up in `starts` and `ends`. No
+    function is called for elements in `left_out` or for anything inside them.
     """
     local = _LocalNames()
     depth = 0  # open elements inside one that is left out, itself included
@@ -182,8 +183,8 @@ def _refuse(*_: Any) -> None:
 
 
 def read_values(data: bytes, names: dict[str, str]) -> dict[str, str]:
-    """Return the texts of elements. `names` maps element names to the names under which their texts are
-    returned. Several texts with the same name are joined with `; `.
+    """Return the texts of elements, with white space collapsed. `names` maps element names to the names under
+    which their texts are returned. Several texts with the same name are joined with `; `.
     """
     found: dict[str, list[str]] = {}
     held: list[str] | None = None

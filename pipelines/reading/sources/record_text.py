@@ -25,7 +25,7 @@ class NoTextError(Exception):
 
 @dataclass(frozen=True)
 class RecordText:
-    """Several fields of a record, or the turns of a conversation, as its text.
+    """The text of a record, composed of several of its fields, of the turns of a conversation, or of both.
 
     The texts of `fields` are joined, followed by those of the turns. Missing, null and empty texts are left
     out. A record for which all of them are left out has no text.
@@ -46,8 +46,8 @@ class RecordText:
     one side has no border."""
 
     def check(self) -> None:
-        """Raise ValueError if neither `fields` nor `turns` is set, `target` is a field of the source too, or
-        `template` names no field.
+        """Raise ValueError if neither `fields` nor `turns` is set, if `target` is also in `fields` or equal
+        to `turns`, or if `turns` is set and `template` names no field.
         """
         if not self.fields and not self.turns:
             raise ValueError("fields: got none, expected `fields` or `turns`")

@@ -28,19 +28,19 @@ class Format:
     - `parser`: the function that extracts the text of raw records in a child process, as MODULE:NAME.
     - `pages`: the raw records are HTML pages, and the source chooses their extractor.
     - `repositories`: each file is a git repository, which is a directory; its members are the files of a commit.
-    - `licences`: the licence files of a source are listed.
+    - `licences`: the licence files of a source are listed even if `include` does not match them.
     - `shared`: a class, as MODULE:NAME, that finds the licences that apply to the entries of a file.
     - `markup`: the text is HTML, whose structure a source may keep as Markdown.
     - `text_field`: the text is a field of the record, and may be HTML.
     - `lines`: the bytes are divided at line feeds before they are decoded.
     - `joined`: no record is complete before the whole file has been read.
     - `zip_name`, `zip_suffix`: a zip is a file of the format, not an archive, if the name of its first member
-      matches the expression `zip_name` or its own name ends in `zip_suffix`.
+      matches the regular expression `zip_name` or its own name ends in `zip_suffix`.
     - `holds_tar`: a tar is a file of the format, unless the source chooses `members` of it, which may be tars.
     - `suffixes`: the endings of file names, in lower case and without compression suffixes, by which `init`
       recognises the format.
     - `columns`: fields that the reader puts into `meta`, with their types, which `init` proposes as columns.
-    - `only_utf8`: the reason why no other encoding is possible.
+    - `only_utf8`: the reason why a source may not set another encoding than UTF-8, if it may not.
     """
 
     reader: str | Callable[..., Any]
@@ -64,8 +64,8 @@ class Format:
     only_utf8: str = ""
 
     def load_reader(self) -> Callable[..., Any]:
-        """Import the reader: a function (Entry, Source) -> an iterator with a TextRecord, Bad or RawRecord
-        per record, in order.
+        """Import and return the reader: a function (Entry, Source) -> an iterator with a TextRecord, Bad or
+        RawRecord per record, in order.
 
         The reader raises BrokenInput if the bytes end early.
         """
@@ -75,8 +75,8 @@ class Format:
         return reader
 
     def load_shared(self) -> Callable[..., Any]:
-        """Import `shared`: a function (Source) -> (SourceFile, entry path) -> `Entry.shared` for that entry.
-        Without `shared`, every entry gets None.
+        """Import and return `shared`. Called with a Source, it returns a function (SourceFile, entry path) ->
+        the value of `Entry.shared` for that entry. Without `shared`, this value is None for every entry.
         """
         if not self.shared:
             return lambda source: lambda file, path: None
@@ -187,7 +187,7 @@ FORMATS = {
         suffixes=(".docx",), columns=(("created", "date"), ("language", "string")),
     ),
 }  # fmt: skip
-"""Every format, by its name in a corpus file."""
+"""Every built-in format, by its name in a corpus file."""
 
 
 def format_of(name: str) -> Format:

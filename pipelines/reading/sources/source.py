@@ -31,8 +31,9 @@ class Source:
     differ in case alone, because both become names of directories."""
     root: str
     """Directory that holds the documents, or a single file, relative to the working directory. Or a URL, such
-    as `s3://bucket/prefix`; gs and hf work like s3, http and https for a single file only. The query of such
-    a URL may be a signature, so it is neither shown nor stored. The root is not part of any id.
+    as `s3://bucket/prefix`; gs and hf work like s3. http and https work for a single file, or with a list of
+    `files`. The query of such a URL may be a signature, so it is neither shown nor stored. The root is not
+    part of any id.
     """
     format: str
     """How a file is divided into records: one of the formats below, or PACKAGE:FORMAT, one of an installed package
@@ -53,8 +54,8 @@ class Source:
     `files: https://data.commoncrawl.org/crawl-data/CC-MAIN-2024-10/wet.paths.gz`
     read a crawl. Without `include`, every line is read; `include` and `exclude` choose among them."""
     members: tuple[str, ...] = ()
-    """Globs over member names of tar, zip and wheel archives, and of the files in git repositories; empty means all. Members are
-    streamed, never extracted."""
+    """Globs over the names of the members of tar, zip and wheel archives and of the files in git repositories; empty means all.
+    Members are streamed, never extracted."""
     revision: str = field(default="HEAD", metadata=ADDED)
     """With `format: git`: the branch, tag or full commit id that is read of every repository. The commit, not its name, decides
     whether the source is read again."""
@@ -101,8 +102,8 @@ class Source:
     comments: bool = field(default=False, metadata=ADDED)
     """Whether readers' comments are part of the main text of a page, where the extractor recognises them."""
     max_html_bytes: int = 16 << 20
-    """A longer page is quarantined as `html_bytes`; so are a longer question with its answers, and a book with a longer chapter.
-    (Common Crawl cuts pages at 5 MiB.)"""
+    """A longer page is quarantined as `html_bytes`; so are a longer question with its answers, and an EPUB or Word document with
+    a longer member. (Common Crawl cuts pages at 5 MiB.)"""
     max_html_nodes: int = 1_000_000
     """A page with more elements is quarantined, as `html_nodes`."""
     max_html_depth: int = 4096
@@ -114,12 +115,14 @@ class Source:
     page_memory_bytes: int = 2 << 30
     """Memory for parsing one page or document; reading stops at a page that takes more, and names it."""
     max_file_bytes: int = field(default=256 << 20, metadata=ADDED)
-    """A longer PDF, EPUB, Word document or message is quarantined, as `file_bytes`; it is held in memory."""
+    """A longer PDF, EPUB, LaTeX file, Word document or mail message is quarantined, as `file_bytes`; the others are held in
+    memory."""
     max_decoded_bytes: int = 64 << 30
     """Bytes that one file may decompress to; the rest of a larger file is quarantined. Regardless of this
     field, a file may not decompress to more than 1 GiB and more than 1,000 times its size."""
     part_bytes: int = 128 << 20
-    """Bytes of text after which a part is closed; bounds the memory of every later task."""
+    """About how many bytes of text, URLs and `meta` a part holds at most; a larger document is a part by itself. This bounds the
+    memory of every later task."""
     max_quarantined: float = 0.5
     """Share of records that may be set aside. A larger share among the first 1,000 records stops `plan` and
     `build`, and a larger share of all records stops the build after reading. Records that are never documents
@@ -200,7 +203,9 @@ class Source:
 
 
 def check_format(source: Source) -> None:
-    """Raise ValueError("field: ...") if no file could be read with the source's combination of fields."""
+    """Raise ValueError("field: ...") if the source's format is unknown, or if other fields do not fit the
+    format.
+    """
     try:
         kind = format_of(source.format)
     except ConfigError as error:
@@ -239,7 +244,9 @@ def check_format(source: Source) -> None:
 
 
 def check_html(source: Source) -> None:
-    """Raise ValueError("field: ...") if the source's fields about HTML do not fit its format."""
+    """Raise ValueError("field: ...") if the source's fields about text and HTML do not fit its format or each
+    other.
+    """
     kind = format_of(source.format)
     if source.text is not None:
         check_text(source)

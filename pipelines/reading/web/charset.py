@@ -9,14 +9,15 @@ them:
 - Valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes is taken as UTF-8. With fewer, it is taken as
   UTF-8 if nothing is declared or all of it is ASCII, unless it has ESC or NUL bytes, as ISO-2022-JP and UTF-16
   do. Text in another encoding is hardly ever valid UTF-8 by chance.
-- An encoding in which more than _BAD_SHARE of the non-ASCII bytes are invalid is skipped. A declared windows-1252
-  is skipped too, if fewer than _ALONE_SHARE of at least _ENOUGH non-ASCII bytes are isolated, as accented letters
-  are. Nearly every byte is valid in it, and servers declare it by default.
+- An encoding is skipped if decoding inserts more U+FFFD than _BAD_SHARE of the non-ASCII bytes. A declared
+  windows-1252 that is the first candidate is skipped too, if fewer than _ALONE_SHARE of at least _ENOUGH
+  non-ASCII bytes are isolated, as accented letters are. Nearly every byte is valid in windows-1252, and servers
+  declare it by default.
 
 Detection is resiliparse's, which is right for most encodings (benchmarks/charsets.py) but mistakes EUC-KR for
-UTF-8. If the detected encoding does not fit, the bytes are Korean if most non-ASCII characters decoded as
-Korean are Hangul, and windows-1252 if enough bytes are isolated. Detected KOI8-R is read as KOI8-U, which
-has Ukrainian letters instead of eight box-drawing characters.
+UTF-8. If the detected encoding does not fit, EUC-KR is tried if most non-ASCII characters decoded as Korean
+are Hangul, then windows-1252 if enough bytes are isolated. Detected KOI8-R is read as KOI8-U, which has
+Ukrainian letters instead of eight box-drawing characters.
 
 If no encoding fits, the one with the fewest replacements is used. Invalid bytes become U+FFFD; `replaced`
 counts these marks, and `is_undecodable` says whether there are too many.
@@ -89,8 +90,8 @@ def decode_page(data: bytes, http_charset: str = "") -> Decoded:
 
 
 def codec_of_label(label: str) -> str | None:
-    """Return the Python codec for a label of the WHATWG encoding standard. Return None for an unknown label,
-    and for a label that browsers refuse.
+    """Return the name of the Python codec for a label of the WHATWG encoding standard. Return None for an
+    unknown label, and for a label that browsers refuse.
     """
     from resiliparse.parse.encoding import map_encoding_to_html5
 
@@ -102,7 +103,9 @@ def codec_of_label(label: str) -> str | None:
 
 
 def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
-    """Yield the declared codecs, in order. A declared UTF-16 without NUL bytes is wrong and counts as UTF-8."""
+    """Yield the declared codecs, in order, without duplicates. A declared UTF-16 is wrong if the first
+    _PRESCAN_BYTES have no NUL, and then counts as UTF-8.
+    """
     seen = set()
     head = data[:_PRESCAN_BYTES]
     inside = _META.search(head) or _XML.match(head)
@@ -152,7 +155,7 @@ def _likely_codecs(data: bytes, latin: bool) -> Iterator[str]:
 
 
 def decode(data: bytes, codec: str) -> Decoded:
-    """Decode with a Python codec. Invalid bytes are replaced with U+FFFD."""
+    """Decode with the Python codec named `codec`. Invalid bytes are replaced with U+FFFD."""
     try:
         return Decoded(data.decode(codec), codec, 0)
     except UnicodeDecodeError:

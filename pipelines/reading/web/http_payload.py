@@ -21,8 +21,8 @@ _MAX_CODINGS = 4  # nested content codings; decoding each costs a copy of the bo
 @dataclass(frozen=True)
 class Response:
     """The head of an HTTP response. `headers` holds the first value of each name, with names in lower case.
-    `body` is the position at which the body begins. `reservations` are the reservations of rights in the
-    headers.
+    `body` is the position in the record's block at which the body begins. `reservations` are the reservations
+    of rights in the headers.
     """
 
     status: int
@@ -53,8 +53,9 @@ def charset_of(content_type: str) -> str:
 
 
 def read_fields(lines: bytes) -> dict[str, str]:
-    """Parse `Name: value` lines. Return the first value of each name, with names in lower case. Continuation
-    lines are joined; other lines are ignored.
+    """Parse `Name: value` lines. Return the first value of each name, with names in lower case. A
+    continuation line (which begins with a space or tab) is joined to the value before it; other lines are
+    ignored.
     """
     fields: dict[str, str] = {}
     last: str | None = None
@@ -80,7 +81,7 @@ def _text(value: bytes) -> str:
 
 
 def read_head(block: bytes) -> Response | None:
-    """Return the head of a response; None if the block does not begin with a complete one of at most
+    """Return the head of a response, or None if the block does not begin with a complete head of at most
     HEAD_BYTES.
     """
     status = _STATUS.match(block)
@@ -94,12 +95,12 @@ def read_head(block: bytes) -> Response | None:
 
 
 def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:
-    """Return the payload without transfer and content codings, or the reason (`html_bytes`, `bad_coding`) why
-    there is none.
+    """Return the payload without transfer and content codings, or the reason why there is none: `html_bytes`
+    (more than `limit` bytes) or `bad_coding`.
 
-    Crawlers decode payloads but keep the headers, so a payload that plainly does not have its declared coding
-    is used unchanged. `clipped` means that the crawler declared the response truncated. A coding that ends
-    early is then not damage, and the part before the end is the payload.
+    Some crawlers decode payloads but keep the headers, so a payload that plainly does not have its declared
+    coding is used unchanged. `clipped` means that the crawler declared the response truncated. A coding that
+    ends early is then not damage, and the part before the end is the payload.
     """
     body: bytes | memoryview = memoryview(block)[response.body :]
     if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):
@@ -122,8 +123,8 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
 
 
 def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
-    """Join the chunks of a chunked body (RFC 9112, section 7.1). Return None if the body ends before the last
-    chunk and is not `clipped`.
+    """Join the chunks of a chunked body (RFC 9112, section 7.1). The last chunk, which is empty, may be
+    missing. Return None if a chunk ends early or is followed by anything but another chunk, unless `clipped`.
     """
     pieces: list[bytes | memoryview] = []
     at = 0
@@ -141,7 +142,9 @@ def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
 
 
 def _decode_stream(body: bytes, limit: int, clipped: bool) -> bytes:
-    """Decode gzip or zstd, recognised by the first bytes."""
+    """Decompress gzip or zstd, recognised by the first bytes. A body that is not compressed is returned
+    unchanged.
+    """
     pieces = []
     try:
         for piece in decompress("", iter([body]), DecodeBudget(limit))[1]:

@@ -2,8 +2,8 @@
 begin with `page_`, because a record may already have a title or the date of a crawl.
 
 The page's meta elements (Open Graph, Dublin Core and the names in common use) come first, then JSON-LD of
-schema.org for date and author, then elements of HTML. Only for the language, the `lang` attribute of `html`
-precedes the meta elements. Nothing is guessed from the text.
+schema.org for date and author, then elements of HTML. For the language only, the `lang` attribute of `html`
+comes before the meta elements. Nothing is guessed from the text.
 """
 
 import html
@@ -107,9 +107,9 @@ def _attribute(tree: Any, selector: str, name: str) -> str:
 
 
 def _time(tree: Any) -> str:
-    """Return the day of the element that is marked as the date of publication. Without such an element,
-    return the day of the page's `time` elements if they all have the same day. Otherwise return an empty
-    text, because some of them are dates of comments or of other pages.
+    """Return the day of the first element that is marked as the date of publication. Failing that, return the
+    day of the page's `time` elements if they all have the same day. Otherwise return an empty text, because
+    some of the days may be those of comments or of other pages.
     """
     marked = _day(_attribute(tree, 'time[itemprop="datePublished"], time[pubdate]', "datetime"))
     times = tree.document.query_selector_all("time[datetime]")[:]
@@ -118,8 +118,8 @@ def _time(tree: Any) -> str:
 
 
 def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield the JSON-LD objects that have a date of publication, or an author and a headline, outermost
-    first.
+    """Yield the JSON-LD objects that have a date of publication, or an author and a headline, one script
+    after another, each from the outermost object inwards.
     """
     for script in tree.document.query_selector_all('script[type="application/ld+json"]')[:]:
         content = script.text
@@ -143,8 +143,8 @@ def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
 
 def _names(author: Any) -> str:
     """Return the names in an `author` of schema.org, joined with `; `. An author is a text, an object with a
-    name, or a list of these. HTML entities are decoded: publishers write them, although HTML parsers do not
-    decode entities in a script.
+    name, or a list of these. URLs and repeated names are left out. HTML entities are decoded, because
+    publishers write them in scripts, where HTML parsers leave them as they are.
     """
     entries = author if isinstance(author, list) else [author]
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries]

@@ -34,8 +34,8 @@ _INVISIBLE = re.compile("[\u2061-\u2064]")  # function application, invisible ti
 
 
 def write_formulas(tree: Any) -> None:
-    """Replace the formulas of a page, resiliparse's HTMLTree, with text: `$...$`, or `$$...$$` for a
-    displayed formula.
+    """Replace the formulas in `tree`, resiliparse's HTMLTree of a page, with text: `$...$`, or `$$...$$` for
+    a displayed formula.
     """
     for script in tree.document.query_selector_all('script[type^="math/tex"]')[:]:
         display = "mode=display" in script.getattr("type").replace(" ", "")
@@ -54,7 +54,9 @@ def write_formulas(tree: Any) -> None:
 
 
 def latex_of(math: Any) -> str:
-    """Return the LaTeX of a `math` element: its annotation, its `alttext`, or its MathML converted."""
+    """Return the LaTeX of a `math` element: its annotation if it has one, else its `alttext`, else its
+    converted MathML.
+    """
     annotation = math.query_selector(_ANNOTATIONS)
     if annotation is not None:
         return str(annotation.text)
@@ -70,8 +72,8 @@ def _replace(tree: Any, element: Any, latex: str, display: bool) -> None:
 
 
 def _convert(element: Any, depth: int) -> str:
-    """Convert presentation MathML to LaTeX. An element without a conversion of its own becomes its converted
-    children, one after another.
+    """Convert presentation MathML to LaTeX. An element for which there is no rule becomes its converted
+    children, one after another. Elements `depth` or more levels below become their text.
     """
     tag = element.tag
     if tag in ("mi", "mn", "mo"):

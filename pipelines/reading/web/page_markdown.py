@@ -1,4 +1,5 @@
-"""The main content of a page as Markdown: headings, lists, tables, code and formulas; no links, no emphasis.
+"""A page, or its main content, as Markdown: headings, lists, tables, code and formulas; no links, no
+emphasis.
 
 resiliparse chooses the content and returns it as HTML with few kinds of elements. What this HTML cannot
 express (tables, code within a line, formulas) is first written into the page as Markdown. Text is not
@@ -39,8 +40,8 @@ def extract_markdown(tree: Any, main_content: bool, comments: bool = False) -> s
 
 
 def _write_code(tree: Any) -> None:
-    """Turn the content of `pre` elements with code elements inside into plain text. Enclose inline code in
-    backticks, one more on each side than its longest run of backticks (CommonMark, section 6.1).
+    """Turn the content of `pre` elements that contain code elements into plain text. Enclose inline code in
+    backticks, on each side one more than its longest run of backticks (CommonMark, section 6.1).
 
     An element that contains another of its kind is left alone, so that nothing is read twice, however deeply
     a page nests.
@@ -174,7 +175,9 @@ class _Writer:
 
 
 def _block(content: str) -> str:
-    """Return the content of a `pre` as a table, or as fenced code (CommonMark, section 4.5)."""
+    """Return the content of a `pre` as a table or as fenced code (CommonMark, section 4.5); empty if it is
+    blank.
+    """
     if content.lstrip("\n").startswith(_TABLE):
         return _MARKS.sub("", content).strip("\n")
     content = _MARKS.sub("", content).strip("\n")

@@ -16,8 +16,8 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 def page_letters(tree: Any) -> tuple[int, int]:
-    """Count the letters and digits in the text of a page, resiliparse's HTMLTree. Return (number in all,
-    number outside links).
+    """Count the letters and digits in the text of a page, given as resiliparse's HTMLTree. Return (number in
+    all, number outside links).
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -27,7 +27,8 @@ def page_letters(tree: Any) -> tuple[int, int]:
 
 
 def page_measures(letters: tuple[int, int], text: str) -> dict[str, float]:
-    """Return `page_link_density` and `page_boilerplate`, shares rounded to 4 decimals. `letters` are the
+    """Return `page_link_density`, the share of the page's letters and digits that are in links, and
+    `page_boilerplate`, the share that the extracted text lacks, both rounded to 4 decimals. `letters` are the
     counts of `page_letters`, and `text` is the extracted text.
 
     Both are 0 for a page that shows no text, but whose text an extractor found elsewhere, such as in JSON-LD.

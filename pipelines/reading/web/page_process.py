@@ -108,7 +108,7 @@ class _Answer(NamedTuple):
 class _Batch:
     """Consecutive records of an entry. `number` is the number of the first record, and `bytes` is the total
     size of the pages among the records. `sent_to` is the child to which the pages were last sent. `first` is
-    the number of the first page sent then, counted over all pages ever sent.
+    the index of the first page sent then, among all pages that the extractor has sent.
     """
 
     number: int
@@ -174,9 +174,10 @@ class Extractor:
         poison: Collection[str] = (),
     ) -> Iterator[TextRecord | Bad]:
         """Yield the records of an entry, in order, with pages turned into documents or set aside.
+        `first_record` is the number of the first record.
 
         A record whose `path#number` is in `poison` is set aside without being parsed. Raises PoisonError for
-        a page on which the parser fails or the child dies twice.
+        a page on which the parser raises an exception, or on which the child dies twice.
         """
         waiting: _Batch | None = None  # its pages are being parsed while the next batch is read
         batch = _Batch(first_record)
@@ -243,8 +244,8 @@ class Extractor:
             return 0
 
     def _answers(self, batch: _Batch) -> Iterator[_Answer | str]:
-        """Yield an answer for each page, in order. For a page on which the parser raises an exception or the
-        child dies twice, yield the cause as text instead.
+        """Yield an answer for each page, in order. For a page on which the parser raises an exception, or on
+        which the child dies twice, yield the cause as text instead.
         """
         left = batch.pages
         while left:
@@ -287,8 +288,8 @@ class Extractor:
             self._child.stdin.write(json.dumps(lines).encode() + b"\n")
 
     def _receive_answers(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
-        """Yield up to `count` answers for the pages of a batch that were sent last; fewer if the child has
-        died.
+        """Yield the answers for the last `count` pages sent of a batch; fewer if the child dies. For a page
+        on which the parser raised an exception, yield text that names the exception.
         """
         assert self._child is not None
         assert self._child.stdout is not None

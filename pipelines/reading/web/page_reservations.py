@@ -1,4 +1,4 @@
-"""Reservations of rights that a page declares, recorded as found, without judging what they mean.
+"""Reservations of rights that a page declares, recorded without judging what they mean.
 
 There are three conventions: robots directives in HTML (`<meta name="robots" content="noai">`), robots
 directives in HTTP (`X-Robots-Tag`), and TDMRep, the protocol of W3C's community group of that name (2024),
@@ -30,7 +30,7 @@ def header_reservations(lines: bytes) -> Reservations:
 
 
 def page_reservations(tree: Any) -> Reservations:
-    """Return the reservations among the meta elements of a page, resiliparse's HTMLTree."""
+    """Return the reservations among the meta elements of a page, given as resiliparse's HTMLTree."""
     found: Reservations = {}
     # A slice, because iterating over resiliparse's collections takes quadratic time.
     for element in tree.document.query_selector_all("meta[name][content]")[:]:

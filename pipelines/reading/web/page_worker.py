@@ -40,7 +40,7 @@ def _renew_cpu_limit(seconds: int) -> None:
 
 
 def _limit_memory(size: int) -> None:
-    """Limit the address space to `size` bytes more than the libraries have mapped."""
+    """Limit the address space to `size` bytes beyond what is mapped now, which includes the libraries."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     soft = mapped + size
@@ -57,7 +57,10 @@ def _answer(out: IO[bytes], head: dict[str, object], text: str = "") -> None:
 def serve(
     limits: PageLimits, shared: int, parse: Callable[[bytes, str, PageLimits], tuple[dict[str, object], str]]
 ) -> None:
-    """Answer batches until the input ends. `parse` returns (head without "page", text) of a record."""
+    """Answer batches until the input ends. If a library cannot be imported, answer that it is unavailable,
+    and return. `parse` takes (bytes of a record, charset label, limits) and returns (head without "page",
+    text).
+    """
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with the answers
     most = resource.getrlimit(resource.RLIMIT_DATA)[1]

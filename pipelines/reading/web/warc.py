@@ -1,9 +1,9 @@
 """Web formats: warc (WARC and ARC files, including WET) and html (one page per file).
 
-Two kinds of records of a web archive become documents: those with an HTML payload (HTTP responses, resources
-and conversions), and conversion records of plain text, which WET files hold. Every other record is set aside
-with a reason that says what it is, so that the records of a file add up. Records are numbered by their
-position in the file.
+Two kinds of records of a web archive can become documents: those with an HTML payload (HTTP responses,
+resources and conversions), and conversion records of plain text, which WET files hold. A record that does not
+become a document is set aside with a reason, so that the records of a file add up. Records are numbered in
+the order of the file.
 """
 
 import re
@@ -30,9 +30,9 @@ def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRe
 
     The URL is WARC-Target-URI. `meta` holds these fields, if present: `date`, `record_id`, `content_type` (of
     the payload, as declared), `status`, `truncated` (why the crawler truncated the record), `languages` (as
-    named in a WET file), and `replaced` (the number of U+FFFD that decoding inserted; not for text that is
-    split). Pages also have `charset` and the reservations of rights that they declare (FIELDS in
-    page_reservations.py).
+    named in a WET file), and for pages the reservations of rights in the HTTP headers (FIELDS in
+    page_reservations.py). A text that is not split also has `replaced`, the number of U+FFFD that decoding
+    inserted. A page gets `charset`, `replaced` and the reservations in its HTML when its text is extracted.
     """
 
     def bound(fields: dict[str, str]) -> int:
@@ -139,8 +139,8 @@ def _page(record: Record, source: Source) -> Bad | RawRecord:
 
 
 def _url(fields: dict[str, str]) -> str | None:
-    """Return the target URL without the angle brackets that some writers add, as the grammar of WARC 1.0
-    prescribes.
+    """Return the target URL, or None if there is none. Some writers put it in angle brackets, which the
+    grammar of WARC 1.0 prescribes; they are removed.
     """
     return fields.get("warc-target-uri", "").removeprefix("<").removesuffix(">") or None
 

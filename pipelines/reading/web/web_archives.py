@@ -1,8 +1,9 @@
-"""Divide a WARC (ISO 28500) or ARC stream into records and account for every byte.
+"""Divide a WARC (ISO 28500) or ARC stream into records, and report malformed bytes and truncation.
 
 FastWARC, the fastest reader, stops at the first unreadable header, returns a truncated last record as if it
 were whole, and does not support ARC. Here bytes that form no record become one malformed record, reading
-resumes at the next record header, and truncation is reported. `test_warc_samples.py` compares the two.
+resumes at the next record header, and truncation is reported. `test_warc_samples.py` compares this reader
+with FastWARC.
 """
 
 import re
@@ -39,9 +40,10 @@ class Cut(NamedTuple):
 class Record:
     """A record of an archive.
 
-    `fields` is the WARC header, with names in lower case; an ARC record has the fields of its header line,
-    under the names of WARC. If `whole`, `block` is the whole block; otherwise it is the first bytes, and
-    `rest` yields the others. `size` is the length of header and block in bytes.
+    `fields` is the WARC header, with names in lower case. For an ARC record it is made from the header line:
+    type, target URI, content type and, if it has 14 digits, date, under the names of WARC. If `whole`,
+    `block` is the whole block; otherwise it is the first bytes, and `rest` yields the others. `size` is the
+    length of header and block in bytes.
     """
 
     fields: dict[str, str]
@@ -128,13 +130,14 @@ class _Rest:
 
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
     """Yield the records of a WARC or ARC stream in order. The first line that is not blank tells which of the
-    two it is.
+    two it is. Bytes that form no record become a Malformed. For a record within which the stream ends, a Cut
+    is yielded, after the Record itself if its `block` is complete.
 
-    `bound(fields)` is the number of bytes of a block to hold. The record's `rest` yields the others; it is
-    skipped unless the caller reads it before the next record. A record held whole must be followed by another
-    record, the end of the stream or, in a WARC, two blank lines. Otherwise its length is taken to be wrong:
-    its header counts as malformed, and reading resumes inside the block. Beyond _REREAD_BYTES of such blocks
-    in a stream, the block counts as malformed, too.
+    `bound(fields)` is the maximum number of bytes of a block to hold in `block`. The record's `rest` yields
+    the others; it is skipped unless the caller reads it before the next record. A record held whole must be
+    followed by another record, the end of the stream or, in a WARC, two blank lines. Otherwise its length is
+    taken to be wrong: its header counts as malformed, and reading resumes inside the block. Beyond
+    _REREAD_BYTES of such blocks in a stream, the block counts as malformed, too.
 
     Raises BrokenInput at damage, after the records before it have been yielded.
     """

@@ -53,8 +53,8 @@ class C4Lines(MeasuresText, PartStage):
     the earlier tests |
     | c4_curly_bracket | lines | the same for `{` |
 
-    If no test is skipped, these columns equal `c4_sentences_RULES` and so on of `quality_signals` (paper) and
-    `peer_signals` (tfds, datatrove), which `filter: [{rules: c4@RULES}]` tests.
+    If no test is skipped, these columns equal `c4_sentences_RULES`, `c4_lorem_ipsum_RULES` and `c4_curly_RULES` of
+    `quality_signals` (paper) or `peer_signals` (tfds, datatrove), which `filter: [{rules: c4@RULES}]` tests.
     """
 
     rules: str

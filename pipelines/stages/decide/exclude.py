@@ -126,7 +126,9 @@ class Exclude(CorpusStage):
         return {each.reason: tuple(file_checksum(Path(file)) for file in each.files) for each in self.lists}
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Look up every document in the lists, and return how many entries and documents of each list match."""
+        """Look up every document in the lists and commit its `drop`. Return the facts: for each list, how
+        many of its entries and how many documents match.
+        """
         tasks = [_Task(self, out, part) for part in parts]
         lists = [load_list(each, self._checksums[each.reason]) for each in self.lists]
         matched, documents = [np.zeros(len(each.entries), bool) for each in lists], [0] * len(lists)

@@ -37,7 +37,7 @@ class ParetoSampling(PartStage):
         return (column_named(self.score),)
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, whose value is `pareto_sampling`."""
+        """Return `drop`: `pareto_sampling` for dropped documents, null for the others."""
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:

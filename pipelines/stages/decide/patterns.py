@@ -35,7 +35,9 @@ class PatternRule:
     """A regular expression, and what to do with its matches: count, replace or remove them."""
 
     name: str
-    """Letters, digits and underscores; the column is NAME_count, and the rule of its edits `patterns.NAME`."""
+    """Letters, digits and underscores, not beginning with a digit. The column is NAME_count, and the rule of the edits
+    `patterns.NAME`.
+    """
     pattern: str
     """The expression, in RE2's syntax. Without `(?s)` at the beginning, `.` does not match a line feed;
     without `(?m)`, `^` and `$` match only at the ends of the text.
@@ -62,8 +64,8 @@ class PatternRule:
         return f"\x01\\1\x02{shifted}\x03"
 
     def check(self) -> None:
-        """Raise ValueError for an invalid name or replacement, and for an expression that RE2 does not
-        compile or that can match the empty string.
+        r"""Raise ValueError for an invalid name or replacement, and for an expression that RE2 does not
+        compile, that contains `\C`, or that matches the empty string in one of a few short texts.
         """
         if not self.name.isidentifier():
             raise ValueError(f"name: got {self.name!r}, expected letters, digits and underscores")

@@ -33,8 +33,8 @@ class Quantiles(CorpusStage):
 
     With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n -
     1)], which keeps the upper 1 - q. The quantile q of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the
-    lower q. Equal values are kept together. With `per`, each value of that column is a group, and the
-    documents without a value form one more group.
+    lower q. Equal values are kept together. With `per`, each value of that column is a group; null and the
+    empty text form one group together.
     """
 
     requests: tuple[Quantile, ...]

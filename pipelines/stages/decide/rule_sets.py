@@ -23,14 +23,16 @@ class Limit(NamedTuple):
 
 
 def above(bound: float) -> float:
-    """Return the smallest float32 above a positive bound, for sources that drop at the bound itself. Ratios
-    are float32.
+    """Return the float32 that follows a positive bound, itself rounded to float32, for sources that drop at
+    the bound itself. Ratios are float32.
     """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] + 1))[0])
 
 
 def below(bound: float) -> float:
-    """Return the largest float32 below a positive bound, for sources that drop at the bound itself."""
+    """Return the float32 that precedes a positive bound, itself rounded to float32, for sources that drop at
+    the bound itself.
+    """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] - 1))[0])
 
 

@@ -25,7 +25,9 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Quantile:
-    """A threshold to compute: quantile `q` of `signal` among the documents with the same value of `per`."""
+    """A threshold to compute: quantile `q` of `signal` among the documents with the same value of `per`, or
+    among all documents if `per` is empty.
+    """
 
     signal: str
     side: str  # at_least or at_most
@@ -45,7 +47,7 @@ class Quantile:
 
 @dataclass(frozen=True)
 class Rule:
-    """One test of one column, or a reference to a named set of tests.
+    """Tests of one column, or a reference to a named set of rules.
 
     `{rules: gopher_quality@massivetext}` stands for the rules of that set, in its order. Otherwise `signal`
     names a column that an earlier step writes (or `url`, `source`, ...), with at least one of the tests; all
@@ -64,7 +66,7 @@ class Rule:
     """
 
     rules: str | None = None
-    """A named set; see RULE_SETS."""
+    """A named set; `python -m pipelines rules` lists them."""
     signal: str | None = None
     """The column tested."""
     at_least: Bound | None = None
@@ -100,8 +102,8 @@ class Rule:
     """
 
     def check(self) -> None:
-        """Check that exactly one of `rules` and `signal` is given, that a signal has a test, and that the
-        bounds leave some values to keep.
+        """Check that exactly one of `rules` and `signal` is given, that a signal has a test, that `at_least`
+        is not above `at_most`, and that quantiles are from 0 to 1.
         """
         names = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile")
         tests = [name for name in names if getattr(self, name) not in (None, ())]
@@ -185,7 +187,9 @@ class Rule:
         return tuple(Quantile(self.signal or "", side, q, self.per) for side, q in sides if q is not None)
 
     def expand(self) -> tuple["Rule", ...]:
-        """Return the rules of the named set, or the rule itself if it names no set."""
+        """Return the rules of the named set, with this rule's `prefix` and `when`, or the rule itself if it
+        names no set.
+        """
         if self.rules is None:
             return (self,)
         rules = RULE_SETS[self.rules]

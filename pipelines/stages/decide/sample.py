@@ -1,5 +1,5 @@
-"""Random samples of documents: a share, a number of documents, or a number of words, over all documents or
-within each group.
+"""Random samples of documents: a share, a number of documents, or as many as a total of a column (such as
+words) allows, over all documents or within each group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class UniformSample(CorpusStage):
     """
 
     share: float | None = None
-    """The share of the documents to keep, above 0 to 1."""
+    """The share of the documents to keep, above 0 and at most 1."""
     documents: int | None = None
     """The number of documents to keep."""
     total: Mapping[str, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class UniformSample(CorpusStage):
         return () if self.is_plain else (Drop(), *map(column_named, dict.fromkeys([*self.per, *self.total])))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, whose value is `sample`."""
+        """Return `drop`: `sample` for documents outside the sample, null for the others."""
         return pa.schema([(DROP, pa.string())])
 
     def check_types(self, types: pa.Schema) -> None:

@@ -119,7 +119,9 @@ def limit_parts(
 
 
 def send_documents(task: _Task) -> FileRecord:
-    """Commit the documents of a part that no earlier step dropped, grouped by range."""
+    """Commit the documents of a part that no earlier step dropped, grouped by range. Returns the file. Raises
+    UserError if the column of `total` has a negative number.
+    """
     if done := task.done("documents"):
         return done
     part, limits = task.part, task.limits
@@ -171,7 +173,7 @@ def _sums(groups: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def sum_groups(task: _Task) -> FileRecord:
-    """Commit the sum of each group in a range, grouped by partition of groups."""
+    """Commit the sum of each group in a range, grouped by partition of groups. Returns the file."""
     if done := task.done("sums"):
         return done
     table = task.rows()
@@ -182,7 +184,7 @@ def sum_groups(task: _Task) -> FileRecord:
 
 def add_sums(task: _Task) -> FileRecord:
     """Commit, for each range and each of its groups, the sum of the group over all lower ranges, and the sum
-    over all ranges. Rows are grouped by range.
+    over all ranges. Rows are grouped by range. Returns the file.
     """
     if done := task.done("before"):
         return done
@@ -207,7 +209,7 @@ def _before(groups: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def find_beyond(task: _Task) -> FileRecord:
     """Commit the row numbers of the documents in a range that are beyond the limit of their group, grouped by
-    part.
+    part. Returns the file.
     """
     if done := task.done("beyond"):
         return done

@@ -92,7 +92,7 @@ class _Round:
 
 def small_star(task: _Round) -> FileRecord:
     """Run the small-star step: turn the edges of a partition into stars, and commit each edge twice, once in
-    the partition of each end.
+    the partition of each end. Returns the file.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -132,9 +132,9 @@ def large_star(task: _Round) -> tuple[FileRecord, int]:
 
 
 def name_components(task: _Round) -> FileRecord:
-    """Commit, for each node in the task's partitions, the node and the lowest node of its component, grouped
-    by the range of `bounds` that contains the node. Either the task has all partitions, or the edges already
-    form stars.
+    """Commit, for each linked node in the task's partitions, the node and the lowest node of its component,
+    grouped by the range of `bounds` that contains the node. Returns the file. The task must have all
+    partitions unless the edges already form stars.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

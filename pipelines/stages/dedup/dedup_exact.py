@@ -1,9 +1,9 @@
-"""Exact deduplication: keep one of the documents with the same normalised text. stages/dedup/dedup_url.py
-deduplicates by URL in the same way.
+"""Exact deduplication: of the documents with the same normalised text, keep one, or `keep_up_to`.
+stages/dedup/dedup_url.py deduplicates by URL in the same way.
 
 Which copy is kept: the first by the order that `keep` gives, then by the order of the sources, then by
 document id (a hash of the file's path, then the record). Lee et al. 2022, "Deduplicating Training Data Makes
-Language Models Better", section 4, describes why exact copies should be removed.
+Language Models Better", show why copies should be removed.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
 
 @dataclass(frozen=True)
 class DedupExact(CorpusStage):
-    """Drop documents whose `text_hash` equals that of a kept document. Documents that an earlier step dropped
-    do not compete, nor do documents of a given validation or test split.
+    """Drop all but the first `keep_up_to` of the documents with the same `text_hash`. Documents that an
+    earlier step dropped do not compete, nor do this corpus's documents in a given validation or test split.
     """
 
     keep: tuple[KeepKey, ...] = ()
@@ -65,9 +65,10 @@ class DedupExact(CorpusStage):
         """Return `drop`, `exact_cluster`, `exact_cluster_size` and `exact_copies` (for `dedup_url`:
         `url_cluster` and so on).
 
-        The cluster is the id of the preferred copy, and its size the number of all copies; both are null
-        without copies. `copies` is the number of documents that a kept document represents: itself and those
-        dropped in its favour; null if the document was dropped here.
+        `exact_cluster` is the id of the preferred copy, and `exact_cluster_size` the number of all copies,
+        including this one; both are null for a document without copies. `exact_copies` is the number of
+        documents that a kept document represents: itself and those dropped in its favour; null if the
+        document was dropped here.
         """
         columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
         return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])
@@ -81,8 +82,8 @@ class DedupExact(CorpusStage):
         return values
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Shuffle the documents by hash, keep up to `keep_up_to` of each cluster, and return the step's
-        facts.
+        """Shuffle the documents by hash, keep up to `keep_up_to` of each cluster, and write the columns of
+        every part. Return the step's facts.
         """
         inputs = candidates(parts, self.against, self.compared)
         verdict = DedupPolicy(self.rule, self.writes(), self.keep, self.keep_up_to)

@@ -1,6 +1,8 @@
 """Drop training documents that are near-copies of documents in a given validation or test split, so that a
-published split measures generalisation rather than memorisation (Lee et al. 2022, section 4.2: train-test
-overlap).
+published split measures generalisation rather than memorisation.
+
+Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", measure this train-test overlap;
+section 4.2 describes the comparison by MinHash.
 """
 
 from collections.abc import Sequence
@@ -30,9 +32,9 @@ class DedupHeldOut(CorpusStage):
     """Drop a training document that shares a MinHash band with a document of a given validation or test
     split.
 
-    Held-out documents are never dropped. Without this stage, such copies remain in training; `plan` and the
-    report then show how many held-out documents have one. Documents dropped by earlier steps are not
-    compared. The stage must come before other deduplication stages.
+    Held-out documents are never dropped. Without this stage, such copies remain in training; if the corpus
+    has MinHash signatures, `plan` and the report show how many held-out documents have one. Documents dropped
+    by earlier steps are not compared. The stage must come before other deduplication stages.
     """
 
     bands: int = 14
@@ -43,7 +45,7 @@ class DedupHeldOut(CorpusStage):
     version: ClassVar[int] = 1
 
     def check(self) -> None:
-        """Check that all values are in range."""
+        """Check that `bands` and `rows` are at least 1."""
         for name in ("bands", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
@@ -55,7 +57,7 @@ class DedupHeldOut(CorpusStage):
         return (Column("minhash"), Drop(), GivenSplits(required=True))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, whose value is `dedup_held_out`."""
+        """Return `drop`: `dedup_held_out` for dropped documents, null for the others."""
         return pa.schema([(DROP, pa.string())])
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
@@ -91,8 +93,9 @@ class _PartTask:
 
 
 def scatter_kept_bands(task: _PartTask) -> FileRecord:
-    """Commit the band keys of the documents of a part that have a signature and that no earlier step dropped.
-    Each key comes with the part's number, the row, and whether the document is held out.
+    """Commit the band keys of the documents of a part that have a signature and that no earlier step dropped,
+    grouped by partition of keys. Each key comes with the part's index, the row, and whether the document is
+    held out. Returns the file.
     """
     unit = f"held.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -127,7 +130,7 @@ class _MatchTask:
 
 def match_training(task: _MatchTask) -> FileRecord:
     """Commit the rows of the training documents that share a band with a held-out document in one partition
-    of band keys, grouped by part.
+    of band keys, grouped by part. Returns the file.
     """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)

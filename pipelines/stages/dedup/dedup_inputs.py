@@ -1,7 +1,7 @@
 """The documents that compete in a deduplication: those of the build's parts and those of finished corpora.
 
-Of a finished corpus, only the columns that its steps wrote are read, and the file indexes of its read steps,
-from which document ids are derived. Its text is not read.
+Of a finished corpus, only the columns that its steps wrote are read, and the file indexes and quarantines of
+its read steps, from which document ids are derived. Its text is not read.
 """
 
 import re
@@ -30,7 +30,7 @@ KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 @dataclass(frozen=True)
 class Candidates:
     """One part whose documents compete, with its place among all competing parts. `number` is its index among
-    them. Rows are numbered across all these parts, and `first` is the number of the first row of this part.
+    them. Rows are numbered across all these parts, and `first` is the number of this part's first row.
 
     `rank` is the position of its source in the order of sources, in which the sources of finished corpora
     come last. `index` holds the file records of the file index and of the quarantine that were written when
@@ -94,8 +94,8 @@ class Candidates:
 
     def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
         """Return the priority of each of `rows`, int8: NEW for documents of the build; for documents of a
-        finished corpus, DROPPED_BEFORE if a step up to the one that wrote `cluster` dropped them, otherwise
-        KEPT_BEFORE.
+        finished corpus, DROPPED_BEFORE if a step up to the one that wrote `cluster` (any step, if none wrote
+        it) dropped them, otherwise KEPT_BEFORE.
         """
         if not self.finished:
             return np.full(len(rows), NEW, np.int8)
@@ -128,8 +128,8 @@ def check_against(against: Sequence[str]) -> None:
 
 def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
     """Return the parts of a build, followed by the parts of the finished corpora. Raises UserError if a
-    finished corpus lacks the column, if its type differs, or if the values were not all computed in the same
-    way.
+    source of a finished corpus lacks the column, if the column's type differs, or if its values were not all
+    computed in the same way.
     """
     inputs: list[Candidates] = []
     ranks: dict[tuple[str, str], int] = {}
@@ -171,7 +171,7 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
 
 
 def _indexes(read: StepManifest) -> Indexes:
-    """Return the file index and the quarantine of each unit of work of a read step."""
+    """Return the file records of the file index and the quarantine of each unit of work of a read step."""
     folders: dict[str, dict[str, FileRecord]] = {"files": {}, "quarantine": {}}
     for record in read.files:
         folder = record.path.partition("/")[0]

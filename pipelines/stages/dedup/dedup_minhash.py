@@ -43,8 +43,8 @@ _DEFAULT = (14, 8)
 
 @dataclass(frozen=True)
 class DedupMinhash(CorpusStage):
-    """Drop near-copies by MinHash LSH. Documents that an earlier step dropped do not compete, nor do
-    documents of a given validation or test split.
+    """Drop near-copies by MinHash LSH. Documents that an earlier step dropped do not compete, nor do this
+    corpus's documents in a given validation or test split.
     """
 
     bands: int | None = None
@@ -59,18 +59,18 @@ class DedupMinhash(CorpusStage):
     """
     verify: Literal["none", "signature", "jaccard"] = "none"
     """none: keep only the first `keep_up_to` documents of a cluster. signature: in the order of preference,
-    drop a document if its similarity to a kept document of the cluster reaches the threshold, so that no two
-    kept documents are that similar; the similarity is estimated from the signatures. jaccard: the same with
-    the exact similarity, computed from the shingles, for which the text is read again. If more than 10,000
-    members of a cluster are unlike the preferred document, those after the first 10,000 (fewer if their
-    signatures or shingles exceed 64 MiB) are compared only with the kept documents among these first ones.
+    drop a document if its similarity to a kept document of the cluster reaches the threshold; the similarity
+    is estimated from the signatures. jaccard: the same with the exact similarity, computed from the shingles,
+    for which the text is read again. If the comparison with the preferred document leaves more than 10,000
+    members of a cluster undecided, those after the first 10,000 (fewer if their signatures or shingles exceed
+    64 MiB) are compared only with the kept documents among these first ones.
     """
     keep: tuple[KeepKey, ...] = ()
     """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Ties
     go to the earlier source, then to the lowest id."""
     keep_up_to: int = 1
     """How many documents of a cluster are kept. With `verify`, a document is dropped only if this many kept
-    documents are similar to it.
+    documents are similar to it, or one document of a corpus in `against`.
     """
     scope: Literal["across_sources", "within_source"] = "across_sources"
     """Whether documents of different sources are compared."""
@@ -140,8 +140,8 @@ class DedupMinhash(CorpusStage):
         return bands, rows
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Turn band keys into links, links into components, and elect the winners of each component. Return
-        the step's facts.
+        """Turn band keys into links and links into components, elect the winners of each component, and write
+        the columns of every part. Return the step's facts.
         """
         inputs = candidates(parts, self.against, "minhash")
         bands, rows = self.cut(parts[0].types.field("minhash").type.list_size)
@@ -193,8 +193,9 @@ class _BandTask:
 
 
 def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
-    """Link the documents of a part that share a band key. Commit the distinct band keys, each with one node
-    of its group, and the groups. A node is the number of a document's row across all competing parts.
+    """Group the documents of a part that share a band key, directly or through other documents. Commit and
+    return two files: the distinct band keys, each with the lowest node of its group, by partition of keys;
+    and the groups. A node is the number of a document's row across all competing parts.
 
     A part sends each key only once, so a page with a million copies in a part is one entry per band.
     """

@@ -2,7 +2,7 @@
 than once in the corpus.
 
 Raffel et al. 2020 (C4, arXiv 1910.10683), section 2.2: "we discarded all but one of any three-sentence span
-occurring more than once in the data set". Wenzek et al. 2020 (CCNet, arXiv 1911.00359), section 3.1, do the
+occurring more than once in the data set". Wenzek et al. 2020 (CCNet, arXiv 1911.00359), section 3, do the
 same with paragraphs.
 
 Spans are compared by the 64-bit hash of their normalised text: among 10 billion distinct spans, about 3
@@ -49,11 +49,11 @@ class DedupSpans(ReadsText, CorpusStage):
     """Remove, by `edits`, every later occurrence of a span: a line, a paragraph or a sentence, or a window of
     several of them.
 
-    Two spans are the same if `" ".join(span.lower().split())` is the same for both. The first one is kept, in
-    the order of sources, files, records and positions in the text. Documents that an earlier step dropped do
-    not compete, nor do documents of a given validation or test split. Every removed unit still occurs in a
-    kept document. Of several overlapping windows, each is removed if it repeats an earlier window. An edit's
-    rule is `dedup_spans.` and the unit.
+    Two spans are the same if `" ".join(unit.lower().split())` is the same for each of their units. The first
+    one is kept, in the order of sources, files, records and positions in the text. Documents that an earlier
+    step dropped do not compete, nor do documents of a given validation or test split. Every removed unit
+    still occurs in a kept document. Of several overlapping windows, each is removed if it repeats an earlier
+    window. An edit's rule is `dedup_spans.` followed by the unit.
 
     A document that lost units and has fewer than `min_left_words` words left is dropped as
     `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow
@@ -88,7 +88,7 @@ class DedupSpans(ReadsText, CorpusStage):
 
     @property
     def rule(self) -> str:
-        """The rule of the edits, and the prefix of the rule of the drops."""
+        """The rule of the edits, and the prefix of the rules of the drops."""
         return f"dedup_spans.{self.unit}"
 
     def reads(self) -> tuple[Input, ...]:
@@ -97,8 +97,8 @@ class DedupSpans(ReadsText, CorpusStage):
 
     def writes(self) -> pa.Schema:
         """Return `drop`, `edits`, the number of removed units, and the number of words left. Both counts are
-        null if a document did not compete. A dropped document gets no edits, but its counts show why it was
-        dropped.
+        null if a document did not compete. A document dropped for its few words gets no edits, but its counts
+        show why it was dropped.
         """
         counts = [(f"{self.unit}s_removed", pa.int32()), (f"words_left_by_{self.unit}", pa.int32())]
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *counts])
@@ -144,7 +144,9 @@ class _PartTask:
 
 
 def measure_spans(task: _PartTask) -> FileRecord:
-    """Commit the units and windows of a part, and the distinct hashes of its windows, grouped by partition."""
+    """Commit the units and windows of a part, and the distinct hashes of its windows, grouped by partition.
+    Returns the file of the hashes.
+    """
     unit = f"spans.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -208,7 +210,7 @@ class _Election:
 
 def elect_firsts(task: _Election) -> FileRecord:
     """Commit, grouped by part, the hashes of a partition that occur in several parts, each with whether the
-    part is the first one that has the hash.
+    part is the first one that has the hash. Returns the file.
     """
     unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -239,7 +241,7 @@ class _Spans:
 
 def vote_again(task: _PartTask) -> FileRecord:
     """Commit the window hashes that the first election found in several parts and that still occur in the
-    remaining documents of this part, grouped by partition.
+    remaining documents of this part, grouped by partition. Returns the file.
     """
     unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -270,7 +272,7 @@ def _rows(spans: pa.Table) -> np.ndarray:
 
 def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Table, out: np.ndarray) -> _Spans:
     """Return which units an election removes from the documents of a part, and which documents are dropped.
-    Documents in `out` are already dropped and lose no units.
+    The documents marked in `out` (bool [rows]) are already dropped and lose no units.
     """
     stage, rows = task.stage, _rows(spans)
     firsts, hashes = windows["first"].to_numpy(), windows["hash"].to_numpy()
@@ -349,13 +351,14 @@ def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) 
 
 
 def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (row, start, end) of each run of removed units. A cut includes the white space on one side of
-    the run, so that the rest keeps its layout.
+    """Return the rows, starts and ends of the cuts, one for each run of removed units. A cut includes white
+    space next to the run, so that the rest keeps its layout.
 
-    If the run begins after a line feed, whole lines are removed: from the end of this line feed to the end of
-    the last line feed before the next unit, or, if there is none, to the next unit. Otherwise the white space
-    before the run is removed with it, and the white space after it stays. At the start or end of a document,
-    all white space up to the boundary is removed.
+    A run that begins after a line feed, or at the start of the document, is cut in whole lines: from the end
+    of this line feed (or the start of the document) to the end of the last line feed before the next unit or,
+    if there is none, to the next unit. A run at the end of the document is cut from the end of the previous
+    unit to the end of the document. Any other run is cut with the white space before it, and the white space
+    after it stays.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):

@@ -68,8 +68,8 @@ class DedupSubstrings(ReadsText, CorpusStage):
     """
 
     min_bytes: int = 100
-    """Length in UTF-8 bytes of the shortest substring that is removed (Lee et al. 2022: 50 tokens, of 2 to 4
-    bytes in English text)."""
+    """Length in UTF-8 bytes of the shortest substring that is removed (Lee et al. 2022: 50 tokens, 100
+    to 200 bytes of English text)."""
     min_left_words: int = 0
     """Minimum number of words left in a document that lost text; with 0, only documents that become empty are
     dropped."""

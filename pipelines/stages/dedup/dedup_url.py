@@ -1,5 +1,5 @@
-"""Deduplication by URL: keep one of the documents fetched from the same address, elected in the same way as
-for exact copies.
+"""Deduplication by URL: of the documents fetched from the same address, keep one, or `keep_up_to`, elected in
+the same way as for exact copies.
 
 Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that other parts of the crawl have
 already visited.
@@ -17,13 +17,13 @@ from pipelines.stages.dedup.keep_rule import KeepKey
 
 @dataclass(frozen=True)
 class DedupUrl(DedupExact):
-    """Drop documents fetched from the same address: their `url_normal` is equal without `http://` or
-    `https://` and `www.`.
+    """Drop documents fetched from the same address. Two addresses are the same if their `url_normal` values
+    are equal apart from a leading `http://` or `https://` and `www.`.
 
-    Documents that an earlier step dropped do not compete, nor do documents of a given validation or test
-    split. A document without a URL is kept. Crawl indexes compare URLs without these prefixes too, because
-    sites move from one form to the other and serve the same pages under both. Text is not compared: if a page
-    changed between two visits, only the preferred version is kept.
+    Documents that an earlier step dropped do not compete, nor do this corpus's documents in a given
+    validation or test split. A document without a URL is kept. Crawl indexes ignore these prefixes too,
+    because sites move from one form to the other and serve the same pages under both. Text is not compared:
+    if a page changed between two visits, only the preferred version is kept.
     """
 
     keep: tuple[KeepKey, ...] = ()

@@ -1,13 +1,13 @@
 """Elect the documents to keep in each cluster of duplicates, and record for each dropped document the one
 that was kept instead. `components` turns near-duplicates into clusters.
 
-`dedup_exact`, `dedup_url` and `dedup_minhash` end here. Each part summarises its clusters: the number of
-members, and the first `keep_up_to` of them in the order of preference. The summaries are shuffled by cluster,
-and the winners are elected from them. The results are shuffled back to the parts, with the winners'
-signatures or shingles as evidence, and each part compares its members with the winners. The cost of a cluster
-in one task therefore grows with the number of parts that have members, not with the number of members. If a
-minimum similarity is required, the members that this comparison does not rule out take part in a second
-election (pipelines.stages.dedup.verification).
+`dedup_exact`, `dedup_url` and `dedup_minhash` all end with this election. Each part summarises its clusters:
+the number of members, and the first `keep_up_to` of them in the order of preference. The summaries are
+shuffled by cluster, and the winners are elected from them. The results are shuffled back to the parts; for
+`dedup_minhash`, the winners' signatures or shingles are sent along as evidence, and each part compares its
+members with the winners. The work of an election task for a cluster therefore grows with the number of parts
+that have members, not with the number of members. If a minimum similarity is required, the members that this
+comparison does not rule out take part in a second election (pipelines.stages.dedup.verification).
 """
 
 from collections.abc import Sequence
@@ -79,8 +79,8 @@ class _Task:
 
 
 def summarise_clusters(task: _Task) -> FileRecord:
-    """Commit the number of members and the preferred documents of each cluster in a part, grouped by
-    partition of clusters.
+    """Commit the number of members and the first `keep_up_to` documents of each cluster in a part, grouped by
+    partition of clusters. Returns the file.
     """
     one, keep = task.candidates, task.verdict.keep
     unit = f"members.{one.number:05d}"
@@ -156,7 +156,7 @@ def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int
 
 
 def send_evidence(task: _Task) -> FileRecord:
-    """Commit the evidence of the winners in a part, grouped by the part that requested it."""
+    """Commit the evidence of the winners in a part, grouped by the part that requested it. Returns the file."""
     unit = f"evidence.{task.candidates.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -244,8 +244,8 @@ def write_verdicts(task: _Task) -> dict[str, int]:
     """Commit the columns of a part: `drop`, preferred document, size, copies and, if the schema has them,
     similarity and the document that was kept instead.
 
-    Returns two counts: `dropped`, and `spared`, the number of documents that are kept although they are not
-    among the first `keep_up_to` of their cluster.
+    Returns two counts: `dropped`, and `spared`, the number of documents that are kept although the first
+    election did not choose them.
     """
     part = task.candidates.part
     unit = part.unit

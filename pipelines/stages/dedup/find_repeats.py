@@ -8,10 +8,12 @@ a run of windows with the same minimizer, about one for each size / 4 bytes of t
 2. For these minimizers, a part sends the text of each distinct block, about 5 bytes for each byte of text. The
    partition compares the windows of all blocks with the same minimizer
    (pipelines/kernels/search/repeated_windows.py) and reports those that have an earlier occurrence.
-3. A part cuts all windows whose first occurrence is in an earlier part, or earlier in its own text.
+3. A part cuts all windows whose first occurrence is in an earlier part, or earlier in the same part without
+   overlap.
 
-All blocks with the same minimizer are sent to one partition. If their text would exceed the partition's
-memory, a part sends each window as a separate block, with the hash of the window in place of the minimizer.
+All blocks with the same minimizer are sent to one partition. If their text is estimated to exceed
+`_GROUP_BYTES`, a part sends each window as a separate block, with the hash of the window in place of the
+minimizer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -186,7 +188,7 @@ def gone_rows(task: PartTask) -> np.ndarray:
 
 def vote_minima(task: PartTask) -> FileRecord:
     """Commit the distinct minimizers of a part, grouped by partition. Each has the number of its blocks, and
-    the number of its distinct blocks.
+    the number of its distinct blocks. Returns the file.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import find_blocks
@@ -230,8 +232,9 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
-    """Commit the minimizers of a partition that occur more than once, grouped by part. Returns the file, and
-    an estimate of the bytes of blocks that the parts will send.
+    """Commit the minimizers of a partition that occur more than once, grouped by part, each with whether its
+    blocks must be split into windows. Returns the file, and an estimate of the bytes of blocks that the parts
+    will send.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import average_windows
@@ -320,7 +323,7 @@ def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
 def elect_firsts(task: _PartitionTask) -> FileRecord:
     """Commit, grouped by part, the runs of a partition's windows that also occur in an earlier block. Each
     run comes with the document of the first occurrence, and with the number of the earlier block if that
-    block is in the same part.
+    block is in the same part. Returns the file.
     """
     from pipelines.kernels.search.repeated_windows import elect_windows
     from pipelines.kernels.text.buffers import text_buffers
@@ -372,7 +375,9 @@ def _find_cuts(task: PartTask) -> pa.Table:
 def _joined(
     rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, winners: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Merge ranges that overlap or touch. A merged range has the winner of its first range."""
+    """Return the ranges after merging those that overlap or touch. A merged range has the winner of its first
+    range.
+    """
     from pipelines.kernels.search.substrings import join_ranges
 
     index, starts, ends = join_ranges(rows, starts, ends)

@@ -1,6 +1,6 @@
 """The interface between deduplication stages and the election: how a stage groups and compares its documents
 (`Grouping`), its policy, and the election in one partition. The functions are helpers for tables of documents
-in which each cluster is a run of equal keys.
+and their clusters.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -94,8 +94,8 @@ def address(parts: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.Array:
 
 
 def count_suppressed(dropped: pa.Table) -> pa.Table:
-    """Return the number of documents dropped in favour of each winner, which `home` (its part) and `home_row`
-    identify.
+    """Return the number of documents dropped in favour of each winner, as a table with `home` (the winner's
+    part), `home_row` and `count_all`.
     """
     pairs = dropped.select(["home", "home_row"])
     return pairs.group_by(["home", "home_row"], use_threads=False).aggregate([([], "count_all")])
@@ -112,8 +112,8 @@ def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa
 
 
 def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.Table], most: int) -> pa.Table:
-    """Return the result of `cut` on all tables together. To bound memory, `cut` is also called on the tables
-    read so far whenever they exceed both `most` bytes and twice its last result. Its result must therefore
+    """Return the result of `cut` on all tables together. To bound memory, `cut` is also applied to the rows
+    held so far whenever they exceed both `most` bytes and twice its last result. Its result must therefore
     not depend on whether some documents have been cut before.
     """
     held: list[pa.Table] = []

@@ -1,6 +1,7 @@
-"""The keep rule of a cluster: documents are ordered by the user's keys, then by source, then by id.
+"""The order of preference in a cluster: documents of finished corpora come first, then new documents are
+ordered by the user's keys, then by source, then by id.
 
-`elect_winners.elect_winners` keeps the first `keep_up_to` documents in this order.
+`elect_winners.elect_winners` chooses the documents to keep in this order.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,8 @@ class KeepKey:
     to another.
     """
     column: str | None = None
-    """A column of numbers, times or text: one that an earlier step wrote, or `url` and other columns of the
-    document. `length` is the UTF-8 bytes of the stored text. Null comes last.
+    """A column of numbers, times or text: one that an earlier step wrote, or `url`, `text` or `meta` of the
+    document. `length` is the number of UTF-8 bytes of the stored text. Null comes last.
     """
     order: Literal["highest", "lowest"] = "highest"
     """Whether the highest or the lowest value of the column is preferred."""
@@ -40,7 +41,7 @@ class KeepKey:
 
 
 def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
-    """Return the columns that the keys use."""
+    """Return the columns that the keys need, without duplicates. The key `length` needs `text`."""
     named = [key.column for key in keys if key.column is not None]
     return tuple(dict.fromkeys("text" if name == "length" else name for name in named))
 
@@ -90,7 +91,8 @@ def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
 
 def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
     """Return the row indices that sort a table by cluster, with preferred documents first. The table has the
-    columns `cluster`, `standing`, those of the keys, `rank` and `id`.
+    columns `cluster`, `standing` (the document's priority), `key0` and so on for the keys, `rank` (of the
+    source) and `id`.
 
     A lower standing comes first, before all keys. Null keys come last. Ties between the keys go to the
     earlier source, then to the lower id: a hash of the file's path, then the record.

@@ -10,9 +10,10 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
     """Return one key per document and band, uint64 [n, bands], from uint32 signatures [n, at least bands *
     rows].
 
-    The values of a band are mixed into its key one after another by xor, multiplication by an odd constant
-    and xor-shift. The key starts from a salt that depends on the band's number and is finished as in
-    splitmix64 (Steele et al. 2014). Two different bands collide with a probability of about 2^-64.
+    The key starts from a salt that depends on the band's index. The values of the band are mixed into it one
+    after another by xor, multiplication by an odd constant and xor-shift, and a last such round finishes it.
+    The constants are those of splitmix64 (Steele et al. 2014). Two different bands collide with a probability
+    of about 2^-64.
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):
@@ -26,7 +27,9 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
 
 
 def signatures_of(column: pa.Array) -> np.ndarray:
-    """Return signatures as uint32 [n, num_perm] without a copy; [0, 1] if there are none."""
+    """Return the signatures of a column without nulls as uint32 [n, num_perm], without a copy; [0, 1] if the
+    column is empty.
+    """
     return column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint32)
 
 

@@ -2,16 +2,15 @@
 rule out.
 
 Linked documents form chains, so a cluster can hold many documents that have little in common with its
-preferred document. These documents are considered again in the same order of preference: a document is
-dropped if at least `keep_up_to` kept documents, or one of a finished corpus, reach the minimum similarity to
-it. The result equals a greedy election over the whole cluster that compares every member with every kept
-document, unless the cluster is larger than its electorate.
+preferred document. The members that remain are considered again in the same order of preference: a new
+document is dropped if at least `keep_up_to` kept documents, or one of a finished corpus, reach the minimum
+similarity to it. The result equals a greedy election over the whole cluster that compares every member with
+every kept document, unless the cluster is larger than its electorate.
 
-Within a cluster, a task compares only the members of its electorate with each other: its first ELECTORATE
-documents in the order of preference, as far as their evidence fits into ELECTORATE_BYTES. In a larger
-cluster, the other documents are compared with the kept documents of the electorate, and dropped or kept
-accordingly. Hence n members cost at most n x ELECTORATE comparisons, and decisions depend on the documents
-alone.
+A cluster's electorate is its first ELECTORATE documents in the order of preference, as far as their evidence
+fits into ELECTORATE_BYTES. Only these documents are compared with each other. In a larger cluster, the other
+documents are compared with the kept documents of the electorate, and dropped or kept accordingly. Hence n
+members cost at most n x ELECTORATE comparisons, and decisions depend on the documents alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -99,7 +98,9 @@ def elect_among_spared(
 
 
 def send_spared(task: _PartTask) -> FileRecord:
-    """Commit the spared documents of a part with their evidence, grouped by partition of clusters."""
+    """Commit the spared documents of a part with their evidence, grouped by partition of clusters. Returns
+    the file.
+    """
     one, verdict = task.candidates, task.verdict
     unit = f"spared.{one.number:05d}"
     receipt = task.out.receipt(unit)
@@ -125,9 +126,9 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
-    """Elect among the spared documents of a partition. Returns two files, both grouped by part, and a count.
-    One file has the dropped documents, the other the number of documents dropped in favour of each winner.
-    The count is that of new documents outside the electorates that are kept.
+    """Elect among the spared documents of a partition. Returns two files and a count. The first file has the
+    dropped documents, grouped by part; the second the number of documents dropped in favour of each winner,
+    grouped by the winner's part. The count is that of new documents outside the electorates that are kept.
     """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -213,8 +214,8 @@ def _is_finished(table: pa.Table) -> np.ndarray:
 
 
 def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same as `_elect` for documents outside the electorate, which are compared only with the
-    documents of their cluster in `stay`.
+    """Return the same as `_elect` for documents outside the electorate. They are compared only with the
+    documents of their cluster in `stay`, and the rows returned are those of `stay`.
     """
     from pipelines.kernels.search.election import follow
 

@@ -79,9 +79,9 @@ class BlockList:
     def blocks(self, urls: Iterable[Url | None]) -> np.ndarray:
         """Return whether each URL is blocked, bool [n]; False for None.
 
-        A domain blocks itself and its subdomains. A URL blocks itself and everything below its path. URLs are
-        compared without `www.`, case, scheme and port. An entry with a query blocks only URLs with that path
-        and query.
+        A domain blocks itself and its subdomains. A URL blocks itself and everything below its path. In the
+        comparison of URLs, `www.`, case, scheme and port do not count. An entry with a query blocks only URLs
+        with that path and query.
         """
         counts, digests = [], bytearray()
         for url in urls:

@@ -1,4 +1,4 @@
-"""URL normalisation: URLs with the same normal form name the same page.
+"""URL normalisation: URLs with the same normal form are taken to name the same page.
 
 The equivalences of RFC 3986 are applied: section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3
 (default port, empty path). Because the URLs are those of crawled pages, normalisation goes beyond the RFC.
@@ -36,7 +36,9 @@ _TRACKING_PREFIX = "utm_"
 
 
 class Url(NamedTuple):
-    """A URL in normal form. If the URL has no host, `host` is None and `path` is everything after the scheme."""
+    """A URL in normal form. If the URL has no host, `host` is None and `path` is everything after the scheme
+    except the fragment.
+    """
 
     scheme: str
     host: str | None
@@ -53,10 +55,12 @@ class Url(NamedTuple):
 
 def normalise_url(url: str) -> Url:
     """Return the normal form of any text used as a URL. A text without a scheme is read as http, because
-    block-lists omit the scheme.
+    block-lists omit the scheme. An empty text, and one that begins with `?`, `#` or a single `/`, is read as
+    a path.
 
-    The host is None for schemes without a host (`mailto:`), for paths, and for host names that are invalid or
-    longer than 253 characters.
+    The host is None for schemes without a host (`mailto:`), for paths, if the host is empty or longer than
+    253 characters, and if host and port cannot be told apart (unbalanced brackets, a port that is not a
+    number).
     """
     url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
     match = _HIERARCHICAL.match(url)
@@ -108,7 +112,9 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _remove_dot_segments(path: str) -> str:
-    """Remove dot segments (RFC 3986, section 5.2.4) from a path that is empty or absolute."""
+    """Remove dot segments (RFC 3986, section 5.2.4) from a path that is empty or absolute. An empty path
+    becomes `/`.
+    """
     if "/." not in path:
         return path or "/"
     segments = path.split("/")[1:]

@@ -1,8 +1,8 @@
 """Column profiles: a summary of a part with histograms of its columns and a sample of its documents.
 Summaries can be merged exactly.
 
-The merged summary of a source is the same for any division into parts and workers, and its size does not grow
-with the corpus. The bins of the histograms are fixed:
+The merged summary of a source does not depend on its division into parts, except for the locations of the
+sampled documents, and its size does not grow with the corpus. The bins of the histograms are fixed:
 
 A bin holds the values with the same first two significant digits; below 1, bins are hundredths. The key of a
 bin is its lower end: 0.07 is [0.07, 0.08), 3.2 is [3.2, 3.3), 120 is [120, 130), 4,500 is [4,500, 4,600). So
@@ -85,8 +85,8 @@ class Histogram:
         self.minimum, self.maximum = min(ends, default=None), max(ends, default=None)
 
     def facts(self) -> dict[str, Any]:
-        """Return the histogram as JSON. `bins` is a list of [lower end, all documents, kept documents],
-        sorted by lower end.
+        """Return the histogram as a dictionary for JSON. `bins` is a list of [lower end, all documents, kept
+        documents], sorted by lower end.
         """
         bins = [[_number(floor), *self.bins[floor]] for floor in sorted(self.bins)]
         ends = {"minimum": _number(self.minimum), "maximum": _number(self.maximum)}

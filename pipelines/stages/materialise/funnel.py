@@ -51,7 +51,7 @@ class Funnel(CorpusStage):
     version: ClassVar[int] = 4
 
     def reads(self) -> tuple[Input, ...]:
-        """Return everything that removes text, and every summarised column."""
+        """Return the drops, the edited text, the given splits and the summarised columns."""
         return (Drop(), EDITED_TEXT, GivenSplits(), *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:

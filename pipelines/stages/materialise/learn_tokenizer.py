@@ -2,7 +2,7 @@
 
 Whole documents are chosen by the hash of their id, so the sample does not depend on the division into parts
 or on the number of workers. Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) and BPE with an
-end-of-word mark always give the same file for the same sample. WordPiece and Unigram give a different file
+end-of-word mark always give the same file for the same sample. WordPiece and Unigram can give a different file
 each time they are trained, so everything derived from such a file depends on its checksum.
 """
 
@@ -48,7 +48,7 @@ class LearnTokenizer(CorpusStage):
     in a subdirectory named after a hash of the file. Ids 0 to 127 are reserved in every kind, unless `grow`
     is given.
 
-    The sample is `sample_bytes` of text, without the documents of given validation and test splits. Each
+    The sample is about `sample_bytes` of kept text, without the documents of given validation and test splits. Each
     source fills a share of the sample in proportion to its `tokenizer_share`, regardless of its size. With a
     `temperature` T, the proportion is its `tokenizer_share` times its kept bytes to the power 1/T. T = 1
     gives the natural proportions; a larger T favours small sources. Published values: T = 3.33 (exponent 0.3)
@@ -79,9 +79,9 @@ class LearnTokenizer(CorpusStage):
     coverage: float = 0.9995
     """Share of the sample's characters that the vocabulary covers (bpe, wordpiece, unigram); the rarest become `<unk>`."""
     sample_bytes: int = 1 << 30
-    """UTF-8 bytes of text to train on."""
+    """Approximate UTF-8 bytes of text to train on."""
     temperature: float | None = None
-    """The T described above. Without it, sizes do not affect the shares."""
+    """The T described above. Without it, the sizes of the groups do not affect their shares."""
     per: Literal["source", "language"] = "source"
     """The groups that share the sample."""
     seed: int = 0
@@ -168,7 +168,7 @@ class LearnTokenizer(CorpusStage):
         return file_checksum(self.base_file)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure the kept text, sample documents, and train on them."""
+        """Measure the kept text, sample documents, and train on them. Return the step's facts."""
         samples: list[FileRecord] = []
         quotas: dict[SampleCell, int] = {}
         if self.kind != "bytes":
@@ -315,7 +315,7 @@ def sample_documents(task: _SampleTask) -> FileRecord:
 @dataclass(frozen=True)
 class _TrainTask:
     """The training task, an iterable of the texts of all samples, which are read again on each iteration.
-    `base` is the checksum of the tokenizer to grow.
+    `base` is the checksum of the tokenizer to grow, or None.
     """
 
     stage: LearnTokenizer

@@ -1,4 +1,4 @@
-"""Measure, by MinHash bands, the share of held-out documents that have a near-copy in the training split.
+"""Count, by MinHash bands, the held-out documents that have a near-copy in the training split.
 
 A held-out document overlaps if it shares at least one band with a training document. There are 14 bands of 8
 MinHash values, so the probability is 0.56 at Jaccard similarity 0.7, 0.92 at 0.8, 0.9996 at 0.9. Needs the
@@ -72,9 +72,11 @@ class _BandTask:
 
 
 def scatter_split_bands(task: _BandTask) -> FileRecord:
-    """Commit the band keys of a part's kept documents. Each key of a held-out document comes with the part
-    number and the document's index among the kept documents with a signature; for training documents both are
-    -1. For a test document, the part number is increased by the number of parts.
+    """Commit the band keys of a part's kept documents, grouped by partition of keys. Returns the file.
+
+    Each key of a held-out document comes with the part's index, to which the number of parts is added for a
+    test document, and with the document's index among the kept documents with a signature. For training
+    documents both are -1.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)

@@ -78,7 +78,9 @@ class Shards(CorpusStage):
     shard_bytes: int = 512 << 20
     """Maximum UTF-8 bytes of text per shard, unless a single part holds more."""
     check_documents: int = 256
-    """Documents of the first part of each source to encode with both libraries; any difference stops the build."""
+    """Number of kept documents of the first part of each source that are encoded with both libraries; any difference
+    stops the build.
+    """
     seed: int = 0
     """Changes the validation split."""
     group_by: tuple[str | GroupBy, ...] = field(default=(), metadata=ADDED)
@@ -233,7 +235,7 @@ class Shards(CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Compare the two encoder libraries on some documents, encode all kept documents, and measure the
-        overlap of the splits.
+        overlap of the splits. Return the step's facts.
         """
         refuse_missing_splits(parts, cluster, out.name)
         grouping = self._grouping(out)
@@ -361,9 +363,9 @@ class _MeasureTask:
 
 
 def measure_kept(task: _MeasureTask) -> tuple[int, int]:
-    """Return the UTF-8 bytes of the kept, edited text of a part, and how many of its first documents were
-    encoded with both libraries. Raises UserError, which names the document, if the libraries give different
-    tokens.
+    """Return the UTF-8 bytes of the kept, edited text of a part, and how many of its first kept documents
+    were encoded with both libraries. Raises UserError, which names the document, if the libraries give
+    different tokens.
     """
     if not task.documents:
         return task.part.kept_text_bytes(), 0

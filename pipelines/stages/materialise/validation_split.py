@@ -44,8 +44,8 @@ class ValidationSplit:
         return hashes / 2.0**64 < self.validation_share
 
     def columns(self, part: Part) -> tuple[TableInput, ...]:
-        """Return the columns of a part that `assign` uses. The text itself is read only if no step has hashed
-        it.
+        """Return the columns of a part that `assign` uses. The text itself is read only for `cluster` and
+        `content`, and only if no step has hashed it.
         """
         if part.given is not None or not self.validation_share:
             return ()

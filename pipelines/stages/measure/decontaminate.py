@@ -5,8 +5,8 @@ punctuation, and ignore those in more than 10 training documents, "as inspection
 these to be common cultural phrases, legal boilerplate, or similar content that we likely do want the model to
 learn".
 
-Text is read only once: the hits of each part are stored, the n-grams are counted over all parts, and then the
-stored hits are scored.
+Text is searched only once: the hits of each part are stored, the n-grams are counted over all parts, and then
+the stored hits are scored.
 """
 
 import functools
@@ -66,7 +66,7 @@ class Decontaminate(MeasuresText, CorpusStage):
     """Texts of fewer words are not searched for (GPT-3: 8)."""
     common: int = 10
     """An n-gram in more than this many documents, or in more than this many texts of the sets, is a common
-    phrase and not evidence (GPT-3).
+    phrase and by itself not evidence (GPT-3).
     """
     redact_at: float | None = None
     """Remove the occurrences of texts whose share is at least this, as `edits` with the rule `decontaminate`.
@@ -77,7 +77,9 @@ class Decontaminate(MeasuresText, CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("sets",)
 
     def check(self) -> None:
-        """Check that there is at least one set, that names are unique, and that values are in range."""
+        """Check that there is at least one set, that names are unique, that values are in range, and that
+        `text` and `prefix` are valid.
+        """
         super().check()
         if not self.sets:
             raise ValueError("sets: got an empty list, expected at least one evaluation set")
@@ -103,8 +105,8 @@ class Decontaminate(MeasuresText, CorpusStage):
         )
 
     def depends(self) -> dict[str, str]:
-        """Return the fields and checksums of the sets, and the Unicode version, which defines words and lower
-        case.
+        """Return the fields and checksums of the sets, the order of the sets, and the Unicode version, which
+        defines words and lower case.
         """
         from pipelines.kernels.text.tables import unicode_version
 
@@ -117,7 +119,7 @@ class Decontaminate(MeasuresText, CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Find n-grams, count the documents that contain each of them, and score the documents. Return the
-        step's facts.
+        step's facts. Raises UserError if a set has changed since the build was planned.
         """
         if _checksums(self) != self._checksums:
             raise UserError(f"{RULE}: a set changed after the build was planned; restore it, or run the command again")
@@ -223,8 +225,9 @@ class _TallyTask:
 
 
 def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
-    """Commit the n-grams in more than `common` documents, with their document counts, and the texts that are
-    searched for. Returns both files. Needs 8 bytes of memory per n-gram of the sets.
+    """Add up the document counts of all parts. Commit the n-grams in more than `common` documents, with their
+    counts, and the texts that are searched for. Returns both files. Besides the index, this needs 8 bytes of
+    memory per n-gram.
     """
     receipt = task.out.receipt("common")
     if receipt is None:

@@ -54,7 +54,7 @@ class EvaluationSet:
 
     def texts(self) -> Iterator[tuple[int, str, int, str]]:
         """Yield (record, name of the item, index into FIELDS, text) for every text, in NFC. Raises UserError
-        for a record that lacks a field or has an invalid id.
+        for a record that is not a JSON object, lacks a field or has an invalid id.
         """
         for record, item in enumerate(self._items()):
             named = record if self.ids is None else self._value(record, item, self.ids)
@@ -109,11 +109,12 @@ def _strings(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Index:
-    """The n-grams of evaluation sets, and the texts that contain them. Equal texts of one field are stored
-    once.
+    """The n-grams of evaluation sets, and the texts that contain them. Texts of one field with the same words
+    are stored once.
 
     N-gram g occurs in the texts `texts[bounds[g]:bounds[g + 1]]`, and `positions` gives the position of its
-    first word in each of them. All are int64. `names[t]` is the first item that has text t. Text t has
+    first word in each of them, at its first occurrence. All are int64. `names[t]` is the first item that has
+    text t; `sets[t]` and `fields[t]` are the indices of its set and of its field in FIELDS. Text t has
     `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]` words. `copies` are (item, text)
     for the other items with an equal text.
     """

@@ -77,9 +77,10 @@ class Language(MeasuresText, PartStage):
     `language_2` and `language_2_score` are the second guess. Without an answer, the label is `und`, BCP 47's
     subtag for an undetermined language, and the score 0. This is so for texts of fewer than `min_bytes`; with
     fastText, for texts without words or n-grams that the model knows, and if a hierarchical softmax gives
-    every label a probability below 1e-5; with resiliparse, for texts too far from every profile whose script
-    identifies no language. Numbers, code and languages that the model does not know are labelled `und` or a
-    wrong language, often with a low score, so also filter by `language_score`.
+    every label a probability below 1e-5; with resiliparse, for texts that are too far from every profile, or
+    not in a script of the nearest language, if their script identifies no language. Numbers, code and
+    languages that the model does not know are labelled `und` or a wrong language, often with a low score, so
+    also filter by `language_score`.
 
     With `paragraphs`, `language_paragraphs` holds the start and end (UTF-8 bytes of the text read), language
     and score of each paragraph. `language_share` is the share of the document's language: the characters of
@@ -101,7 +102,9 @@ class Language(MeasuresText, PartStage):
     its effect.
     """
     max_bytes: int = 65_536
-    """UTF-8 bytes read from the beginning of a text, cut at a character boundary. Cost grows with it."""
+    """Maximum number of UTF-8 bytes read from the beginning of a text, cut at a character boundary. The cost grows
+    with it.
+    """
     min_bytes: int = 20
     """A text with fewer UTF-8 bytes, not counting ASCII white space, gets no language, because both kinds of
     models only guess on such texts.

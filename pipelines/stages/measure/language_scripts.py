@@ -166,8 +166,8 @@ def language_code(label: str) -> str:
 
 
 def main_script(text: str) -> str:
-    """Return the ISO 15924 code of the script that most letters of a text belong to: `Zzzz` for a script that
-    is not listed, `Zyyy` for a text without letters.
+    """Return the ISO 15924 code of the script with the most letters in a text: `Zzzz` if most are of scripts
+    that are not listed, `Zyyy` for a text without letters.
 
     If a tenth or more of the Han and kana letters are kana, they count as one script, `Jpan`.
     """
@@ -183,9 +183,9 @@ def main_script(text: str) -> str:
 
 
 def written_in(text: str, language: str) -> bool:
-    """Return whether at least a tenth of a text's letters are in a script of the language. A language that is
-    not listed is expected in Latin script. For a text that is entirely ASCII, return whether Latin is a
-    script of the language.
+    """Return whether at least a tenth of a text's letters, and at least one, are in a script of the language.
+    A language that is not listed is expected in Latin script. For a text that is entirely ASCII, return
+    whether Latin is a script of the language.
     """
     scripts = _SCRIPTS.get(language, ("Latin",))
     if text.isascii():
@@ -215,7 +215,8 @@ def language_of_script(text: str) -> tuple[str, float] | None:
 
 def _count(text: str) -> "np.ndarray":
     """Return the number of letters of each script, by the index of the script, int64 [scripts + 2]. Index 1
-    counts other letters, index 0 all other characters.
+    counts letters of other scripts, index 0 all other characters. All characters in the blocks of a script
+    count as letters.
     """
     import numpy as np
 
@@ -225,8 +226,8 @@ def _count(text: str) -> "np.ndarray":
 
 @cache
 def _table() -> "np.ndarray":
-    """Return the script index of each code point, uint8 [0x110000]. 0 means not a letter; 1 means a letter of
-    a script that is not listed in `_BLOCKS`.
+    """Return the script index of each code point, uint8 [0x110000]. 1 means a letter outside the blocks in
+    `_BLOCKS`, and 0 any other character outside them.
     """
     import numpy as np
 

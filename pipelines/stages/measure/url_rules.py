@@ -68,8 +68,8 @@ class UrlRules(PartStage):
 
     block: tuple[str, ...] = ()
     """Files with one domain or URL per line, or directories with files `domains` and `urls` in them, such as
-    UT1's. A domain covers its subdomains; a URL covers everything below it (with or without `www.`, in any
-    case, under any scheme)."""
+    UT1's. A domain covers its subdomains. A URL covers everything below its path or, if it has a query, only URLs
+    with that path and query. `www.`, case, scheme and port do not count."""
     strict_words: tuple[str, ...] = ()
     """Files with one word per line."""
     hard_words: tuple[str, ...] = ()
@@ -102,7 +102,9 @@ class UrlRules(PartStage):
         return library_versions("tldextract") | unicode_version() | self._checksums
 
     def setup(self) -> None:
-        """Load the lists. Raises UserError if one has changed since the build was planned."""
+        """Load the lists. Raises UserError if one has changed since the build was planned, or for a line that
+        is not a valid entry of its list.
+        """
         if self._read_checksums() != self._checksums:
             raise UserError(
                 "url_rules: a list changed after the build was planned; restore it, or run the command again"

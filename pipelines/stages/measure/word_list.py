@@ -53,7 +53,8 @@ class WordList(ReadsText, PartStage):
     words before or after it in the document, such as `cancer` near `breast`.
     """
     window: int = field(default=10, metadata=ADDED)
-    """Maximum distance, in words, between an occurrence and an entry of `unless_near`; 1 is the next word."""
+    """Maximum distance, in words, between the first words of an occurrence and of an entry of `unless_near`; 1 is
+    the next word."""
 
     paths: ClassVar[tuple[str, ...]] = ("files", "unless_near")
 
@@ -99,8 +100,8 @@ class WordList(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the lists. Raises UserError if one has changed since the build was planned, or if no entry
-        consists of words.
+        """Load the lists. Raises UserError if one has changed since the build was planned or is not UTF-8, or
+        if no entry consists of words.
         """
         if self._read_checksums() != self._checksums:
             raise UserError(
@@ -176,8 +177,9 @@ def _search(data: "np.ndarray", bounds: "np.ndarray", index: "Index") -> "tuple[
 def _are_near(
     occurrences: "np.ndarray", near: "np.ndarray", rows: "np.ndarray", words: "np.ndarray", window: int
 ) -> "np.ndarray":
-    """Return whether each occurrence has an entry of `near` within `window` words in its document, bool.
-    `rows` and `words` are the document and the number of words of each sentence.
+    """Return whether each occurrence has an entry of `near` within `window` words in its document, bool. The
+    distance is counted between first words. `rows` and `words` are the document and the number of words of
+    each sentence.
     """
     import numpy as np
 
@@ -216,7 +218,7 @@ def _index(files: tuple[str, ...]) -> "Index":
 
 def _read(path: Path) -> tuple[list[bytes], list[int]]:
     """Return the entries of a file, lower-cased and with their words joined by single spaces, and the line
-    numbers of the entries that cannot be searched for.
+    numbers of the entries that cannot be searched for. Raises UserError if the file is not UTF-8.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

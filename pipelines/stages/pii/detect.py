@@ -40,7 +40,9 @@ class Detection(NamedTuple):
 
 
 class Detector:
-    """Presidio's recognizers behind the gate. The results of short windows are cached, for speed only."""
+    """The recognizers of pattern entities behind the gate and, if `ner_model` is given, a language model. The
+    results of short windows are cached, for speed only.
+    """
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:
         self.entities = tuple(entity for entity in entities if entity not in NER_ENTITIES)
@@ -52,8 +54,9 @@ class Detector:
     def detect(
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
-        """Yield (row, detection) for every detection, whatever its score, entity by entity. If `entities` are
-        given, only these are searched for; they must be pattern entities.
+        """Yield (row, detection) for every detection, whatever its score: first the names that the language
+        model finds, then pattern entities, entity by entity. If `entities` are given, only these are searched
+        for; they must be pattern entities of this detector.
 
         Raises UserError with the document's id and the entity if a recognizer fails.
         """
@@ -90,8 +93,8 @@ class Detector:
     def _hits(
         self, entity: str, offsets: "np.ndarray", data: "np.ndarray", chains: "Chains | None"
     ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
-        """Yield (row, hits) for every document that can contain the entity. A hit is (row, start, end) in
-        bytes; hits are in order.
+        """Yield (row, hits) for every document that can contain the entity. A hit is (row, start, end), with
+        offsets in bytes of the document; hits are in order.
         """
         import numpy as np
 

@@ -17,8 +17,8 @@ from pipelines.stages.pii.pii import Pii
 
 
 def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
-    """Return `values`, which are short texts from the source of a part, redacted as the part's pii steps
-    would redact them, but with placeholders.
+    """Return `values`, short texts that belong to the source of `part`, with placeholders for everything that
+    the part's pii steps find, including what a step only annotates.
     """
     for _, step in pii_steps(corpus, part) if values else ():
         docs = pa.table(
@@ -47,8 +47,8 @@ def _only_annotates(step: PublishedStep) -> bool:
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Return edits that replace everything that a pii step finds in a part with placeholders. The part must
-    have only the annotations that precede the step.
+    """Return edits of the stored text that replace everything that a pii step finds in a part with
+    placeholders. The part must have only the annotations that precede the step.
 
     Placeholders need no key. They also hide finds that the step itself only annotates.
     """

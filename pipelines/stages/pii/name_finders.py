@@ -193,8 +193,8 @@ def model_versions(model: str) -> dict[str, str]:
 
 
 def model_library(model: str) -> tuple[tuple[str, str], ...]:
-    """Return (module, command that installs it) for a spaCy model given by name; empty for a directory or
-    without a model.
+    """Return (module, installation command) for a spaCy model given by name; empty for a directory or without
+    a model. The command is that of the model for English.
     """
     if not model or is_directory(model):
         return ()

@@ -1,8 +1,8 @@
 """Find and redact personal data outside the text: in `url`, and in the other fields of a record, which `meta`
 stores as JSON.
 
-The stored columns never change. Redacted copies are `pii_url` and `pii_meta`, null if nothing was found. An
-export writes the copies instead of the stored values.
+The stored columns never change. Redacted copies are `pii_url` and `pii_meta`, null if nothing was replaced.
+An export writes the copies instead of the stored values.
 """
 
 import json
@@ -22,8 +22,8 @@ _MIN_DIGITS = 6  # minimum digits of a number that may be a telephone or card nu
 _MAX_DIGITS = 4000  # Python refuses to convert more digits
 
 Search = Callable[[Sequence[str], Sequence[bytes]], Sequence[tuple[str, Mapping[str, int]]]]
-"""A function from values, and the id of a document that contains each value, to the redacted values, each
-with its number of finds by entity.
+"""A function that takes values and, for each, the id of a document that contains it. It returns, for each value, the
+redacted value and the number of finds by entity.
 """
 
 
@@ -83,8 +83,8 @@ def _whole(digits: str) -> int | str:
 
 
 def _select_fields(meta: Any, names: set[str]) -> Any:
-    """Return the values of those fields of `meta` that are in `names`, or all of `meta` if `names` contains
-    "".
+    """Return the values of those fields of `meta` that are in `names`. Return `meta` itself if `names`
+    contains "", or if it is not an object.
     """
     if "" in names or not isinstance(meta, dict):
         return meta
@@ -126,8 +126,8 @@ def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) 
 
 
 def is_url(value: str) -> bool:
-    """Return whether the whole value is a URL: it begins with a scheme, `//` or `www.`, and has no white
-    space.
+    """Return whether the whole value is a URL: it begins with a scheme and `://`, with `//` or with `www.`,
+    and has no white space.
     """
     return _URL.fullmatch(value) is not None
 
@@ -140,7 +140,7 @@ def decode_at(url: str) -> str:
 def split_url_parts(url: str) -> str:
     """Return a URL with its separators replaced with spaces, for the search for e-mail addresses.
 
-    Presidio's pattern allows these characters before the @, as RFC 5322 does, although hardly any address
+    Presidio's pattern allows these separators before the @, as RFC 5322 does, although hardly any address
     contains them. In a URL, it would take the host and path for the beginning of the address. It may then
     reject the address, because it looks up the wrong top-level domain.
     """

@@ -158,8 +158,8 @@ class Pii(ReadsText, PartStage):
     those of the text, and replaced in the columns `pii_url` and `pii_meta`. `export` writes these columns
     instead of the stored values, which never change: documents stay in the corpus as they were read. If an
     e-mail address in a URL is replaced, the host and path before it stay. Without `fields`, `export` writes
-    `url` and `meta` as they were read, or omits them (`--without`); `inspect` and the report always hide
-    personal data in them.
+    `url` and `meta` as they were read, or omits them (`--without`). `inspect` hides personal data in them in any
+    case, except with `--raw`.
     """
 
     def reads(self) -> tuple[Input, ...]:
@@ -188,7 +188,9 @@ class Pii(ReadsText, PartStage):
         return versions | ({"key fingerprint": fingerprint(self._key)} if self.key else {})
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the spaCy model, with the command that installs it, if the model is given by name."""
+        """Return the spaCy model if it is given by name, with the command that installs the model for
+        English.
+        """
         return model_library(self.ner_model)
 
     def notice(self) -> str:

@@ -1,9 +1,9 @@
 """The entities of the `pii` stage, and the recognizer for each in the reference configuration.
 
-Most recognizers ship with Presidio. Those for credentials, secrets, addresses, organisations and identity
-documents are our own. They use Presidio's class PatternRecognizer, so that they run, score and are tested
-like the others. The recognizers of WHOLE_TEXT have no gate: they read every text whole. Some of them, such as
-URL and US_DRIVER_LICENSE, match on almost every page. Presidio's IN_PAN is not included.
+Most recognizers ship with Presidio. Those for credentials, secrets, addresses, organisations, dates of birth
+and identity documents are our own. They use Presidio's class PatternRecognizer, so that they run, score and
+are tested like the others. The recognizers of WHOLE_TEXT have no gate: they read every text whole. Some of
+them, such as URL and US_DRIVER_LICENSE, match on almost every page. Presidio's IN_PAN is not included.
 """
 
 import logging
@@ -149,7 +149,9 @@ def _own_recognizer(entity: str, patterns: Mapping[str, float], flags: int) -> A
 
 @cache  # building the tree of the suffix list takes 20 ms
 def presidio() -> Any:
-    """Import Presidio's module of predefined recognizers and return it."""
+    """Import Presidio's module of predefined recognizers and return it. Its logger and tldextract are changed
+    as `load_recognizers` says.
+    """
     logging.getLogger("presidio-analyzer").disabled = True
     import tldextract.tldextract
 

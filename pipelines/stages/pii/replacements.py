@@ -4,10 +4,10 @@ in form.
 Hashes and pseudonyms are derived from the HMAC-SHA256 of entity and value under the user's key. So equal
 values have equal replacements in every document and run with that key, and without the key nobody can recover
 a value by trying all telephone numbers. Values are compared in a canonical form: e-mail addresses in lower
-case, numbers as their digits and letters.
+case, numbers as their digits and letters. Some pseudonyms keep the punctuation of the value.
 
-Pseudonyms come from ranges reserved for examples. These ranges are small, so different values can share a
-pseudonym.
+Pseudonyms come from ranges that are reserved for examples or belong to nobody. Most of these ranges are small,
+so different values can share a pseudonym.
 
 | entity | pseudonym | reserved by |
 |---|---|---|
@@ -59,8 +59,8 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 def read_key(where: str) -> bytes:
-    """Return the key at `file:PATH` or `env:NAME`. Raises ValueError if the key is missing or too short. The
-    message never quotes the key.
+    """Return the key at `file:PATH` or `env:NAME`. Raises ValueError if the location has another form, or if
+    the key is missing, unreadable or too short. The message never quotes the key.
     """
     kind, _, name = where.partition(":")
     if kind == "file" and name:

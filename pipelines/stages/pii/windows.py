@@ -33,7 +33,7 @@ class Gate(NamedTuple):
     """How to find candidates of an entity: the kinds of hits, and a function that cuts the window around a
     hit, or returns None if no match is possible.
 
-    With `digits`, hits are chains of digits, at least as many as `digits` returns for the phone regions. With
+    With `digits`, hits are chains of at least as many digits as `digits` returns for the phone regions. With
     `codes`, gaps in the chains are those of identity numbers. With neither kinds nor digits, every text is
     one window.
     """
@@ -115,7 +115,7 @@ def hardware_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> W
 
 
 def wallet_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
-    """Return the run of letters and digits around `at`."""
+    """Return the run of ASCII letters and digits around `at`."""
     return _run(text, at, _WALLET)
 
 
@@ -143,8 +143,8 @@ def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Wi
 
 
 def api_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the run of letters, digits, dots, hyphens and underscores around `at`, or None if it contains no
-    key.
+    """Return the run of ASCII letters, digits, dots, hyphens and underscores around `at`, or None if it
+    contains no key.
     """
     window = _run(text, at, _API_KEY_RUN)
     return window if _API_KEY.search(text, window.start, window.end) else None

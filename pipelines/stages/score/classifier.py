@@ -42,10 +42,11 @@ class Classifier(ReadsText, PartStage):
     """Write the probability, 0 to 1, of one label of a supervised fastText model, as a column for filters.
 
     The text is read as the library reads a line, which is also how `python -m pipelines classifier train`
-    writes it: white space, including line ends, separates tokens, and nothing else is changed. For a fixed
-    threshold as in DCLM (Li et al. 2024, section 4.4), or for a quantile, use a rule of `filter`; for a
-    random choice as in GPT-3, `pareto_sampling`. A toxicity model is a classifier too: give its label, and
-    score lines or sentences (docs/classifiers.md).
+    writes it: white space, including line ends, separates tokens, and nothing else is changed. Tokens that
+    begin with `__label__` are ignored, and a token `</s>` ends the text. For a fixed threshold as in DCLM (Li
+    et al. 2024, section 4.4), or for a quantile, use a rule of `filter`; for a random choice as in GPT-3,
+    `pareto_sampling`. A toxicity model is a classifier too: give its label, and score lines or sentences
+    (docs/classifiers.md).
     """
 
     model: str
@@ -61,14 +62,14 @@ class Classifier(ReadsText, PartStage):
 
     best_label: bool = field(default=False, metadata=ADDED)
     """Write the most probable label as COLUMN_label, such as a topic by which `shards` groups. The score
-    column is then the probability of this label, and `label` is not used. The label is null for a text
-    without features.
+    column is then the probability of this label, and `label` is not used. The label is null and the score 0
+    where the model gives no label, as for a text without features.
     """
 
     expected_value: bool = field(default=False, metadata=ADDED)
     """Labels are numbers, such as the bins of a judge's scores (`classifier train` with `bins`). The score
-    column is the mean of the labels, weighted by their probabilities, and `label` is not used. It is null for
-    a text without features.
+    column is the mean of the labels, weighted by their probabilities, and `label` is not used. It is null
+    where the model gives no label, as for a text without features.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("model",)

@@ -55,7 +55,9 @@ class FastTextModel:
         return indices, scores
 
     def score(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", label: str) -> "np.ndarray":
-        """Return the probability of one label, float32 [n]; 0 for a text without features."""
+        """Return the probability of one label, float32 [n]. It is 0 for a text without features, and where
+        `predict` does not return the label.
+        """
         import numpy as np
 
         label_index, result = self.labels.index(label), np.zeros(len(starts), np.float32)
@@ -77,7 +79,7 @@ class FastTextModel:
 
     def expected(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> "np.ndarray":
         """Return the mean of the labels as numbers, weighted by their probabilities, float64 [n]; NaN for a
-        text without features. Raises ValueError if a label is not a finite number.
+        text for which `predict` returns no label. Raises ValueError if a label is not a finite number.
         """
         import numpy as np
 
@@ -93,7 +95,7 @@ class FastTextModel:
 
     def best(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", "np.ndarray"]:
         """Return the most probable label of each text: its index in `labels`, int32 [n], and its probability,
-        float32 [n]. For a text without features they are -1 and 0.
+        float32 [n]. They are -1 and 0 for a text for which `predict` returns no label.
         """
         import numpy as np
 

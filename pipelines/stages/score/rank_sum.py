@@ -173,8 +173,8 @@ class _RangeTask:
 
 
 def rank_values(task: _RangeTask) -> FileRecord:
-    """Commit, for each part, twice the rank of each of its distinct values in a range. A value's rank is the
-    number of values below it plus half the number of values equal to it.
+    """Commit, for each part, twice the rank of each of its distinct values in a range. Returns the file. A
+    value's rank is the number of values below it plus half the number of values equal to it.
     """
     unit = f"ranks.{task.number:05d}"
     receipt = task.out.receipt(unit)

@@ -63,7 +63,9 @@ class ColumnScore(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def check(self) -> None:
-        """Check that the knobs that the method needs are given and no others, and that names are valid."""
+        """Check that the knobs that the method needs are given and no others, and that names and weights are
+        valid.
+        """
         if not self.column.isidentifier() or self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected letters, digits and underscores, and no column of a document"
@@ -134,7 +136,9 @@ class ColumnScore(CorpusStage):
                 )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Score every part. The facts have the number of documents, and how many of them have no score."""
+        """Score every part. The facts have the number of documents, how many of them have no score and, if a
+        model gives the scores, the fingerprint of its columns.
+        """
         ranked = rank_parts(parts, self.names, out, cluster) if self.method == "rank_sum" else None
         tasks = [_Task(self, out, part, number, ranked) for number, part in enumerate(parts)]
         empty = gather(cluster, write_scores, tasks, lambda task: f"{out.name}: part {task.part.name}")

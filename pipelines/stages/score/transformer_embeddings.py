@@ -47,7 +47,9 @@ class TransformerEmbeddings(TransformerStage):
         return pa.schema([("embedding", pa.list_(pa.float16(), self._width))])
 
     def check(self) -> None:
-        """Check that the width of the model is known, and that its pooling is supported."""
+        """Check that the model is a directory with the needed files, that values are in range, that the width
+        of the model is known, and that its pooling is supported.
+        """
         super().check()
         _ = self._width, self._pooling
 

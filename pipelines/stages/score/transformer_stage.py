@@ -36,15 +36,16 @@ class LoadedModel(NamedTuple):
 class TransformerStage(ReadsText, PartStage):
     """Base class of a stage that runs a model over the beginning of each document.
 
-    All batches have the same number of rows, and are padded to lengths that are powers of two, up to
-    `max_tokens`. So the model's output for a document does not depend on its neighbours.
+    All batches have the same number of rows, and are padded to a length that is a power of two of at least 32
+    tokens, but not above `max_tokens`. So the model's output for a document does not depend on its
+    neighbours.
     """
 
     model: str
     """Directory of the model and its tokenizer, relative to the working directory: config.json, model.safetensors,
     tokenizer files. Nothing is downloaded, and no code or pickle in it is run."""
     max_tokens: int = 512
-    """Tokens read per document; at most the number of positions of the model."""
+    """Maximum number of tokens read per document; not more than the positions of the model."""
     batch: int = 16
     """Documents per batch."""
     num_gpus: float = 0
@@ -85,7 +86,9 @@ class TransformerStage(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it has changed since the build was planned or does not load."""
+        """Load the model. Raises UserError if it has changed since the build was planned, or as `loaded`
+        does.
+        """
         checksum = _directory_checksum(Path(self.model))
         if checksum != self._checksum:
             raise UserError(
@@ -105,7 +108,9 @@ class TransformerStage(ReadsText, PartStage):
 
     @cached_property
     def loaded(self) -> LoadedModel:
-        """The model, loaded on first use. Raises UserError if it does not load."""
+        """The model, loaded on first use. Raises UserError if it does not load, lacks weights or has fewer
+        positions than `max_tokens`, or if `num_gpus` is set where there is no GPU.
+        """
         import torch
         import transformers
 

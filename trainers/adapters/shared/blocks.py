@@ -1,8 +1,8 @@
 """The names of the parts of a block in the `transformers` model of each architecture.
 
-DeBERTa, GPT, GPT-2 and ModernBERT compute queries, keys and values with a single matrix, and ModernBERT also
-computes both inner projections of its gated feed-forward layer with a single matrix. A method that adapts one
-of these parts adapts the whole matrix.
+DeBERTa (version 1), GPT, GPT-2 and ModernBERT compute queries, keys and values with a single matrix, and
+ModernBERT also computes both inner projections of its gated feed-forward layer with a single matrix. A method
+that adapts one of these parts adapts the whole matrix.
 """
 
 import re

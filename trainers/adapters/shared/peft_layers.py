@@ -41,7 +41,7 @@ class PeftMethod(TrainingMethod):
         return super().refusal(architecture) or refuse_parts(self.kind, architecture, self.parts)
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """Raise ConfigError if a matrix is too small for the method."""
+        """Raise ConfigError if a matrix is too small for the method. The base class accepts all matrices."""
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
         """Replace the modules of `parts` with peft's layers."""

@@ -56,8 +56,8 @@ class TrainingMethod(ABC):
         return 0
 
     def first_virtual(self, rows: int, task: int) -> int:
-        """Return the id of the first virtual token of task number `task`, given the number of rows of the
-        embedding table.
+        """Return the id of the first virtual token of the task with index `task`, given the number of rows of
+        the embedding table.
         """
         return rows
 

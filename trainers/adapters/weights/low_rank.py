@@ -1,4 +1,6 @@
-"""The base class of LoRA and its variants, which add low-rank matrices to chosen matrices of every block."""
+"""The base class of LoRA and its variants, which add matrices computed from small factors to chosen matrices
+of every block.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

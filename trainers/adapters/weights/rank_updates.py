@@ -35,8 +35,8 @@ class RankUpdates:
         return {name: self._partitions.gradient(each).clone() for name, each in self._parameters.items()}
 
     def update(self, step: int, gradients: Mapping[str, Any]) -> None:
-        """Remove ranks after `step` steps; `gradients` are the gradients of the last step. This is a
-        collective operation.
+        """Update the statistics and, if it is due, remove ranks after `step` steps. `gradients` are the
+        gradients of the last step. This is a collective operation.
         """
         if self._allocation is None:
             return

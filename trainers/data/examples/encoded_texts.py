@@ -41,9 +41,11 @@ class EncodedTexts:
     ends: np.ndarray
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the index, within its text, of the token that contains each byte position, int64. For a
-        position after the last token, the index is the number of tokens. `texts` holds the index of the text
-        of each position.
+        """Return, for each byte position, the index within its text of the first token that ends after it,
+        int64; this is the token that contains the byte, if there is one. For a position after the last token,
+        the index is the number of tokens. `texts` holds the index of the text of each position.
+
+        The texts must come from `TextEncoder.encode_located`.
         """
         # The ends in a text ascend, so the count of ends at or before a byte is the index of its token.
         low, high = self.first[texts].copy(), (self.first + self.sizes)[texts]
@@ -63,11 +65,13 @@ class TextEncoder:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The tokenizer, loaded only if a text is not in the cache."""
+        """The tokenizer, loaded on first use; texts in the cache do not need it."""
         return Encoder.load(self._path)
 
     def encode(self, texts: pa.LargeStringArray) -> EncodedTexts:
-        """Return the tokens of texts. Raises ValueError for a text that is null or yields a reserved token."""
+        """Return the tokens of texts. Raises ValueError for a text that is null, yields a reserved token or
+        has a character that the vocabulary cannot encode.
+        """
         return self._encoded("texts", texts, self._encode)
 
     def encode_located(self, texts: pa.LargeStringArray) -> EncodedTexts:
@@ -126,8 +130,8 @@ def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) ->
     -1 if there is no answer or no token contains any part of it. `spans` has the answers of each passage as
     (start, end) in bytes.
 
-    The first token is the first one that ends after the answer's first byte, and the last token is the one
-    that contains its last byte, so the tokens cover the whole answer.
+    The first token is the first one that ends after the answer's start. The last token is the first one that
+    ends after the answer's last byte, or else the passage's last token.
     """
     answered = np.array([i for i, answers in enumerate(spans) if answers], dtype=np.int64)
     chosen = np.array([spans[i][0] for i in answered], dtype=np.int64).reshape(-1, 2)
@@ -141,8 +145,8 @@ def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) ->
 def locate(
     encoder: Encoder, texts: pa.LargeStringArray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (ids, number of tokens of each text, first byte of each token, end byte of each token) for texts
-    of `sizes` bytes.
+    """Return (ids, number of tokens of each text, start of each token, end of each token) for texts of
+    `sizes` bytes. Starts and ends are byte offsets within the text; ends are exclusive.
     """
     if encoder.definition.keeps_bytes:
         ids, offsets = encoder.encode(texts)

@@ -20,8 +20,9 @@ from trainers.tasks.text_to_text import parse_outputs
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A held-out split of one or more tasks, with the inputs and the examples of each. `length` is the
-    maximum number of positions in a segment.
+    """Held-out splits of tasks, one per task, with the inputs and the examples of each. `length` is the
+    maximum number of positions in a segment, not counting virtual tokens. If `packed`, rows can have several
+    segments.
     """
 
     tasks: tuple[TaskInputs, ...]
@@ -32,7 +33,7 @@ class HeldOut:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks as sources; logs show their losses under these names."""
+        """The tasks as sources of samples, for losses by source."""
         return sources_of(self.tasks)
 
     @cached_property
@@ -60,8 +61,9 @@ class HeldOut:
         """Return the predictions for the examples of the only task, given the head's outputs for all inputs.
         `model` names the model that made the predictions.
 
-        If a question may have no answer, the empty text is predicted where its score is higher than that of
-        the best answer; `trainers.tasks.predictions.tune_threshold` finds a better threshold.
+        If the task has questions without an answer, the empty text is predicted where the no-answer score is
+        higher than the score of the best answer; `trainers.tasks.predictions.tune_threshold` finds a better
+        threshold.
         """
         (task,), (examples,) = self.tasks, self.examples
         predicted, scores = read_outputs(task, examples, outputs)

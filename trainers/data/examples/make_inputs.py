@@ -23,7 +23,8 @@ class InputMaker:
     """Makes the inputs of splits for one model.
 
     A segment takes up to `length` positions, not counting virtual tokens; in an encoder-decoder, the limit
-    applies to each side. Neighbouring windows over a long text share `stride` tokens.
+    applies to each side. Neighbouring windows over a long text share `stride` tokens, but at most half of
+    their length.
     """
 
     encoder: TextEncoder
@@ -34,9 +35,10 @@ class InputMaker:
     def make(
         self, examples: Examples, pairs: tuple[pa.LargeStringArray, pa.LargeStringArray] | None = None
     ) -> TaskInputs:
-        """Return the inputs of a split. For text to text, `pairs` are its sources and targets.
+        """Return the inputs of a split. For text to text, `pairs` are the sources and the targets of the
+        examples.
 
-        Raises ConfigError if a row has room for fewer than 4 text tokens besides its special tokens.
+        Raises ConfigError if a segment has room for fewer than 4 text tokens besides its special tokens.
         """
         if pairs is not None:
             return self._text_to_text(examples, *pairs)
@@ -158,8 +160,8 @@ class InputMaker:
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
         """Make inputs of a source and its target, each truncated at its end. In a decoder the two share a
-        row. The source then gets at most three quarters of the row, regardless of the length of the target,
-        so that there is also room for a target that the model has yet to write.
+        row. The source then gets at most three quarters of the room for text, regardless of the length of the
+        target, so that there is also room for a target that the model has yet to write.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]
@@ -176,7 +178,9 @@ class InputMaker:
         return self._inputs(examples, segments, truncation, "text_to_text")
 
     def _inputs(self, examples: Examples, segments: TextSlices, truncation: Truncation, kind: InputKind) -> TaskInputs:
-        """Return inputs of one segment each. Input i belongs to example i, unless the caller replaces this."""
+        """Return inputs of one segment each. Input i belongs to example i, unless the caller replaces
+        `example`.
+        """
         size = sum(int(pc.sum(pc.binary_length(texts)).as_py() or 0) for texts in examples.texts)
         number = np.arange(len(segments) + 1)
         common = (examples.task.name, kind, self.format, segments, number, number[:-1], truncation)

@@ -21,9 +21,9 @@ def read_outputs(task: TaskInputs, examples: Examples, outputs: TaskOutputs) -> 
     `trainers.tasks.predictions.predictions_of` takes. `outputs` are the head's outputs for all inputs of the
     split.
 
-    The candidate or class with the highest score is predicted. A word gets the tag of its first token. If no
-    input contains that token, it gets `O`, or the first label if there is no `O`. The predicted answer has
-    the highest sum of the scores of its two ends in any window; the score of no answer is the lowest of any
+    The candidate or class with the highest score is predicted. A word gets the tag of its first token; a word
+    that no input predicts gets `O`, or the first label if there is no `O`. The predicted answer is the one
+    with the highest sum of start score and end score in any window; the no-answer score is the lowest of any
     window (Devlin et al., 2019, section 4.3).
     """
     assert len(outputs.numbers) == len(task), f"{len(outputs.numbers)} outputs of {len(task)} inputs"
@@ -59,8 +59,9 @@ def _word_tags(task: TaskInputs, examples: Examples, scores: np.ndarray, offsets
 def best_answers(
     task: TaskInputs, scores: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (first token, last token, score, score of no answer) for the best answer in each window. Tokens
-    are counted in the window's part of the passage. A window without tokens has the score -inf.
+    """Return (first token, last token, score of the answer, no-answer score) for the best answer in each
+    window. Tokens are indices into the window's part of the passage; an answer has at most LONGEST_ANSWER
+    tokens. In a window without passage tokens, the score of the answer is -inf.
     """
     first, last = np.zeros((2, len(task)), np.int64)
     best, none = np.empty((2, len(task)))
@@ -95,7 +96,9 @@ def _search(
 def _best_windows(
     example: np.ndarray, count: int, best: np.ndarray, none: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (window of the best answer, its score, lowest score of no answer) of each of `count` examples."""
+    """Return, for each of `count` examples: the index of the window with the best answer, the score of this
+    answer, and the lowest no-answer score.
+    """
     order = np.lexsort((np.arange(len(best)), -best, example))
     window = order[np.searchsorted(example[order], np.arange(count))]
     begins = np.searchsorted(example, np.arange(count))

@@ -22,7 +22,7 @@ _ATTENTION_EQUALS = 1024
 @dataclass(frozen=True)
 class Places:
     """The places of s segments: the `row` of each segment, its first position `base` in the flattened rows
-    [count, width], and its `number` within the row.
+    [count, width], and its index `number` within the row.
     """
 
     row: np.ndarray
@@ -32,9 +32,9 @@ class Places:
     width: int
 
     def of_tokens(self, offsets: np.ndarray, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Return (flattened position, index within its segment) of the tokens of all segments. The tokens of
-        segment i are numbers `offsets[i]` to `offsets[i + 1]`; they begin `skip` positions after the
-        segment's first position.
+        """Return (flattened position, index within its segment) of the tokens of all segments. Segment i has
+        the tokens from `offsets[i]` up to, but not including, `offsets[i + 1]`; they begin `skip` positions
+        after the segment's first position.
         """
         sizes = np.diff(offsets)
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
@@ -42,8 +42,9 @@ class Places:
 
 
 def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
-    """Return the row of each segment, int64 [s]. `weights` has, for each task, the sizes of its segments in
-    positions. Without `packed`, every segment has its own row.
+    """Return the row of each segment, int64 [s]. `weights` has, for each task, the number of positions that
+    each of its segments takes. A row holds segments of one task only. Without `packed`, every segment has its
+    own row.
     """
     if not packed:
         return np.arange(sum(map(len, weights)))

@@ -1,4 +1,4 @@
-"""The data of a fine-tuning run: the files of its tasks, and the tokenizer of its base.
+"""The data of a fine-tuning run: the files of its tasks, and its tokenizer.
 
 files -> Examples -> inputs -> TaskData (train), HeldOut (dev and others)
 """
@@ -55,7 +55,7 @@ class TaskCorpus:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the tasks' definitions and of the content of the files for training and validation. The
-        location of the files does not count.
+        directories to which relative file names refer do not count.
         """
         parts = []
         for task in self.tasks:
@@ -89,8 +89,8 @@ class TaskCorpus:
         return (TRAIN, *(split for split in dev[:1] if split in known))
 
     def examples(self, task: Task, split: str) -> Examples:
-        """Return the examples of a split. Each split is read only once. Raises UserError if a labelled split
-        shares examples with the training split, unless the task allows it.
+        """Return the examples of a split. Each split is read only once. Raises UserError if the split is
+        labelled and shares examples with the training split, unless the task allows it.
         """
         if (task.name, split) not in self._examples:
             examples = read_examples(task, split, self.files)

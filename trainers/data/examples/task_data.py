@@ -55,7 +55,8 @@ def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, finge
 class TaskData:
     """The training inputs of a run's tasks in their order, read from sample `since` on.
 
-    If `packed`, rows can have several inputs. `length` is the maximum number of positions in a segment.
+    If `packed`, rows can have several segments. `length` is the maximum number of positions in a segment, not
+    counting virtual tokens.
     """
 
     tasks: tuple[TaskInputs, ...]
@@ -66,12 +67,12 @@ class TaskData:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks as sources; logs show their losses under these names."""
+        """The tasks as sources of samples, for losses by source."""
         return sources_of(self.tasks)
 
     @property
     def row_lengths(self) -> list[int]:
-        """The maximum number of positions in a segment, for the only phase."""
+        """The maximum number of positions in a segment, not counting virtual tokens, for the only phase."""
         return [self.length]
 
     @property
@@ -92,8 +93,9 @@ class TaskData:
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
         """Return, for each task, what the run read from sample `since` up to sample `samples`: tokens
-        (special tokens included), inputs (`sequences`) and epochs, and the tokens that the mixture requested.
-        Padding is not counted, because it depends on the batches.
+        (special and virtual tokens included; in an encoder-decoder, only the encoder's), inputs (`sequences`)
+        and epochs, and the tokens that the mixture requested. `padding` and `cropped` are 0: padding is not
+        counted, because it depends on the batches.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested

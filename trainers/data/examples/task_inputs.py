@@ -49,19 +49,20 @@ class Rendered:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """The n inputs of a split, with s segments. Input i has segments `offsets[i]` to `offsets[i + 1]` and
-    belongs to example `example[i]`.
+    """The n inputs of a split, with s segments. Input i belongs to example `example[i]` and has the segments
+    from `offsets[i]` up to `offsets[i + 1]`.
 
     The fields for gold depend on the kind: `labels` int64 [n] (-100 if hidden), `values` float64 [n] (NaN if
     hidden).
 
-    Tags: the words that input i predicts are `word_offsets[i]` to `word_offsets[i + 1]` of three flat arrays:
-    `words` (the word's number in the split), `word_tokens` (the position of the word's first token in the
-    segment, not counting virtual tokens) and `tags` (-100 if hidden).
+    Tags: the words that input i predicts are those from `word_offsets[i]` up to `word_offsets[i + 1]` in
+    three flat arrays: `words` (the word's index in the split), `word_tokens` (the position of the word's
+    first token in the segment, not counting virtual tokens) and `tags` (-100 if hidden).
 
-    Spans: `answers` int64 [n, 2] has the positions of the answer's first and last token in the segment, -1 if
-    this window has no answer. `token_starts` and `token_ends` bound the bytes of the passage that each token
-    of the second texts comes from.
+    Spans: `answers` int64 [n, 2] has the positions of the answer's first and last token in the segment, not
+    counting virtual tokens, or -1 if the window does not contain the whole answer; it is None if the gold is
+    hidden. `token_starts` and `token_ends` bound the bytes of the passage that each token of the second texts
+    comes from.
     """
 
     name: str
@@ -95,8 +96,8 @@ class TaskInputs:
     @cached_property
     def lengths(self) -> np.ndarray:
         """The number of positions of each segment, int64 [s], not counting virtual tokens. In an
-        encoder-decoder, only the encoder's positions count. In text to text, a decoder reads source and
-        target in one row, so both count.
+        encoder-decoder, only the encoder's positions count. In text to text, a decoder reads the source and
+        the target, except the target's last token, in one row, so both count.
         """
         form, sizes = self.format, self.segments.sizes
         lengths: np.ndarray = form.marks(self.reads) + sizes[: self.reads].sum(axis=0)
@@ -128,7 +129,7 @@ class TaskInputs:
         return sizes
 
     def segments_of(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of the segments of these inputs, in order, and for each segment the index of its
+        """Return the indices of the segments of these inputs, in order, and for each segment the index of its
         input in `inputs`.
         """
         counts = np.diff(self.offsets)[inputs]

@@ -17,7 +17,7 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 @dataclass(frozen=True)
 class ChosenInputs:
     """The inputs of one task in a batch. `numbers` are their indices within the task, `samples` and `epochs`
-    the sample number and the epoch of each, all int64 [n]. `source` is the index of the task.
+    the sample index and the epoch of each, all int64 [n]. `source` is the index of the task.
     """
 
     inputs: TaskInputs
@@ -28,8 +28,8 @@ class ChosenInputs:
 
 
 def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
-    """Return the batch of the chosen inputs, all of one kind and format. Each row holds inputs of one task
-    only.
+    """Return the batch of the chosen inputs. All are of one kind, and their formats differ at most in
+    `first_virtual`. Each row holds inputs of one task only.
 
     Without `packed`, every segment has its own row. Without inputs, the batch is one row of padding.
     """

@@ -4,7 +4,7 @@ has a rule:
     one text            its beginning
     pair, candidates    tokens are taken from the end of the longer text, one at a time ("longest first")
     text to text        the beginning of the source and of the target; in a decoder, the source gets at most three
-                        quarters of the row, and the target gets the rest
+                        quarters of the room for text, and the target gets the rest
     span                windows over the passage, each after the same question, which keeps its beginning
     tag                 windows over the text; each word is predicted where it has the most context
 
@@ -49,7 +49,7 @@ class Truncation:
 
 def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the sizes, each int64 [n], of the first and second texts after every pair is cut to at most
-    `room` tokens. `first` and `second` are the sizes before.
+    `room` tokens. `first` and `second` are the sizes before the cut.
 
     If both texts are longer than half of `room`, each gets half, and the longer one also gets the odd token,
     as in `tokenizers`.

@@ -102,8 +102,8 @@ def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
 
 
 class _Kept(torch.nn.Module):
-    """The part of a pass whose activations are counted. The head of a task is left out, because it looks up
-    positions by value, and tensors on `meta` have no values.
+    """A module that runs the part of a pass whose activations are counted. The head of a task is left out,
+    because it looks up positions by value, and tensors on `meta` have no values.
     """
 
     def __init__(self, inner: Forward) -> None:

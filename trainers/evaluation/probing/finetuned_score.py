@@ -16,7 +16,7 @@ def finetuned_score(run: LocalPath, test: Examples) -> NoisyScore:
     """Return the accuracy of a fine-tuned run on `test`, the first examples of a split, from its stored
     predictions. Its error and interval are computed over sentences or texts, not words, as for probes.
 
-    Raises UserError if the run has not predicted exactly these examples.
+    Raises UserError unless the run's predictions of the split begin with these examples.
     """
     task, split, count = test.task, test.split, len(test.ids)
     paths = [run / PREDICTIONS / f"{name}.parquet" for name in (split, f"{task.name}.{split}")]

@@ -33,13 +33,13 @@ class HeadSite:
 
 @dataclass
 class HeadWatch:
-    """A hook into the attention of a network. `heads` maps each layer that has attended so far to its number
-    of heads, in the order in which the layers attended. `gates` maps a layer to the factors by which the
-    outputs of its heads are multiplied, fp32 [heads]. `observe`, if set, is called with each layer and its
-    attention weights [rows, queries, heads, keys].
+    """A hook into the attention of a network. `heads` has the number of heads of each layer that has attended
+    so far, in the order in which the layers attended. `gates` has, for some layers, the factors by which the
+    outputs of the layer's heads are multiplied, fp32 [heads]. `observe`, if set, is called with each layer
+    and its attention weights [rows, queries, heads, keys].
 
-    `owners` maps a module to the layers that it belongs to. A module that several layers share attends for
-    them in turn. `sites` maps each module that has attended to its layers, and `turns` counts how often each
+    `owners` has the layers that each module belongs to. A module that several layers share attends for them
+    in turn. `sites` has the layers of each module that has attended so far, and `turns` counts how often each
     module has attended.
     """
 

@@ -25,7 +25,7 @@ _DOCUMENTS = 256  # documents in memory at once with the states of all their tok
 @dataclass(frozen=True)
 class LayerSimilarity:
     """Spearman's and Pearson's correlation of gold similarities with the cosines of one layer's states,
-    pooled in one way. `pooling` is empty if `layer` is `COUNTS`.
+    pooled in one way, or of token counts. For token counts, `layer` is `COUNTS` and `pooling` is empty.
     """
 
     layer: str

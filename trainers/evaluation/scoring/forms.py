@@ -31,11 +31,11 @@ Pseudo = Literal["within_word", "token"]
 
 
 class ScoredForm(Protocol):
-    """A form of scoring. `described` names it in results. `positions` is the length of the longest row. A
-    context and a continuation fit in a row if they have at most `positions - marks` tokens together; special
-    tokens take the other positions. `apart` says whether context and continuation are encoded separately
-    instead of as one text. A text that the model writes ends at one of the tokens `ends`; if there are none,
-    the model writes no text.
+    """The form in which a model scores continuations of contexts. `described` names it in results.
+    `positions` is the length of the longest row. A context and a continuation fit in a row if they have at
+    most `positions - marks` tokens together; special tokens take the other positions. `apart` says whether
+    context and continuation are encoded separately instead of as one text. A text that the model writes ends
+    at one of the tokens `ends`; if there are none, the model writes no text.
     """
 
     @property
@@ -186,7 +186,9 @@ class EncoderDecoderForm:
 
     @property
     def marks(self) -> int:
-        """The number of special ids around context and continuation, in the stack that has more of them."""
+        """The number of special ids around context and continuation, in the stack that has more of them. In
+        the decoder, one fewer is counted, because the last token of a row is a target and not an input.
+        """
         return max(len(self.before) + len(self.after), len(self.given) - 1)
 
     def room(self, continuation: int) -> int:

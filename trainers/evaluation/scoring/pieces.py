@@ -211,9 +211,9 @@ def _alone(forward: Forward, architecture: str) -> float:
 
 
 def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches with their targets at flattened positions, ordered by position. Trees have rows of their
-    own if `alone` (`_alone`) allows it and, except in a decoder, if a batch reaches `enough` positions. All
-    others share rows.
+    """Yield batches with their targets at flattened positions, ordered by position. Trees that need no mask
+    have rows of their own if `alone` (`_alone`) is not 0 and, except in a decoder, if their batch reaches
+    `enough` positions. All others share rows.
     """
     shared = []
     for numbers, single in _groups(trees, positions, alone, enough):
@@ -226,7 +226,8 @@ def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) 
 
 def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[list[int], bool]]:
     """Yield (indices of trees, whether each has a row to itself). The trees that need a mask come first, in
-    one group. The others follow in groups of similar length, longest first.
+    one group. The others follow in groups, longest first. The lengths in a group are similar, except in a
+    decoder while the group is so small that padding costs no time.
     """
     single = [i for i, tree in enumerate(trees) if alone and not (tree.prefix or tree.branch.any())]
     chosen = set(single)

@@ -59,8 +59,8 @@ class EncodedRequest:
 
 
 class Scorer:
-    """Computes likelihoods of texts under a model, in batches of up to about `batch_positions` positions.
-    `name` is used in messages. Open one with `Scorer.open`.
+    """Computes likelihoods of texts under a model, and writes texts with it, in batches of up to about
+    `batch_positions` positions. `name` is used in messages. Open one with `Scorer.open`.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class Scorer:
     def score_texts(self, texts: Sequence[str], window: int | None = None) -> tuple[Likelihoods, int]:
         """Return the log-likelihoods of whole texts, and the window that was used, in positions.
 
-        A text is cut into chunks of half a window. Each chunk is scored given the preceding chunk, so every
-        token after the first chunk has at least half a window of context. `window` defaults to the model's
-        number of positions, which is also its maximum. No end-of-text token is scored. Raises UserError for a
-        window that is too small.
+        A text is cut into chunks of half a window, special tokens excluded. Each chunk is scored given the
+        preceding chunk, so every token after the first chunk has at least one chunk of context. `window`
+        defaults to the model's number of positions, which is also its maximum. No end-of-text token is
+        scored. Raises UserError for a window that is too small, and if a likelihood is not finite.
         """
         window = min(window or self.form.positions, self.form.positions)
         requests, owner = self.windows(self._documents(texts), window)
@@ -200,9 +200,9 @@ class Scorer:
         return self._encoder.decode([token]) if token < self._encoder.vocab_size else f"[{token}]"
 
     def windows(self, documents: Sequence[np.ndarray], window: int) -> tuple[list[EncodedRequest], list[int]]:
-        """Cut documents, given their token ids, into chunks of half a window. Return a request for each
-        chunk, with the preceding chunk of the document as its context, and the index of each chunk's
-        document. Raises UserError for a window that is too small.
+        """Cut documents, given their token ids, into chunks of half a window, special tokens excluded. Return
+        a request for each chunk, with the preceding chunk of the document as its context, and the index of
+        each chunk's document. Raises UserError for a window that is too small.
         """
         half = (window - self.form.marks) // 2
         if half < 1:

@@ -10,7 +10,9 @@ from trainers.report.run_cost import TERMS
 
 
 class EvaluationMeter:
-    """Measures time and energy from its creation on, including other work of the same process."""
+    """Measures time and energy from its creation on. The energy includes other work on the same hardware
+    (`energy_meter`).
+    """
 
     def __init__(self) -> None:
         self._meter, self._began = EnergyMeter(), time.perf_counter()

@@ -137,8 +137,8 @@ def _filtered_name(name: str, task: HarnessTask, number: int) -> str:
 
 
 def _matched(task: HarnessTask, number: int, result: TaskResult) -> Measured:
-    """Return the accuracy of the written answers. After filter `number` is applied, an answer is right if it
-    equals one of the accepted texts, as compared by `task.comparison`.
+    """Return accuracy with the outcomes of the written answers after the filter with the index `number`. An
+    answer is right if the filtered text equals one of the accepted texts, as compared by `task.comparison`.
     """
     _, outcomes = next(iter(result.measured.values()))
     assert outcomes.texts is not None

@@ -49,7 +49,9 @@ class Items:
 
     @property
     def answers(self) -> list[str]:
-        """The continuations without leading white space. Scores are normalised by their lengths."""
+        """The continuations without leading white space. Accuracies per byte and per character are normalised
+        by their lengths.
+        """
         return [text.lstrip() for text in self.continuations]
 
     @property
@@ -80,8 +82,8 @@ def read_items(
     candidates differ between items, and a note says so. Items with equal candidates cannot be scored: they
     are left out, and a note counts them.
 
-    Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError for a task that cannot
-    be put to a language model.
+    Raises UserError for a missing file, hidden gold, invalid rows and too few examples for the shots, and
+    ConfigError for a task that cannot be given to a language model.
     """
     if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
         raise ConfigError(

@@ -40,12 +40,12 @@ Asked = Items | FactSet | Examples | HarnessItems
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How tasks are put to a model. Each item is preceded by `shots` solved examples. `seed` determines these
-    examples and any sampled answers. Only the first `limit` items of a split or subtask are used. `pseudo`
-    selects how tokens are masked in encoders (`Pseudo`). `window` is the window of texts, in positions. With
-    `calibrate`, labels are also scored relative to their probability after content-free texts (Zhao et al.,
-    2021). With `balanced`, the shots of a task with labels contain all labels equally often, give or take
-    one.
+    """How tasks are presented to a model. Each item is preceded by `shots` solved examples. `seed` determines
+    these examples and any sampled answers. Only the first `limit` items of a split or subtask are used.
+    `pseudo` selects how tokens are masked in encoders (`Pseudo`). `window` is the window of texts, in
+    positions. With `calibrate`, labels are also scored relative to their probability after content-free texts
+    (Zhao et al., 2021). With `balanced`, the shots of a task with labels contain all labels equally often,
+    give or take one.
     """
 
     shots: int = 0
@@ -148,10 +148,10 @@ class Evaluation:
         path.write_atomic(text.getvalue().encode("utf-8", "surrogateescape"))
 
     def write_rows(self, path: Location) -> None:
-        """Write a Parquet file with a row per model and item: ids, gold, and lists with a number for each
-        candidate. If other tasks have lists, the numbers of a text become lists of length one. The main score
-        is the sum of `score` divided by the sum of `weight`; for perplexity, it is the exponential of this
-        ratio.
+        """Write a Parquet file with a row per model and item: the columns of `TaskResult.rows`, and `score`
+        and `weight`. If other tasks have a list in a column, the numbers of a text become lists of length
+        one. The main score is the sum of `score` divided by the sum of `weight`; for perplexity, it is the
+        exponential of this ratio.
         """
         tables = []
         for result in self.results:

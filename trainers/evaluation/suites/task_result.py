@@ -1,6 +1,4 @@
-"""The result of a model on a task: a row per item, metrics with errors and intervals, and the level of
-chance.
-"""
+"""The result of a model on a task: a row per item, metrics with errors and intervals, and the chance level."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,9 +45,7 @@ class NoisyScore:
 
     @property
     def verdict(self) -> str:
-        """`above`, `at` or `below`: where the interval lies relative to chance. Empty without a level of
-        chance.
-        """
+        """`above`, `at` or `below`: where the interval lies relative to chance. Empty without a chance level."""
         if self.chance is None:
             return ""
         return "at" if self.low <= self.chance <= self.high else "above" if self.low > self.chance else "below"
@@ -272,8 +268,8 @@ def _measured(
 
 
 def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
-    """Return the bits per byte of the gold answers. They improve before accuracy rises above chance
-    (Magnusson et al., 2025, DataDecide).
+    """Return the metric bits per byte with its outcomes on the gold answers. It improves before accuracy
+    rises above chance (Magnusson et al., 2025, DataDecide).
     """
     return METRICS["bits_per_byte"], Outcomes(
         nats=-log_likelihood, text_bytes=np.maximum(text_bytes, 1).astype(np.float64)

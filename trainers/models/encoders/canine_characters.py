@@ -22,8 +22,8 @@ RESERVED = "\ue004"
 """The character of other special tokens, reserved by the authors."""
 _REPLACEMENT = 0xFFFD
 _MULTIPLE, _BEYOND = 128, 8
-"""Rows are padded to a multiple of the width of local attention, and by two molecules at least: the last molecule of a row is not
-read (`transformers`), and upsampling reads two characters beyond a text. More padding changes nothing.
+"""Rows are padded to a multiple of the width of local attention, and by at least two molecules: `transformers` does not read the
+last molecule of a row, and upsampling reads two characters beyond a text. More padding changes nothing.
 """
 
 
@@ -85,9 +85,9 @@ class Spelling:
 
         `starts`, bool [rows, length - 1], says which tokens after the first of a row begin a document; the
         first always does. `types` are token types, or None. Where `covered` is above 0, a token's characters
-        are replaced with this number of masks. The state of character number `read` of a token, counted from
-        0, stands for the token; without `read`, the state of its first character. `covered` and `read` are
-        int64 [rows, length] or None.
+        are replaced with this number of masks. The state of the character with index `read` stands for a
+        token; without `read`, the state of its first character. A token in which no character begins shares
+        the state of the character before it. `covered` and `read` are int64 [rows, length] or None.
         """
         number = torch.nn.functional.pad(starts, (1, 0), value=True).flatten().cumsum(0) - 1  # of each token's document
         content, owner = self._write(ids.flatten(), None if covered is None else covered.flatten())

@@ -123,7 +123,7 @@ class CanineForSubwords(CaninePreTrainedModel):
 
     @property
     def characters_per_token(self) -> float:
-        """The mean number of bytes of a token."""
+        """An estimate of the mean number of characters of a token: the mean number of its bytes."""
         return Spelling(self.spelled, self.spelled_offsets).mean
 
     def read(self, ids: Any, starts: Any, types: Any = None, covered: Any = None, read: Any = None) -> Any:

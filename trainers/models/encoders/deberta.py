@@ -1,8 +1,8 @@
 """DeBERTa, version 1 (He et al., 2021), with the blocks of `transformers`: attention disentangled into
 content and distance, without positions in the input, and optionally the enhanced mask decoder.
 
-A table has one row for every distance up to `positions` in each direction. The queries and keys of distances
-have their own projections, which content does not share.
+Every distance up to `positions` in each direction has an embedding, in one table for all layers. Each layer
+projects these embeddings to keys and queries with separate weights, not those that project the content.
 """
 
 from dataclasses import replace

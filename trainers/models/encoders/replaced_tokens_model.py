@@ -16,7 +16,9 @@ class ReplacedTokensModel(ElectraForPreTraining):
     generator: Any
 
     def add_generator(self, generator: Any) -> None:
-        """Add the generator, an `ElectraForMaskedLM`, and make it use the embeddings of this model."""
+        """Add the generator, an `ElectraForMaskedLM`, and make it use the embeddings of this model, also as
+        the matrix of its output layer.
+        """
         generator.electra.embeddings = self.electra.embeddings
         generator.generator_lm_head.weight = self.electra.embeddings.word_embeddings.weight
         self.generator = generator

@@ -132,7 +132,7 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 def _earlier(order: Any, length: int) -> Any:
     """Return for every query which keys come before it in the order of the factorization, bool [rows,
     queries, keys]. `order`, int64 [rows, targets], are the columns of the targets in this order, padded with
-    -1. All other columns come before all targets.
+    -1. All other columns count as before every query, themselves included.
     """
     import torch
 

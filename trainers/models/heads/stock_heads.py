@@ -75,7 +75,7 @@ def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str
 
 def _beginnings(ours: str, theirs: str) -> tuple[str, str]:
     """Return two dotted names without the components that they share at the end. They must share at least the
-    last component.
+    last component. A result that is not empty ends with a dot.
     """
     shared = 1
     parts = ours.split("."), theirs.split(".")

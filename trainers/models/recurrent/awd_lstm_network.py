@@ -14,12 +14,12 @@ from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _INITIAL = 2.0
 """Embeddings are drawn from U(-b, b) with b = 2 / sqrt(width): 0.1 for a width of 400, as in the authors' code
-(salesforce/awd-lstm-lm, model.py). With 0.1 for a width of 64, they tell the layers so little that a model predicts the same
+(salesforce/awd-lstm-lm, model.py). With 0.1 for a width of 64, their signal is so weak that a model predicts the same
 distribution everywhere for hundreds of steps.
 """
 
 _WORKSPACE = 16
-"""The most numbers that oneDNN keeps for each position and each unit of the wider side of a layer (torch 2.13, fp32)."""
+"""The most values that oneDNN keeps for each position and each unit of a layer's wider side (torch 2.13, fp32)."""
 
 
 class AwdLstmConfig(PreTrainedConfig):
@@ -117,7 +117,8 @@ class AwdLstmStack(torch.nn.Module):
 
     def forward(self, ids: Any, positions: Any, carried: Carried | None = None) -> Any:
         """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows,
-        length]. With `carried`, ids and positions are those of the next window of the rows.
+        length]. With `carried`, ids and positions are those of the next window of the rows, and `carried` is
+        updated.
         """
         sequences, states = Sequences.of(positions, None if carried is None else carried.positions), self.embed(ids)
         if self.training and self.embedding_rate:  # all occurrences of a word, as if its row of the table were zeros

@@ -100,8 +100,8 @@ class CharacterCnn(torch.nn.Module):
         self.table[: len(spelled)] = character_table(spelled, others)
 
     def initialise(self) -> None:
-        """Draw weights: characters from U(-1, 1), filters from U(-0.05, 0.05), matrices from N(0, 1 / width
-        of the input). Biases are 0, except those of gates, which are -2.
+        """Draw weights: characters from U(-1, 1), filters from U(-0.05, 0.05), and matrices from a normal
+        distribution with variance 1 / input width. Biases are 0, except those of gates, which are -2.
         """
         torch.nn.init.uniform_(self.embed.weight, -1, 1)
         for each in self.filters:

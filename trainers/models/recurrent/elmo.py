@@ -4,8 +4,8 @@ embeddings and output layer. A task head can mix their layers.
 The tokens are those of the shards. They have a table of embeddings or, with `character_filters`, a
 convolution reads their characters, as the published models read words. In both directions, every document of
 a row begins with a state of zeros, even if it continues from an earlier row: state is not carried from row to
-row, as in AWD-LSTM without `data.bptt`. Rows have no windows (`data.bptt`), because the backward model would
-have to read them in the opposite order.
+row. Rows have no windows (`data.bptt`), because the backward model would have to read them in the opposite
+order.
 
 Left out: clipping of cells and projections, which torch's LSTM does not offer.
 """

@@ -12,11 +12,11 @@ from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _BOUND, _EMBEDDING = 0.1, 620
 """Weights that are not recurrent begin in U(-b, b), b = 0.1 sqrt(620 / width of the embeddings): 0.1 for the published 620 (Kiros
-et al. 2015, section 3). With 0.1 at every width, narrow embeddings would tell the layers too little.
+et al. 2015, section 3). With 0.1 at every width, the signal of narrow embeddings would be too weak.
 """
 
 _KEPT = 7
-"""The most numbers that torch's GRU keeps for each position and unit (torch 2.13, fp32)."""
+"""The most values that torch's GRU keeps for each position and unit (torch 2.13, fp32)."""
 
 
 class GruConfig(PreTrainedConfig):
@@ -39,7 +39,7 @@ class GruConfig(PreTrainedConfig):
 
     @property
     def bound(self) -> float:
-        """The bound of the uniform distribution of initial weights."""
+        """The bound of the uniform distribution from which weights that are not recurrent are drawn."""
         return float(_BOUND * (_EMBEDDING / self.embedding_size) ** 0.5)
 
 

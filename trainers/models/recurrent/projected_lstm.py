@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _KEPT, _KEPT_BY_TORCH = 6, 10
-"""How many numbers a layer keeps for each position and cell: here the four gates, the cell and the output; and the most that
+"""How many values a layer keeps for each position and cell: here the four gates, the cell and the output; and the most that
 torch's own LSTM keeps (torch 2.13).
 """
 

@@ -194,8 +194,8 @@ def read_characters(
     (`codes`) and their documents (`owners`), all int64 [rows, targets].
 
     The bytes of a character may be spread over several tokens. A character that is cut off by a special
-    token, by the end of its document or by another character counts as U+FFFD. `content` and `offsets` are
-    those of `divide_words`.
+    token, by the end of its document or row, or by another character counts as U+FFFD. `content` and
+    `offsets` are those of `divide_words`.
     """
     length = inputs.shape[1]
     for row in range(len(inputs)):

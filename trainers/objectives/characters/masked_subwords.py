@@ -25,8 +25,8 @@ class MaskedSubwords(Masking):
     replaced with masks, one per character, a share `random_share` with random tokens that have the same
     number of characters, and the rest stay unchanged. Each chosen token is predicted at one of its
     characters, at random. A space before a word belongs to the word's first token, as in the vocabulary.
-    Tokens in which no character begins are not chosen. `copies` works as in `masked`. Requires architecture
-    canine.
+    Chosen tokens in which no character begins are left out. `copies` works as in `masked`. Requires
+    architecture canine.
     """
 
     unit: Literal["tokens"] = "tokens"
@@ -35,8 +35,9 @@ class MaskedSubwords(Masking):
     needs_character_counts: ClassVar[bool] = True
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked. `covered` is the number of characters of each masked token,
-        and `read` the index of the character whose state predicts a target.
+        """Return the batch with tokens masked, and with the original tokens as targets. `covered` is the
+        number of characters of each masked token, and `read` the index of the character whose state predicts
+        a target.
         """
         assert context.character_counts is not None
         counts = context.character_counts[batch.inputs]

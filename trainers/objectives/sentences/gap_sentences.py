@@ -26,8 +26,8 @@ class GapSentences(PairObjective):
     """Write the sentences that were removed from a document, one after another in the order of the document.
 
     Each removed sentence leaves one `<mask>`. Of n sentences, max(floor(`rate` n), 1) are removed, as in the
-    authors' code (google-research/pegasus). Of rates from 0.15 to 0.75 the paper took 0.3 for its large model
-    (section 6.1). `choose` says which sentences are removed:
+    authors' code (google-research/pegasus). The paper compared rates from 0.15 to 0.75 and took 0.3 for its
+    large model (section 6.1). `choose` says which sentences are removed:
 
     - `principal`: those with the highest ROUGE-1 F1 between the sentence and the rest of the document. Each is scored
       by itself, and repeated tokens count as often as they occur: the paper's Ind-Orig, its best.
@@ -39,13 +39,13 @@ class GapSentences(PairObjective):
     words without stop words. The sentence and the rest always make up the whole document, so F1 is 2 /
     (tokens of the document) times the number of shared tokens, and long sentences score high.
 
-    Only the part of a document that is in the row is read. `full_sentences` cuts documents between sentences;
-    other packings may cut inside a sentence. A part of only one sentence has no target. Needs shards with
-    `sentences`, and a source that has a document with two sentences. Two parts of the paper are left out:
-    masked tokens in the rest of the document (section 3.2), which the paper's large model does not use
-    either, and the 20 % of the chosen sentences that stay in the input of that model, for which its rate is
-    0.45 (section 6.2). Rows have room for the whole document on either side; the authors' code cuts inputs at
-    512 tokens and targets at 256.
+    Only the part of a document that is in the row is read. `full_sentences` and `doc_sentences` cut documents
+    between sentences, unless a sentence is longer than a row; other packings may cut inside any sentence. A
+    part of only one sentence has no target. Needs shards with `sentences`, and a source that has a document
+    with two sentences. Two parts of the paper are left out: masked tokens in the rest of the document
+    (section 3.2), which the paper's large model does not use either, and the 20 % of the chosen sentences
+    that stay in the input of that model, for which its rate is 0.45 (section 6.2). Rows have room for the
+    whole document on either side; the authors' code cuts inputs at 512 tokens and targets at 256.
     """
 
     rate: float = 0.3
@@ -137,9 +137,9 @@ def shared_tokens(tokens: np.ndarray, bounds: np.ndarray, held: np.ndarray) -> n
 
 @kernel(nogil=True)
 def choose_gaps(scores: np.ndarray, held: np.ndarray, rate: float) -> np.ndarray:
-    """Choose the sentences with the highest `scores`, float64 [sentences], in each document of two or more
-    sentences; of equal scores, the earlier sentence. Returns bool [sentences]. `held` is from
-    `sentence_bounds`.
+    """Choose max(floor(`rate` n), 1) of the n sentences of each document of two or more sentences: those with
+    the highest `scores`, float64 [sentences], and of equal scores the earlier sentence. Returns bool
+    [sentences]. `held` is from `sentence_bounds`.
     """
     chosen = np.zeros(len(scores), dtype=np.bool_)
     for document in range(len(held) - 1):

@@ -24,7 +24,7 @@ class QuickThought(TrainingObjective):
     """Find the neighbours of a sentence among the other sentences of its row, by the inner products of their
     vectors.
 
-    A row contains whole sentences, and tokens attend only to their own sentence. The loss of sentence i with
+    A row contains many sentences, and tokens attend only to their own sentence. The loss of sentence i with
     neighbour k is -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j / t)), where v are the vectors, t is
     `temperature`, and j runs over the other sentences of the row, which the paper calls a minibatch of
     contiguous sentences (400 there). The loss of a sentence is the mean over the one or two neighbours that
@@ -40,11 +40,11 @@ class QuickThought(TrainingObjective):
     high learning rate, training then soon makes all vectors equal, where the gradient is 0. A temperature
     above 1 reduces the differences and avoids this.
 
-    Differs from the paper in that one encoder reads both a sentence and its candidates; the paper has two
-    encoders with separate parameters, whose vectors are concatenated. The authors' code (lajanugen/S2V)
-    leaves the sentence itself among the candidates, with an inner product of 0; here it is not a candidate.
-    With packing `full_sentences`, rows continue from one document to the next, and only sentences longer than
-    a row are cut. With `doc_sentences`, all candidates are of one document, which is harder.
+    One encoder reads both a sentence and its candidates; the paper has two encoders with separate parameters,
+    whose vectors are concatenated. The authors' code (lajanugen/S2V) leaves the sentence itself among the
+    candidates, with an inner product of 0; here it is not a candidate. With packing `full_sentences`, rows
+    continue from one document to the next, and only sentences longer than a row are cut. With
+    `doc_sentences`, all candidates are of one document, which is harder.
     """
 
     temperature: float = 1.0
@@ -77,7 +77,7 @@ class QuickThought(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target: `min_tokens`, the minimum length of a
+        """The fewest tokens that a document must have to give a target: `min_tokens`, the minimum for a
         sentence.
         """
         return self.min_tokens

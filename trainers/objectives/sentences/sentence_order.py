@@ -16,9 +16,10 @@ from trainers.rows.batch import Batch
 class SentenceOrder(Masking):
     """Predict masked tokens, and whether the two consecutive parts of a row are in order.
 
-    The parts of a row are swapped (label 1) with probability one half. With static `copies`, each copy of a
-    row always has the same order. The other fields work as in `masked`. Requires `data.packing:
-    segment_pairs` or `sentence_pairs`, `data.isolation: false` and `model.sentence_head: true`.
+    The parts of a row are swapped (label 1) with probability one half. A row without a second part has no
+    label. With static `copies`, each copy of a row always has the same order. The other fields work as in
+    `masked`. Requires `data.packing: segment_pairs` or `sentence_pairs`, `data.isolation: false` and
+    `model.sentence_head: true`.
     """
 
     kind: Literal["sentence_order"] = "sentence_order"
@@ -27,7 +28,7 @@ class SentenceOrder(Masking):
     losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "sentence_loss": 1.0}
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with the parts of random rows swapped, and with tokens masked."""
+        """Return the batch with the parts of random rows swapped and labelled 1, and with tokens masked."""
         assert batch.labels is not None
         chance = self._uniforms(batch, context, "order", 1)[:, 0]
         swapped = (batch.labels >= 0) & (chance < 0.5)

@@ -23,7 +23,7 @@ class SimCSE(TrainingObjective):
     """Pull together the two vectors that a sentence gets under different dropout, and push them apart from
     those of the other sentences of its row.
 
-    A row contains whole sentences, each twice, and tokens attend only to their own copy. The loss of sentence
+    A row contains many sentences, each twice, and tokens attend only to their own copy. The loss of sentence
     i is -log(exp(s_ii / t) / sum_j exp(s_ij / t)), where s_ij is the cosine of the first copy of i and the
     second copy of j, t is `temperature`, and j runs over the sentences of the row, which the paper calls a
     batch. So the negatives of a sentence do not depend on the size of the batch or micro-batch or on the
@@ -73,7 +73,7 @@ class SimCSE(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target: `min_tokens`, the minimum length of a
+        """The fewest tokens that a document must have to give a target: `min_tokens`, the minimum for a
         sentence.
         """
         return self.min_tokens

@@ -25,15 +25,16 @@ class SkipThought(TrainingObjective):
     """Predict the next sentence of a document (`loss`) and the previous sentence (`previous_loss`) from the
     vector of a sentence.
 
-    A row contains whole sentences, each encoded by itself. The decoders read the tokens of the sentence that
+    A row contains many sentences, each encoded by itself. The decoders read the tokens of the sentence that
     they write, from `<cls>` on; the targets are the following tokens and `<sep>`. A sentence is a target of
     `loss` if another sentence precedes it in its row and its document, and of `previous_loss` if one follows
     it there. The vector of a sentence is the encoder's state at its last token, as in `trainers similarity`
     with `pooling=last`. Training minimises the sum of both losses, each per token.
 
-    Requires architecture gru, shards with `sentences`, and documents of at least two sentences. Sentences
-    with fewer than `min_tokens` tokens are left out, and the sentences on either side of them then count as
-    neighbours. Packing `full_sentences` is best, because it cuts only sentences that are longer than a row.
+    Requires architecture gru, and shards with `sentences`; only documents of two or more sentences have
+    targets. Sentences with fewer than `min_tokens` tokens are left out, and the sentences on either side of
+    them then count as neighbours. Packing `full_sentences` is best, because it cuts only sentences that are
+    longer than a row.
     """
 
     min_tokens: int = 4
@@ -59,7 +60,7 @@ class SkipThought(TrainingObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target: `min_tokens`, the minimum length of a
+        """The fewest tokens that a document must have to give a target: `min_tokens`, the minimum for a
         sentence.
         """
         return self.min_tokens

@@ -1,7 +1,7 @@
 """Cut tokenized documents between characters.
 
 Each part is encoded separately, so it has the same ids as a prompt with the same text. Only the words at a
-cut are encoded again. A word is a piece of GPT-2's pre-tokenizer or its successors:
+cut are encoded again. A word is a piece of GPT-2's pre-tokenizer or its successors. For example:
 
     tokens   ... | in|ternational |, which ...        a cut inside a word, after "interna"
     parts    ... | intern|a   and   tional|, which ...
@@ -31,12 +31,12 @@ _MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 
 
 class TokenTexts:
-    """The texts of a vocabulary's tokens, used to cut documents between characters and to encode the pieces.
+    """Texts of a vocabulary's tokens, used to cut documents between characters and to encode the pieces.
 
-    Texts are known for vocabularies of bytes or characters, byte-level BPE, BPE without word marks, and
-    Unigram. The tokens of WordPiece, WordLevel and BPE with word marks do not say exactly where spaces were,
-    so each of them counts as one character. So do the special tokens and the unknown token of every
-    vocabulary.
+    Texts are known for vocabularies of bytes or characters, byte-level BPE, Unigram, and other BPE without a
+    continuing-subword prefix or end-of-word suffix. The tokens of WordPiece, WordLevel and BPE with such a
+    prefix or suffix do not say exactly where spaces were, so each of them counts as one character. So do the
+    special tokens and the unknown token of every vocabulary.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -65,7 +65,8 @@ class TokenTexts:
         Returns the documents, with the words at a cut encoded again, and the number of tokens before each
         cut, int64 [documents, 2]. A document grows by at most GROWTH tokens, and all documents of row r
         together by at most `free[r]`. If the cuts of a document need more tokens than that, or if a part
-        would begin or end with an incomplete character, the cuts move back to positions between tokens.
+        cannot be encoded exactly (because it would begin or end with an incomplete character, for example),
+        the cuts move back to positions between tokens.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
@@ -107,8 +108,8 @@ class TokenTexts:
     def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """Encode the windows around the two cuts of one document again. `cuts` are the indices of the tokens
-        at the cuts; each cut is before or inside its token.
+        """Encode the `windows` around those cuts of a document that `again` marks. `cuts` are the indices of
+        the tokens at its two cuts, and `inside` how many characters of these tokens precede the cuts.
 
         Returns (new cuts, tokens that the document grows by, edits), or None if the cuts have to be between
         tokens.
@@ -143,8 +144,8 @@ class TokenTexts:
         return (places, growth, edits) if growth <= GROWTH else None
 
     def _move_to_tokens(self, tokens: np.ndarray, first: int, end: int, cuts: np.ndarray) -> np.ndarray:
-        """Move `cuts` of a document back to the nearest positions that are both between tokens and between
-        characters. The document is the tokens from `first` up to `end`.
+        """Return the `cuts` of a document, each moved back to the nearest position that is both between
+        tokens and between characters. The document is the tokens from `first` up to `end`.
         """
         places = cuts.copy()
         for number, cut in enumerate(cuts.tolist()):
@@ -204,7 +205,9 @@ def _starts_character(byte: int) -> bool:
 
 
 def _starts_word(text: bytes) -> bool:
-    """Return whether a token's text begins with exactly one space, followed by another character."""
+    """Return whether a token's text begins with exactly one space, followed by a character that is not white
+    space.
+    """
     first = text.decode(errors="replace")[:2]
     return len(first) == 2 and first[0] in _SPACES and not first[1].isspace() and first[1] not in _SPACES
 
@@ -248,9 +251,12 @@ def _windows(
     known: np.ndarray,
     windows: np.ndarray,
 ) -> None:
-    """Write the range of tokens to encode again for each chosen cut: whole words, or as many whole characters
-    as lie within WINDOW tokens. If the window does not contain the token at the cut, there is no whole
-    character to encode.
+    """Write to `windows`, for each chosen cut, the range of tokens to encode again: whole words, or as many
+    whole characters as lie within WINDOW tokens. If the range does not contain the token at the cut, there is
+    no whole character to encode.
+
+    `begins`, `leads` and `known`, bool [vocabulary], say which tokens begin a word, begin a character, and
+    have a known text.
     """
     for document in range(len(cuts)):
         first, end = offsets[document], offsets[document + 1]

@@ -55,7 +55,7 @@ class Context:
 
     @property
     def padding(self) -> int:
-        """The id at positions without a token: `<pad>`, or 0 if the tokenizer has no `<pad>`. Nothing attends
-        to these positions.
+        """The id at positions without a token: `<pad>`, or 0 if the tokenizer has no `<pad>`. No token
+        attends to these positions.
         """
         return self.specials.get("<pad>", 0)

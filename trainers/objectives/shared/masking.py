@@ -1,5 +1,6 @@
-"""Choose tokens, words or spans and replace them, for the objectives that mask tokens: BERT (Devlin et al.,
-2019, section 3.1), whole words, SpanBERT's spans (Joshi et al., 2020, section 3.1) and salient spans.
+"""Choose tokens and replace them, for the objectives that mask tokens. The units of choice are single tokens
+(BERT: Devlin et al., 2019, section 3.1), whole words, spans of words (SpanBERT: Joshi et al., 2020, section
+3.1) and salient spans (REALM: Guu et al., 2020, section 3.4).
 """
 
 from dataclasses import dataclass, replace
@@ -73,7 +74,7 @@ class Masking(TrainingObjective):
         return SPAN_TYPES if self.unit == "salient" else ()
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked."""
+        """Return the batch with tokens masked, and with the original tokens as targets."""
         return self.replaced(batch, context, self.choose(batch, context))
 
     def replaced(self, batch: Batch, context: Context, group: np.ndarray) -> Batch:

@@ -1,12 +1,12 @@
 """Choose the tokens to mask (single tokens, whole words, or spans of words) and replace them.
 
-Every document of a row (every pair of segments, where rows are pairs) has a budget of `rate` times the number
-of its tokens that are not special, rounded up or down at random so that the mean is exact. Short documents
-are therefore masked no more heavily, on average, than long ones, and the budget of a document of at least 1 /
-rate tokens is never 0. BERT rounds to the nearest number, at least 1 per row; RoBERTa draws for every token
-independently, so at a rate of 15 % the number of targets in rows of 512 has a standard deviation of 8 around
-a mean of 77. Words are never cut. A word larger than the rest of the budget is taken with the probability
-that keeps the mean number of masked tokens equal to the budget.
+Every segment of a row (a document or, in rows of sentence pairs, each part of the pair) has a budget of
+`rate` times the number of its tokens that are not special, rounded up or down at random so that the mean is
+exact. Short documents are therefore masked no more heavily, on average, than long ones, and the budget of a
+document of at least 1 / rate tokens is never 0. BERT rounds to the nearest number, at least 1 per row;
+RoBERTa draws for every token independently, so at a rate of 15 % the number of targets in rows of 512 has a
+standard deviation of 8 around a mean of 77. Words are never cut. A word larger than the rest of the budget is
+taken with the probability that keeps the mean number of masked tokens equal to the budget.
 
 The kernels that choose tokens write `group`, int64 [rows, length]: -1 for a token that is not chosen,
 otherwise the column whose uniform number decides the replacement. All tokens of a span share a column, so
@@ -31,8 +31,8 @@ def choose_tokens(
     draws: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Choose single tokens. All choices of the same number of tokens are equally likely (selection sampling:
-    Knuth, TAOCP 2, 3.4.2, algorithm S).
+    """Choose single tokens. In a document, all sets of the same number of tokens are equally likely
+    (selection sampling: Knuth, TAOCP 2, 3.4.2, algorithm S).
 
     `special`, bool [vocabulary], marks tokens that are never chosen; `rounding` [rows, documents] and `draws`
     [rows, length] are uniform numbers.

@@ -187,7 +187,7 @@ def check_length(length: int, sequence_length: int) -> None:
 
 def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int | None) -> Batch:
     """Return the batch with the inputs in rows of the encoder and the targets in rows of the decoder, with
-    the same segment numbers.
+    the same segment numbers. The token `mode`, if given, precedes every input.
     """
     count, padding = len(batch.inputs), context.padding
     lead = _tokens(mode)
@@ -206,7 +206,9 @@ def decoder_rows(
     pairs: Pairs, batch: Batch, context: Context, mode: int | None, bidirectional: bool, loss_on_prefix: bool
 ) -> Batch:
     """Return the batch with `<bos> input target` in rows of a decoder; the token `mode`, if given, follows
-    `<bos>`. The last token of a pair is only a target, not an input.
+    `<bos>`. The last token of this text is not an input. With `bidirectional` the batch marks the positions
+    up to the end of each input as a prefix. With `loss_on_prefix` the tokens of an input are targets too,
+    unless the target of the pair is empty.
     """
     count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
     sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1
@@ -271,7 +273,7 @@ def _scan(
     numbers: np.ndarray,
     following: np.ndarray,
 ) -> int:
-    """Copy the text of a batch's documents, and return the number of documents."""
+    """Fill the arrays of `Documents`, and return the number of documents."""
     size = count = 0
     for row in range(inputs.shape[0]):
         before = -1
@@ -310,7 +312,7 @@ def _fill_both(
     decoder_segments: np.ndarray,
     goals: np.ndarray,
 ) -> None:
-    """Append each pair to its encoder row and its decoder row."""
+    """Append each pair to its encoder row and its decoder row, and write its targets to `goals`."""
     row, column, other = -1, 0, 0
     for i in range(len(rows)):
         if rows[i] != row:
@@ -346,7 +348,9 @@ def _fill_one(
     goals: np.ndarray,
     prefix: np.ndarray,
 ) -> None:
-    """Append each pair to its row as one text."""
+    """Append each pair to its row as one text, write its targets to `goals`, and mark the positions of its
+    input in `prefix`.
+    """
     row, column = -1, 0
     for i in range(len(rows)):
         if rows[i] != row:

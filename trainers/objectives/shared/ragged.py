@@ -1,4 +1,4 @@
-"""Lists of tokens of different lengths, stored in two arrays."""
+"""Variable-length lists of tokens, stored in two arrays."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,7 +63,9 @@ def _mark(
     marked: np.ndarray,
     starts: np.ndarray,
 ) -> None:
-    """Copy each chosen list i to position `starts[i]`, between `before` and `after`; -1 means no token."""
+    """Copy each chosen list i to position `starts[i]` of `marked`, between `before` and `after`; -1 means no
+    token.
+    """
     for i in range(len(chosen)):
         if not chosen[i]:
             continue

@@ -13,7 +13,7 @@ _METASPACE = "▁".encode()  # SentencePiece's mark of a space
 
 def spellings(definition: Definition) -> list[bytes]:
     """Return the UTF-8 bytes that each id stands for in a text, including the spaces between words. The bytes
-    of consecutive tokens make up the text. They are empty for special tokens and unused ids.
+    of consecutive tokens make up the text. Special tokens, the unknown token and unused ids have no bytes.
 
     A token of a byte-level vocabulary may begin or end within a character. If a vocabulary marks the ends of
     words, the space comes after a word, otherwise before it. The bytes are those of the normalised text: if a

@@ -1,4 +1,4 @@
-"""The protocol of objectives. The rest of `trainers` uses objectives only through this protocol."""
+"""The protocol of objectives, through which training, evaluation and inference use them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -148,8 +148,8 @@ class TrainingObjective(Protocol):
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether the objective adds marks to the documents of the stream and writes them to new rows.
-        Packing then reserves the positions that `room` gives.
+        """Whether the objective writes documents to new rows with additional marks, for which packing
+        reserves the positions that `room` gives.
         """
         return False
 
@@ -177,7 +177,7 @@ class TrainingObjective(Protocol):
 
     @property
     def least_tokens(self) -> int:
-        """The minimum length of a document, in tokens, for a target. Shorter documents give none."""
+        """The fewest tokens that a document must have to give a target."""
         return 1
 
     @property
@@ -210,8 +210,8 @@ class TrainingObjective(Protocol):
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return the room of a row if `lead` tokens precede every input, or None if the objective keeps the
-        rows of the stream.
+        """Return the room of a row if `lead` tokens precede every input, or None if packing need not reserve
+        positions for marks of the objective.
         """
         return None
 

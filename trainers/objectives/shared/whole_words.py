@@ -64,20 +64,23 @@ def word_marks(definition: Definition) -> np.ndarray:
 
 
 def text_of(definition: Definition, token_id: int) -> bytes:
-    """Return the UTF-8 bytes that a token stands for in a text. The word mark `▁` is kept."""
+    """Return the UTF-8 bytes that a token stands for in a text. Word marks such as `▁` and `##` are kept."""
     if definition.data["model"].get("byte_fallback") and (byte := _BYTE.fullmatch(definition.tokens[token_id])):
         return bytes([int(byte[1], 16)])
     return definition.token_bytes(token_id)
 
 
 def _text(definition: Definition, token_id: int) -> str:
-    """Return the text of a token; bytes that are only part of a character become surrogates."""
+    """Return the text of a token, with spaces for `▁`. Bytes that are only part of a character become
+    surrogates.
+    """
     return text_of(definition, token_id).decode("utf-8", "surrogateescape").replace(_METASPACE, " ")
 
 
 def _begins_word(character: str) -> bool:
-    """Return whether a token with this first character begins a word. A lone byte begins a word if it is the
-    first byte of a character of three or more bytes.
+    """Return whether a token with this first character begins a word, because the character cannot continue
+    the word before it. A lone byte begins a word if it is the first byte of a character of three or more
+    bytes.
     """
     cut = 0xDC80 <= ord(character) <= 0xDCFF
     return ord(character) >= 0xDCE0 if cut else _ends_word(character)

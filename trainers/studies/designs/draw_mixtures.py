@@ -60,11 +60,12 @@ def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarra
 
 
 def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints: MixtureConstraints) -> np.ndarray:
-    """Return the first `runs` mixtures within the limits that are farther than `distance` (half the sum of
-    the absolute differences) from all earlier ones, [runs, domains].
+    """Return the first `runs` mixtures within the limits that are farther than `distance` from all that were
+    chosen before, [runs, domains]. The distance is half the sum of the absolute differences of shares.
 
     If the limits reject almost every draw, as they do with many or very small domains, later draws that lie
-    outside the limits are moved to the nearest mixture within them.
+    outside the limits are moved to the nearest mixture within them. Raises ConfigError if even then too few
+    are found.
     """
     _require_room(constraints)
     chosen, count = np.empty((runs, len(constraints.domains))), 0
@@ -89,7 +90,9 @@ def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints
 
 
 def _is_near(mixture: np.ndarray, others: np.ndarray, distance: float) -> bool:
-    """Return whether any of `others`, [mixtures, domains], is within `distance` of `mixture`, [domains]."""
+    """Return whether any of `others`, [mixtures, domains], is within `distance` of `mixture`, [domains]. The
+    distance is half the sum of the absolute differences of shares.
+    """
     column = int(mixture.argmax())  # no share differs by more than the distance, because both mixtures sum to 1
     close = others[np.abs(others[:, column] - mixture[column]) <= distance + 1e-9]
     return bool(len(close)) and float(np.abs(close - mixture).sum(axis=1).min() / 2) <= distance

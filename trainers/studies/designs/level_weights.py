@@ -15,8 +15,8 @@ from trainers.studies.schema.study_file import Study
 
 
 def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
-    """Return the weight of each leaf. The weight of a name is divided among its leaves in proportion to their
-    `tokens`. A name without leaves is returned unchanged; the caller must reject it.
+    """Return the weight of each leaf that `weights` covers. The weight of a name is divided among its leaves
+    in proportion to their `tokens`. A name without leaves is returned unchanged; the caller must reject it.
     """
     shared: dict[str, float] = {}
     for name, leaves in assign_leaves(weights, tokens, section).items():
@@ -26,7 +26,9 @@ def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], sectio
 
 
 def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
-    """Return the cap of each leaf, which is the cap of the name that covers the leaf."""
+    """Return the cap of each leaf that `caps` covers: the cap of its own name or of the nearest level above.
+    A name without leaves is returned unchanged.
+    """
     owned = assign_leaves(caps, tokens, section)
     return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}
 

@@ -44,7 +44,7 @@ class CorpusVariant:
 
     @cached_property
     def manifest(self) -> LocalPath:
-        """The path of the variant's manifest. Raises ConfigError unless the output is a local directory."""
+        """The path of the variant's manifest. Raises ConfigError unless the output directory is a local path."""
         output = self._fields.get("output")
         if not isinstance(output, str):
             raise ConfigError(f"{self.file}: output: got {output!r}, expected the directory of the corpus")

@@ -23,9 +23,9 @@ _OF_ENTRIES = ("data.weights", "data.stages", "data.subset", "budget.tokens")  #
 
 @dataclass(frozen=True)
 class StudyEntry:
-    """An entry of a list or grid design. `job` has no seed yet, and no mixture unless the entry sets
-    `data.weights` (`sets_mixture`). `weights` is the entry's own mixture by domain, at any level, or None.
-    `variant` is the corpus that the study builds for the entry, or None if it builds none.
+    """An entry of a list or grid design. The seed of `job` is set later, and so is its mixture unless the
+    entry sets `data.weights` (`sets_mixture`). `weights` is the entry's own mixture by domain, at any level,
+    or None. `variant` is the corpus that the study builds for the entry, or None if it builds none.
     """
 
     job: Pretraining

@@ -37,11 +37,11 @@ LEAST_RUNS = 10  # with fewer, a law cannot be judged (`fit_study`)
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A study whose corpora are open. `base` is the job of its recipe. `settings` are the settings of its
-    proposal for each domain that the study varies, with the tokens of the corpus and of the target filled in.
-    `metrics` names the measured domains (`measured_domains`). If entries read different corpora, `corpus` is
-    that of the baseline or, until it is built, of another entry. `reused` holds the ratios that the study
-    keeps, if any.
+    """A study whose corpora are open. `base` is the job of its recipe. `settings` are its proposal settings
+    by the domains that the study varies, with the tokens of the corpus and of the target filled in. `entries`
+    has the entries of a list or grid design by name. `metrics` names the measured domains
+    (`measured_domains`). If entries read different corpora, `corpus` is the baseline's corpus or, until that
+    is built, the corpus of another entry. `reused` holds the ratios that the study keeps, if any.
     """
 
     study: Study
@@ -98,7 +98,7 @@ class OpenStudy:
 
     @cached_property
     def points(self) -> tuple[StudyRun, ...]:
-        """The runs of the design. In a mixture design, the first is the prior."""
+        """The runs of the design. In a mixture design, the first run trains on the prior."""
         design, first = self.study.design, self.study.proxies.seed
         prior = self.prior_mixture
         if isinstance(design, Swarm | Sobol | Simplex):
@@ -161,8 +161,8 @@ class OpenStudy:
     def _run(
         self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, settings: Mapping[str, Any]
     ) -> StudyRun:
-        """Return a run that reads `tokens` tokens of the study's corpus in the mixture `weights`, with
-        `settings` applied to its job.
+        """Return a run that reads `tokens` tokens of the study's corpus, with `settings` applied to its job.
+        `weights` is its mixture or, with `anneal`, the mixture of its second phase.
         """
         stages = self._first_phase(tokens, self.prior_mixture)
         data = replace(self.base.data, weights=dict(weights), stages=stages, subset=self.share_read(tokens))
@@ -220,7 +220,9 @@ class OpenStudy:
 
     @cached_property
     def _measured(self) -> Metrics:
-        """The metrics as runs measure them. `domains` is empty if the study names none and measures all."""
+        """The metrics settings of the runs. `domains` is empty if the study names no domains and measures all
+        of them.
+        """
         everything = self.metrics == tuple(sorted(self.corpus.validation))
         if everything and not self.study.metrics.domains:
             return self.study.metrics
@@ -253,8 +255,8 @@ class OpenStudy:
         require_levels(section, weights, self.corpus)
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return `weights`, which name domains at any level, as the shares of all leaf domains, which sum to
-        1.
+        """Convert `weights`, which may name domains at any level, to the shares of all leaf domains, which
+        sum to 1.
         """
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.leaves}

@@ -1,4 +1,4 @@
-"""The laws by name. A law is a function from the mixture of a run to its metric."""
+"""The laws by name. A fitted law predicts a metric of a run from the mixture of the run."""
 
 from trainers.studies.laws.boosted_trees import BoostedTrees
 from trainers.studies.laws.gaussian_process import GaussianProcess

@@ -11,12 +11,12 @@ _LEVEL = 0.95
 class Agreement:
     """Agreement of predicted and measured values of `runs` mixtures.
 
-    `spearman` is the rank correlation. `decisions` is the share of pairs of mixtures that the predictions put
-    in the same order as the measurements (decision accuracy; Magnusson et al., 2025, DataDecide, section 3);
-    equal predictions count half. `slope` is the slope of the regression of measured on predicted values: 1 if
-    predicted differences have the right size, below 1 if they are too large. `error` is the root mean square
-    error in units of the metric. `low` and `high` are the ends of the 95 % interval of `spearman`, from a
-    bootstrap over mixtures.
+    `spearman` is the rank correlation. `decisions` is the decision accuracy (Magnusson et al., 2025,
+    DataDecide, section 3): the share of pairs of mixtures with different measured values that the predictions
+    put in the right order; equal predictions count half. `slope` is the slope of the regression of measured
+    on predicted values: 1 if predicted differences have the right size, below 1 if they are too large, and 0
+    if all predictions are equal. `error` is the root mean square error in units of the metric. `low` and
+    `high` are the ends of the 95 % interval of `spearman`, from a bootstrap over mixtures.
     """
 
     runs: int
@@ -28,7 +28,7 @@ class Agreement:
     error: float
 
     def fields(self) -> dict[str, float | None]:
-        """Return the fields as JSON, with None for NaN."""
+        """Return the fields as JSON data, with None for NaN."""
         return {name: None if np.isnan(value) else value for name, value in asdict(self).items()}
 
 

@@ -40,7 +40,7 @@ class BoostedTrees:
     name: str = "lightgbm"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return two runs per domain, and at least 16: a tree needs several leaves of three runs."""
+        """Return twice the number of domains, but at least 16: a tree needs several leaves of three runs."""
         return max(16, 2 * domains)
 
     def require_library(self) -> None:
@@ -97,6 +97,8 @@ class FittedTrees:
         return np.stack(columns, axis=1)
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return each domain's share of the total reduction of the squared error (LightGBM's `gain`)."""
+        """Return, as `gain`, each domain's share of the total reduction of the squared error (LightGBM's
+        `gain`).
+        """
         gains = np.asarray(self._booster.feature_importance("gain"), dtype=float)
         return {"gain": (gains / (gains.sum() or 1.0)).tolist()}

@@ -26,8 +26,8 @@ differences between laws on RegMix's runs do not reproduce with other seeds.
 @dataclass(frozen=True)
 class CrossValidation:
     """The result of a cross-validation. `predicted` [runs] holds the prediction for each run by a fit without
-    that run, NaN for censored runs; `agreement` compares the predictions with the measurements. `chosen`
-    counts, by the name of a law, the folds in which that law was the best.
+    that run, NaN for censored runs; `agreement` compares the predictions with the measurements. `chosen` maps
+    the name of each law to the number of folds for which the law was chosen.
     """
 
     predicted: np.ndarray
@@ -45,8 +45,8 @@ class LearningCurve:
 
     @property
     def last_gain(self) -> float | None:
-        """The gain in correlation from half of the runs to all of them: the correlation at the last point
-        minus that at the point nearest to half of its runs. None if the curve has a single point.
+        """The gain in correlation over about the last doubling of the runs: the correlation at the last point
+        minus that at the earlier point nearest to half as many runs. None if the curve has a single point.
         """
         if len(self.points) < 2:
             return None
@@ -55,15 +55,18 @@ class LearningCurve:
 
     @property
     def is_enough(self) -> bool:
-        """Whether more runs are unlikely to help (STOP_GAIN)."""
+        """Whether the last gain is below STOP_GAIN, so that more runs are unlikely to help. False if it is
+        None.
+        """
         return self.last_gain is not None and self.last_gain < STOP_GAIN
 
 
 def cross_validate(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0
 ) -> CrossValidation:
-    """Predict the runs of each of 10 folds with a law that has not seen them. The law is chosen by
-    cross-validation on the other runs, and then fitted to all of them.
+    """Cross-validate the choice and the fit of a law in ten folds, or in one fold per run if there are fewer
+    than ten measured runs. For each fold, a law is chosen by cross-validation on all other runs and fitted to
+    them, and then predicts the runs of the fold.
 
     `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs]. With a single law, this is plain
     cross-validation.

@@ -22,7 +22,7 @@ class GaussianProcess:
     name: str = "gaussian_process"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return two runs per domain."""
+        """Return twice the number of domains."""
         return 2 * domains
 
     def require_library(self) -> None:
@@ -85,7 +85,7 @@ class FittedProcess:
         return self.spread * (inner + slope * (self.coefficients @ self.runs))
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return s, l, a and n of the kernel, for values of mean 0 and variance 1."""
+        """Return s, l, a and n by name, as fitted to values of mean 0 and variance 1."""
         return dict(zip(("s", "l", "a", "n"), np.exp(self.logarithms).tolist(), strict=True))
 
     def _kernels(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -79,8 +79,9 @@ def fit_laws(
     seed: int = 0,
 ) -> LawSet:
     """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], measured on the mixtures
-    `ratios` [runs, domains], and to `draws` bootstrap draws of the runs. For laws with sizes (`SizedLaw`),
-    the set holds only their laws of mixtures, which apply at the size of the target.
+    `ratios` [runs, domains], and to `draws` bootstrap draws of the runs. `censored`, bool [runs, metrics],
+    marks missing values. For laws with sizes (`SizedLaw`), the result holds only their laws of mixtures,
+    which apply at the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

@@ -41,15 +41,15 @@ class LogLinear:
     name: str = "log_linear"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return one more than the number of parameters: one weight per domain, and the offset."""
+        """Return one more than the number of parameters, which are a weight for each domain and the offset."""
         return domains + 2
 
     def require_library(self) -> None:
         """Do nothing: no extra is needed."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
-        """Return the law fitted to `values` [runs]. If `start` is log-linear, it is the only starting
-        point.
+        """Return the law fitted to `values` [runs]. If `start` is a log-linear law that is not constant, it
+        is the only starting point of the search.
         """
         centre, spread = _centre_and_spread(values)
         if spread == 0:

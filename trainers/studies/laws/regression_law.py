@@ -39,7 +39,7 @@ class FittedLaw(Protocol):
         ...
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return the parameters of the law, as JSON."""
+        """Return the parameters of the law by name, as JSON data."""
         ...
 
 

@@ -47,7 +47,7 @@ class ScalingLaw:
     @property
     def model_share(self) -> float:
         """The exponent b / (a + b) with which the best model size grows with the compute: N ~ C^(b / (a + b))
-        if C ~ N D. NaN if the loss depends on neither N nor D.
+        if C ~ N D. NaN if a + b is 0.
         """
         total = float(self.exponents.sum())
         return float(self.exponents[1]) / total if total else float("nan")
@@ -76,8 +76,8 @@ def fit_scaling(
     a ladder has few of them and a draw would often lack a whole size. Residuals are scaled by (1 - 5 /
     runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
 
-    Raises ConfigError for a loss of 0 or less, and unless there are at least three sizes, three numbers of
-    tokens and eight runs.
+    Raises ConfigError for a loss of 0 or less, and unless there are at least three different sizes, three
+    different numbers of tokens and eight runs.
     """
     for name, values in (("parameters", parameters), ("tokens", tokens)):
         if (levels := len(np.unique(values))) < _LEAST_LEVELS:

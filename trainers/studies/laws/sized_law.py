@@ -111,8 +111,9 @@ def _part(sizes: np.ndarray, factors: np.ndarray, exponents: np.ndarray) -> np.n
 
 
 def _size_part(sizes: np.ndarray, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the factors and exponents of the power laws that, together with a constant, leave the smallest
-    squared residuals. A size with fewer than three values has a fixed exponent.
+    """Fit power laws of the sizes, together with a constant, to the residuals by least squares, and return
+    their factors and exponents. The exponents are searched for on a grid, one size after the other. A size
+    with fewer than three different values has a fixed exponent.
     """
     exponents = np.full(sizes.shape[1], _EXPONENT)
     factors, best = _factors(sizes, residuals, exponents)

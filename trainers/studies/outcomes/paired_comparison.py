@@ -16,8 +16,9 @@ class PairedComparison:
 
     `difference` is the mean of entry minus baseline, `error` its standard error, and `low` and `high` are the
     ends of its t interval at the level of the rule. `mean` is the mean of the entry over all seeds with which
-    it has finished. With fewer than two pairs, the verdict is `open`. `reason` says why the verdict is open,
-    how many pairs are incomplete, or that the entry is the baseline.
+    it has finished. The verdict on the baseline itself is `tie`; on any other entry with fewer than two
+    pairs, it is `open`. `reason` says why the verdict is open, how many pairs are incomplete, or that the
+    entry is the baseline.
     """
 
     entry: str
@@ -31,7 +32,7 @@ class PairedComparison:
     reason: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields as JSON, with None for NaN."""
+        """Return the fields as JSON data, with None for numbers that are not finite."""
         plain = asdict(self)
         return {name: None if isinstance(v, float) and not np.isfinite(v) else v for name, v in plain.items()}
 

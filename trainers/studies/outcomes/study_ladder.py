@@ -117,7 +117,7 @@ def _ladder(
 def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
     """Fit the scaling law to all runs. Fit it again without the runs of the largest model, to predict these.
 
-    Raises ConfigError if there are too few runs for a law.
+    Raises ConfigError if the law cannot be fitted to all runs (`fit_scaling`).
     """
     fit = fit_scaling(ladder.parameters, ladder.tokens, ladder.losses, draws, seed)
     largest = ladder.parameters == ladder.parameters.max()
@@ -151,7 +151,7 @@ def _intervals(fit: ScalingFit) -> dict[str, tuple[float, float]]:
 
 
 def scaling_record(found: StudyScaling) -> dict[str, Any]:
-    """Return the law, its intervals and the held-out predictions as JSON."""
+    """Return the law, its intervals and the held-out predictions as JSON data."""
     return {
         "metric": found.ladder.metric,
         "runs": list(found.ladder.runs),

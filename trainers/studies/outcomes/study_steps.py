@@ -1,7 +1,7 @@
 """Fit the laws of a study to the results of its runs, propose a mixture, and read both results back.
 
-`fit.json` and `proposal.yaml` hold `basis`, a digest of everything that they depend on. Later steps compare
-it to tell whether the files are up to date.
+`fit.json` and `proposal.yaml` hold `basis`, a digest of the runs and settings from which they were computed.
+Later steps compare it to tell whether the files are up to date.
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ DIGITS = 6  # of a proposal's shares, so that finding it again gives the same ru
 
 @dataclass(frozen=True)
 class StudyFit:
-    """The table of a study's runs, the laws of its metrics with their scores, and the same laws fitted to
-    bootstrap draws.
+    """The table of a study's runs, the law chosen for each metric with its scores, and these laws fitted to
+    all runs and to bootstrap draws.
     """
 
     table: RunTable
@@ -43,7 +43,9 @@ class StudyFit:
 
 
 def require_mixtures(opened: OpenStudy, what: str) -> None:
-    """Raise UserError unless the study's design has mixtures."""
+    """Raise UserError unless the study's design has mixtures. `what` is the verb of the message, such as
+    `fit`.
+    """
     if not opened.study.has_mixtures:
         raise UserError(
             f"study {opened.study.name}: the design {opened.study.design.kind} has no mixtures to {what}; "
@@ -52,7 +54,9 @@ def require_mixtures(opened: OpenStudy, what: str) -> None:
 
 
 def basis_of(opened: OpenStudy, table: RunTable) -> str:
-    """Return a digest of everything that a fit depends on: the runs, the laws and the settings."""
+    """Return a digest of everything that fitted laws depend on: the runs of `table`, the candidate laws and
+    the settings.
+    """
     return digest([table.fingerprint, list(opened.study.laws), plain(opened.settings)])
 
 
@@ -94,7 +98,7 @@ def read_fit(root: LocalPath) -> dict[str, Any]:
 
 def fitted_laws(opened: OpenStudy, root: LocalPath, table: RunTable) -> LawSet | None:
     """Refit the laws named in `fit.json`, together with their bootstrap draws, and return them. None if the
-    file is missing or out of date.
+    file cannot be read or is out of date.
     """
     try:
         record = read_fit(root)

@@ -30,7 +30,7 @@ class StudyVerdict:
     by_metric: dict[str, tuple[PairedComparison, ...]]
 
     def fields(self) -> dict[str, object]:
-        """Return the verdict as JSON."""
+        """Return the verdict as JSON data."""
         return {
             "baseline": self.baseline,
             "overall": [each.fields() for each in self.overall],
@@ -109,7 +109,9 @@ def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray
 
 
 def verdict_lines(verdict: StudyVerdict, level: float) -> list[str]:
-    """Return the comparisons as lines for a terminal."""
+    """Return the overall comparisons as lines for a terminal. `level` is the confidence level of the
+    intervals.
+    """
     lines = [f"{'':32} {'pairs':>5} {'mean':>8} {'difference':>10} {'error':>8} {f'{level:.0%} interval':>20}  verdict"]
     for each in verdict.overall:
         interval = f"{each.low:+.4f} to {each.high:+.4f}"

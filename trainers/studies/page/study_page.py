@@ -35,9 +35,9 @@ _LISTED, _POINTS = 300, 1000  # the most runs in the table of runs; the most poi
 
 @dataclass(frozen=True)
 class Findings:
-    """The results of a study so far. Parts that do not exist yet are None. The lines in `missing` say what is
-    missing, left out or out of date. `fit` is the record that `fit_step` wrote. `judged` are the runs that
-    `verdict` compares.
+    """The results of a study so far. `fit` is the record that `fit_step` wrote, and `judged` are the runs
+    that `verdict` compares. `fit`, `proposal` and `verdict` are None until they exist. The lines in `missing`
+    say what is missing, left out or out of date.
     """
 
     opened: OpenStudy
@@ -244,8 +244,8 @@ def _noise(fit: dict[str, Any]) -> list[MetricNoise]:
 
 
 def _tokens(found: Findings) -> list[dict[str, Any]]:
-    """Return a row for each domain: the tokens requested and read over all finished runs, the largest gap
-    between the two in one run, and the range of its epochs.
+    """Return a row for each leaf domain that a finished run has read: the tokens requested and read over all
+    finished runs, the largest gap between the two in one run, and the range of its epochs.
     """
     rows = []
     for name in found.opened.leaves:
@@ -267,7 +267,9 @@ def _tokens(found: Findings) -> list[dict[str, Any]]:
 
 
 def _ledger(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Return the compute spent on all finished runs."""
+    """Return totals over all finished runs: tokens, operations, seconds and cost. The cost is None unless it
+    is known for each of them.
+    """
     done = [result for result in results if result.state == "finished"]
     seconds, steps = sum(r.seconds for r in done), sum(r.step_seconds for r in done)
     validation = sum(r.validation_seconds for r in done)

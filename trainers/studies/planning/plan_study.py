@@ -90,8 +90,8 @@ class StudyPlan:
 
     @property
     def total_seconds(self) -> float | None:
-        """The estimated seconds that the remaining stages take; None if the speed is unknown. They include
-        the start of the command, which imports as much as a worker.
+        """The estimated seconds that the remaining stages take, 0 if no run remains; None if the speed is
+        unknown. They include the start of the command, which imports as much as a worker.
         """
         if self.rate is None:
             return None
@@ -112,8 +112,8 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
     """Return the plan of a study. Runs that have no result in `root` yet, or a failed one, remain to be
     trained.
 
-    Raises UserError if the job of a run does not fit its corpus, or if its objective does not provide the
-    metrics.
+    Raises UserError if the job of a run does not fit its corpus, or if the objectives of the jobs do not
+    provide comparable metrics.
     """
     stages = {"proxies": opened.proxies}
     if opened.doremi:
@@ -130,8 +130,8 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
-    """Return two short runs per worker, with the first mixtures of the design. The first run of a process
-    shows how long the process takes to start.
+    """Return two short runs per worker, made from the first runs of the design whose corpora are built. The
+    first run of a process takes longer than later ones, by the time that the process needs to start.
     """
     runs = []
     ready = [run for run in opened.points if run.is_ready]
@@ -146,8 +146,8 @@ def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
 
 
 def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
-    """Return the speed measured on finished proxies, or else on calibration runs; None if there are
-    neither.
+    """Return the speed measured on the finished runs among `results`, the results of the proxies, or else on
+    finished calibration runs. None if there are neither.
     """
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"

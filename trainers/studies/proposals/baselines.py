@@ -9,9 +9,9 @@ from trainers.studies.proposals.proposal_settings import ProposalSettings
 
 
 def baseline_mixtures(settings: ProposalSettings, domains: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the baselines by name, each [domains] (`pipelines.contracts.mixtures`). The prior and uniform
-    shares are always included. Temperature sampling needs `settings.tokens` for every domain, and UniMax also
-    needs `settings.target_tokens`.
+    """Return the baselines by name, each [domains] (`pipelines.contracts.mixtures`). `prior` and `uniform`
+    are always included, `temperature` only if `settings.tokens` has every domain, and `unimax` only if
+    `settings.target_tokens` is set too.
     """
     mixtures = {"prior": settings.prior_of(domains), "uniform": np.full(len(domains), 1 / len(domains))}
     if settings.tokens and set(domains) <= set(settings.tokens):

@@ -78,7 +78,8 @@ def build_constraints(
     """Return the constraints that follow from minimum shares `floors`, `fixed` shares, and caps: a domain
     contributes at most `max_epochs` x `tokens` of the `target_tokens`.
 
-    Raises ConfigError for an unknown domain, and if no mixture satisfies all constraints.
+    Raises ConfigError for an unknown domain, for a cap without the tokens that it needs, and if no mixture
+    satisfies all constraints.
     """
     caps = max_epochs if isinstance(max_epochs, Mapping) else dict.fromkeys(domains, max_epochs)
     sections = {"floors": floors, "fixed": fixed, "max_epochs": caps if max_epochs is not None else {}}

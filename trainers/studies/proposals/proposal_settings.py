@@ -53,12 +53,12 @@ class ProposalSettings:
 
     @property
     def epoch_caps(self) -> float | dict[str, float] | None:
-        """`max_epochs`; None unless both `tokens` and `target_tokens` are set."""
+        """The value of `max_epochs`, or None unless both `tokens` and `target_tokens` are set."""
         return self.max_epochs if self.tokens and self.target_tokens else None
 
     def prior_of(self, domains: Sequence[str]) -> np.ndarray:
-        """Return the prior, [domains]; its shares sum to 1. Raises ConfigError if it lacks a domain or names
-        another.
+        """Return the prior, [domains]; its shares sum to 1. Raises ConfigError unless the settings determine
+        a prior of exactly these domains, with a sum above 0.
         """
         shares = self.prior or (proportional(self.tokens) if self.tokens else None)
         if shares is None:

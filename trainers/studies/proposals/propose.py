@@ -68,7 +68,8 @@ def propose(
     """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains]. The proposal is
     compared with the baselines and the mixtures `others`, each [domains].
 
-    Raises ConfigError if no mixture satisfies the settings.
+    Raises ConfigError if the settings do not fit the domains and metrics of the laws, or if no mixture
+    satisfies them.
     """
     constraints = build_constraints(
         laws.domains, settings.floors, settings.fixed, settings.tokens, settings.target_tokens, settings.epoch_caps
@@ -100,8 +101,8 @@ def _outside(ratios: np.ndarray, runs: np.ndarray) -> np.ndarray:
 
 
 def residual_inflation(runs: int, parameters: int) -> float:
-    """Return the `inflation` of a `TieSet`, at most 2. The limit matters only if there are hardly more runs
-    than parameters.
+    """Return the `inflation` of a `TieSet` for laws with `parameters` parameters, fitted to `runs` runs. It
+    is at most 2; this limit matters only if there are less than a third more runs than parameters.
     """
     return min(2.0, (1 - min(parameters, runs - 1) / runs) ** -0.5)
 
@@ -145,9 +146,9 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
 
 
 def parse_proposal(record: Mapping[str, Any]) -> Proposal:
-    """Return the proposal from which `proposal_record` made `record`. If a study keeps ratios, the record
-    also has `shares` of the domains that the study varies, and they are read instead of `weights`. Raises
-    KeyError if a part is missing.
+    """Rebuild a proposal from the `record` that `proposal_record` made of it. If a study keeps ratios, the
+    record also has `shares` of the domains that the study varies, and they are read instead of `weights`.
+    Raises KeyError if a required entry is missing.
     """
     shares = record.get("shares", record["weights"])
     domains = tuple(shares)

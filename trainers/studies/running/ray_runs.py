@@ -1,8 +1,8 @@
 """Train the runs of a study as tasks of a Ray cluster.
 
-Every run is one task. A node trains as many runs at a time as it has room for, and a Ray process trains one
-run after another without restarting. The directory of the study and its corpora must be on storage that all
-nodes share.
+Each task trains one run. A node trains as many runs at a time as it has room for, and a Ray process trains
+one run after another without restarting. The directory of the study and its corpora must be on storage that
+all nodes share.
 """
 
 import math
@@ -58,9 +58,9 @@ def train_on_ray(
     line when a run ends, and when its task is lost or killed.
 
     If the task of a run is lost, the run continues from its last checkpoint in another task. A run that loses
-    MOST_LOST tasks in a row is recorded as failed. Once all runs have begun, the task of a run that takes
-    more than SLOW times as long as expected is killed, and the run continues in another task. This happens at
-    most once per run.
+    MOST_LOST tasks in a row is recorded as failed. Once all runs have begun, the task of a run that takes far
+    longer than expected (`_Pace.slow`) is killed, and the run continues in another task. This happens at most
+    once per run.
 
     Raises UserError if the disk fails, and KeyboardInterrupt after SIGINT or SIGTERM; the tasks then end, and
     the same command continues from their checkpoints.

@@ -4,8 +4,8 @@ study.yaml         the study as it was last run, with every field
 registered.json    the rule of the verdict, written before the first run
 runs/KEY/          a run: its log, ledger, settings and result (result.json)
 calibration/KEY/   short runs that only measure speed
-corpora/KEY.log    the output of a corpus build (build_corpora)
-ratios.csv  metrics.csv  fit.json  proposal.yaml  confirmation.json  report.html
+corpora/KEY.log    the output of a corpus build; KEY.json says why the build failed (build_corpora)
+ratios.csv  metrics.csv  fit.json  proposal.yaml  confirmation.json  scaling.json  report.html
 """
 
 from collections.abc import Iterable

@@ -145,8 +145,8 @@ def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretrai
 
 
 def _validation(metrics: Metrics, steps: int, every: int) -> Validation:
-    """Return the validation settings: `metrics.last` validations, one after the last step and the others at
-    the multiples of `every` before it.
+    """Return the validation settings: up to `metrics.last` validations, one after the last step and the
+    others at the multiples of `every` before it.
     """
     before = (steps - 1) // every - (metrics.last - 2)
     first = steps if metrics.last == 1 else max(1, before) * every
@@ -172,7 +172,9 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
 
 
 def _measure(run: StudyRun, directory: LocalPath, seconds: float, threads: int) -> RunResult:
-    """Return the result of a finished run, from its log and ledger."""
+    """Return the result of a run that has trained to the end, from its log and ledger. The run counts as
+    diverged if a metric is not finite.
+    """
     everything = read_events(directory / "log.jsonl")
     events = drop_superseded(everything)
     start = next(event for event in events if event["event"] == "start")
@@ -228,8 +230,8 @@ def _domain_weights(directory: LocalPath) -> dict[str, float]:
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
     """Return the total duration in seconds of all parts of a run. A part lasts from its start event to its
-    last event. Events that a resumed part logs before its start event count for no part, because the run had
-    not started yet.
+    last event. Resumes and warnings count for no part, because a resumed part logs them before its start
+    event.
     """
     parts: list[tuple[float, float]] = []
     for event in events:

@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 def check_names(section: str, names: Mapping[str, Any] | tuple[str, ...]) -> None:
     """Raise ValueError unless the names are distinct, consist of letters, digits and the characters _ . + -,
-    and begin with a letter or digit.
+    and begin with an ASCII letter or digit.
     """
     for name in names:
         require(
@@ -94,8 +94,8 @@ class Simplex:
 
 @dataclass(frozen=True)
 class ListEntry:
-    """An entry of a list. `settings` sets fields of the job by dotted name, `weights` is the mixture by
-    domain, at any level (default: the prior), and `recipe` replaces the study's recipe. `corpus` changes
+    """An entry of a list design. `settings` sets fields of the job by dotted name, `weights` is the mixture
+    by domain, at any level (default: the prior), and `recipe` replaces the study's recipe. `corpus` changes
     fields of `corpus_file` by dotted name; the study builds a corpus with these changes, and the entry reads
     it.
     """

@@ -26,7 +26,7 @@ RESERVED = {
     "online_weights": "set doremi",
     "checkpoints": "four checkpoints are written in a run, and the last is kept until it ends",
 }
-"""Fields of the job that the study sets, and what to set instead."""
+"""Fields of the job that the study sets, each with what to set instead or the reason."""
 _WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain, each of which is one value
 
 
@@ -52,9 +52,10 @@ class Proxies:
     """The small training runs, of `tokens` tokens each.
 
     With `matched`, a proxy reads only a fixed random sample of each domain's sequences, the share `tokens` /
-    `target.tokens` of them, so that a given weight means the same number of epochs as at the target. The
-    prior is trained with `anchors` seeds, beginning with `seed`, and the spread of these runs is the noise of
-    a metric. All mixtures are trained with the first seed, so their runs differ only in the mixture.
+    `target.tokens` of them, so that a given weight means the same number of epochs as at the target. In a
+    mixture design, the prior is trained with `anchors` seeds, beginning with `seed`, and the spread of these
+    runs is the noise of a metric. All other mixtures are trained with the first seed only, so their runs
+    differ only in the mixture.
     """
 
     tokens: int
@@ -71,8 +72,8 @@ class Proxies:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a run: one value for the held-out text of each of `domains` (default: all domains with
-    held-out text). Lower is better.
+    """The metrics of a run: one value for the held-out text of each of `domains`. By default, these are all
+    domains whose held-out text is the same in all corpora of the study. Lower is better.
 
     `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. The first is measured on `tokens` tokens
     of each domain, in rows built as in training; use it to compare runs of one recipe. The second is measured
@@ -198,8 +199,8 @@ class Study:
     """A study: many small training runs that answer a `question`.
 
     Its data are either existing `corpora` or a `corpus_file`, from which the study builds the corpora that
-    its entries read. `recipe` is the recipe of all runs, a name or the path of a YAML file; `settings`
-    changes fields of the recipe by dotted name. The directory `output` holds all files of the study.
+    its entries read. `recipe` is the recipe of the runs, a name or the path of a YAML file; `settings`
+    changes fields of the recipe by dotted name. The directory `output` holds the files of the study.
 
     A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
     of its runs, and `proposal` describes the search for the mixture with the best predictions. The `tokens`
@@ -233,7 +234,7 @@ class Study:
     verdict: Verdict = field(default_factory=Verdict)
 
     def check(self) -> None:
-        """Validate the rules that span several sections."""
+        """Validate the fields of the study itself, and the rules that span several sections."""
         require(
             bool(self.corpora) != (self.corpus_file is not None),
             "corpora: set either corpora, to directories of corpora, or corpus_file, from which the study builds them",

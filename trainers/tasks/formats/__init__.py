@@ -1,4 +1,5 @@
-"""Formats of task files. Each reader turns the content of a file into a RowSet.
+"""Formats of task files. Each reader turns the content of a file into a RowSet, and raises UserError if the
+content is not in its format.
 
 To add a format, add its reader to TEXT_FORMATS and its name to `Format` in `trainers.tasks.schema.task`.
 """

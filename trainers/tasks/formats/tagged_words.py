@@ -1,4 +1,6 @@
-"""One word per line and a blank line between sentences: CoNLL, and the CoNLL-U of Universal Dependencies."""
+"""Readers of formats with one word per line and a blank line between sentences: CoNLL, and the CoNLL-U of
+Universal Dependencies.
+"""
 
 from gristmill.errors import UserError
 from trainers.tasks.formats.row_set import RowSet, used_columns
@@ -42,12 +44,12 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
-    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`.
-    Two further columns are derived: `feats.NAME` is the value of a feature for each word, or `none` for words
-    without the feature; `depth` is the number of arcs between a word and the root of its tree, at most
-    DEEPEST.
+    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`
+    (the index of a sentence that has none). Two further columns are derived: `feats.NAME` is the value of a
+    feature for each word, or `none` for words without the feature; `depth` is the number of arcs between a
+    word and the root of its tree, at most DEEPEST.
 
-    Rows of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Columns that the task does not use
+    Lines of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Columns that the task does not use
     may be left empty.
     """
     used_names = used_columns(layout)

@@ -14,7 +14,9 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
 
 
 def split_lines(data: str) -> list[str]:
-    """Split a text into lines at line feeds only, as is usual for machine-translation files."""
+    """Split a text into lines at line feeds only, as is usual for machine-translation files. Carriage returns
+    at the ends of lines are removed.
+    """
     lines = data.split("\n")
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
@@ -35,7 +37,7 @@ def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
 
 def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
     """Match every line against `pattern`, whose named groups become the columns. Without a pattern, the whole
-    line is the column `line`.
+    line is the column `line`. Raises UserError for a line that does not match.
     """
     lines = split_lines(data)
     if layout.pattern is None:

@@ -21,9 +21,10 @@ _PLAIN = ("take_first", "remove_whitespace", "lowercase", "uppercase")
 
 @dataclass(frozen=True)
 class FilterStep:
-    """One step of a filter: the name of its function and, for `regex`, its arguments. `regex` returns match
-    number `group` of `pattern`, counted from 0 or, if negative, from the end; `fallback` if there is no such
-    match.
+    """One step of a filter: the name of its function and, for `regex`, its arguments. `regex` returns the
+    match of `pattern` with index `group` (from the end if negative), without surrounding white space;
+    `fallback` if there is no such match. If the pattern has groups in parentheses, only the first that is not
+    empty is returned.
     """
 
     function: str

@@ -55,8 +55,8 @@ class RowTemplates:
         self._task = task
 
     def text(self, place: str, row: Mapping[str, Any]) -> str | int:
-        """Return the text of a row or, if the choices are contexts (as in WinoGrande), the number of the
-        right choice.
+        """Return the text of a row or, if the choices are contexts (as in WinoGrande), the index of the right
+        choice.
         """
         value = self._value(f"{place}: doc_to_text", self._task.texts, row)
         digits = isinstance(value, str) and value.isdigit() and self._task.choices is not None
@@ -65,7 +65,7 @@ class RowTemplates:
         return value if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
     def target(self, place: str, row: Mapping[str, Any]) -> Any:
-        """Return the target of a row: a text, the number of a choice, or a list of accepted texts."""
+        """Return the target of a row: a text, the index of a choice, or a list of accepted texts."""
         template = self._task.targets
         value = self._value(f"{place}: doc_to_target", template, row)
         if not isinstance(value, str) or template in row:

@@ -23,9 +23,9 @@ from trainers.tasks.task_files import decode, read_content
 @dataclass(frozen=True)
 class RenderedRow:
     """A row in the form in which the model is queried. For multiple choice, `contexts` and `continuations`
-    have one entry per choice, and `gold` is the number of the right choice. Otherwise there is one context
-    and one continuation. `references` holds the accepted texts for `generate_until` and `loglikelihood`, and
-    is empty for the other output types. `place` gives the row's file and number for messages.
+    have one entry per choice, and `gold` is the index of the right choice. Otherwise there is one context and
+    one continuation. `references` holds the accepted texts for `generate_until` and `loglikelihood`, and is
+    empty for the other output types. `place` gives the row's file and number for messages.
     """
 
     place: str
@@ -117,7 +117,7 @@ def _solved(
 
 
 def _number(place: str, gold: Any, choices: list[str]) -> int:
-    """Return the number of the right choice. `gold` is either this number or the text of the choice. Raises
+    """Return the index of the right choice. `gold` is either this index or the text of the choice. Raises
     UserError for any other value.
     """
     if isinstance(gold, str) and gold in choices:

@@ -62,8 +62,8 @@ class HarnessTask:
     `generation` apply to answers that the model writes. `version` is the version in the file's `metadata`, by
     default 1.
 
-    `texts`, `targets` and `choices` are the fields `doc_to_text`, `doc_to_target` and `doc_to_choice`; a
-    string there is a Jinja template or the name of a column.
+    `texts`, `targets`, `choices` and `prefix` are the fields `doc_to_text`, `doc_to_target`, `doc_to_choice`
+    and `gen_prefix`; a string there is a Jinja template or the name of a column.
     """
 
     path: Path

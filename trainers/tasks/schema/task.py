@@ -63,13 +63,13 @@ class Layout:
     them.
 
     `files` gives one file name per split, or several names, which are tried in order. Names are relative to
-    each of `folders`, first below `data=DIR` (default: `$GRISTMILL_TASKS`), then, in your own task file,
-    below the directory of that file. A path that begins with `/`, or a URL, is used unchanged. Each name is
-    also tried with `.gz` appended. `*` matches several files, which are read in order of their names.
+    each of `folders`, first below `data=DIR` (default: `$GRISTMILL_TASKS`), then, for your own task file,
+    below the directory of that file. A URL, or a path that begins with `/` or `~`, is not relative. Each name
+    is also tried with `.gz` appended. `*` matches several files, which are read in order of their names.
 
-    `columns` maps roles to columns. A number is a column of a file without a `header`; `a.b` is a field
-    inside a field; `{a}: {b}` composes a text from several columns; a list gives one value per column. The
-    roles of each kind are:
+    `columns` maps roles to columns. A number, from 0, is a column of a `conll` file or of a file without a
+    `header`; `a.b` is a field inside a field; `{a}: {b}` composes a text from several columns; a list gives
+    one value per column. The roles of each kind are:
 
     - classify: `text`, `text_b`, `label`, `group` (examples of a group count as one in `question_accuracy`)
     - regress: `text`, `text_b`, `label` (a number)
@@ -85,7 +85,7 @@ class Layout:
       object); only for `evaluate`
     - text: `text`; only for `evaluate`
 
-    All kinds except facts also have the role `id`; without it, an example's id is its number in the split.
+    All kinds except facts also have the role `id`; without it, an example's id is its index in the split.
 
     `format` may be left out if the suffix of the files names it (jsonl, tsv, csv, parquet, conll or conllu).
     Formats that need an explanation are:
@@ -104,12 +104,13 @@ class Layout:
     - `generated` rows need no file: the file name is the name of a generator
       (`trainers/tasks/formats/generated_rows.py`).
 
+    With `header: false`, tables have no row of column names. `encoding` is the encoding of text files.
     `rename` maps the labels in these files to the labels of the task; in minimal pairs, it maps names of
     subtasks and fields. `scheme` is the scheme of the entity tags in the files, which are converted to BIO;
     the default is `bio` if `entity_f1` is measured. `unlabelled` lists the splits whose gold is hidden: they
-    can be predicted but not scored. `where` keeps only the rows that have one of the given values in a
-    column. A table row with the wrong number of columns is an error; with `incomplete_rows: skip`, such rows,
-    and rows with an empty text or label, are skipped and counted.
+    can be predicted but not scored. `where` maps columns to lists of values; only rows that have one of these
+    values in each of the columns are kept. A table row with the wrong number of columns is an error; with
+    `incomplete_rows: skip`, such rows, and rows with an empty text or label, are skipped and counted.
     """
 
     files: dict[str, str | tuple[str, ...]]
@@ -229,13 +230,15 @@ class Task(Layout):
     `f1` scores, by default the second of two. All `metrics` are computed; the first selects the checkpoint.
     `range` gives the lowest and the highest number of a regression. With `no_answer`, a question may have no
     answer in its passage. An example that occurs in two splits is an error; with `leak: report`, such
-    examples are accepted and counted.
+    examples are accepted and counted. `templates` turn examples into input and target texts for models that
+    are trained to write their answers. `elsewhere` lists alternative layouts of the files, which are tried
+    after this one.
 
-    `name` defaults to the file's name. `suite` is the suite that the task belongs to. `about` says what the
-    task is, and `source` says where its definition comes from. `folder` is the directory of your own task
-    file, in which its data files are searched for. `prompt` is the prompt that `evaluate` gives to a model
-    that was not trained on the task. Raise `version` with every change that affects scores: results of
-    different versions are not compared.
+    `name` defaults to the file's name without its suffix. `suite` is the suite that the task belongs to.
+    `about` says what the task is, and `source` says where its definition comes from. `folder` is the
+    directory of your own task file, in which its data files are searched for. `prompt` is the prompt that
+    `evaluate` gives to a model that was not trained on the task. Raise `version` with every change that
+    affects scores: results of different versions are not compared.
     """
 
     kind: AnyKind
@@ -257,8 +260,8 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """Yield (position in the task file, layout) for every layout. A layout without columns inherits those
-        of the task.
+        """Yield (prefix for the names of the layout's fields in messages, layout) for every layout. A layout
+        without columns inherits those of the task.
         """
         yield "", self
         for number, layout in enumerate(self.elsewhere):

@@ -50,7 +50,7 @@ class Generation:
     top_p: float = 1.0
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Validate ranges, and that `until` contains no empty text."""
         for name, wrong, allowed in (
             ("tokens", self.tokens < 1, "1 or more"),
             ("temperature", self.temperature < 0, "0 or more"),
@@ -74,16 +74,16 @@ class Prompt:
     task's metrics compare the answer with all accepted texts. The continuation then only defines how answers
     are appended to the context in solved examples.
 
-    `context` and `continuation` may contain names in braces: `{text}`, `{text_b}`, `{question}`,
-    `{passage}`, and `{candidate}`, `{label}`, `{target}` or `{answer}`. The candidate may be in the context
-    instead of the continuation; then the model scores the same continuation after each candidate (partial
-    evaluation: Trinh and Le, 2018). `words` maps labels to the texts that replace them.
+    `context` and `continuation` may contain names in braces: `{text}`, `{text_b}`, `{question}`, `{passage}`,
+    and `{candidate}`, `{label}`, `{target}` or `{answer}`. The candidate may be in the context instead of the
+    continuation; then the model scores the same continuation after each candidate (partial evaluation: Trinh
+    and Le, 2018). `words` maps labels to the texts that replace them.
 
-    Scores are log-likelihoods. They can be normalised in two ways: by dividing by the number of tokens, UTF-8
-    bytes or characters of the continuation, not counting the white space at its start; or by subtracting the
-    log-likelihood of the continuation after the text `unconditional` (Brown et al., 2020, section 2.4). All
-    of these scores are measured, the last one only if `unconditional` is set; `normalise` selects the main
-    score.
+    Scores are log-likelihoods. They can be normalised in two ways: by dividing by the number of tokens of the
+    continuation, or of its UTF-8 bytes or characters without the white space at its start; or by subtracting
+    the log-likelihood of the continuation after the text `unconditional` (Brown et al., 2020, section 2.4).
+    For `choose` and `classify`, all of these scores are measured, the last one only if `unconditional` is
+    set; `normalise` selects the main score.
 
     Shots are solved examples of the split `shots_from`. They precede the context, separated by `separator`.
     """

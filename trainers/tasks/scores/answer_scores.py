@@ -36,7 +36,7 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Return the F1 score of the words that the two texts share. If a text has no words, the score is 0,
+    """Return the F1 score of the words that the two texts share. If either text has no words, the score is 0,
     except that with `empty_matches` it is 1 if neither text has words.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
@@ -47,7 +47,9 @@ def token_f1(text: str, reference: str, empty_matches: bool) -> float:
 
 
 def last_number(text: str) -> float | None:
-    """Return the last number in a text, or None if it has none. Commas between digits are ignored."""
+    """Return the last number in a text, or None if it has none. Commas within it or directly after it are
+    ignored.
+    """
     found = _NUMBER.findall(text)
     return float(found[-1].replace(",", "")) if found else None
 
@@ -63,7 +65,9 @@ def number_match(text: str, reference: str) -> float:
 
 
 def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
-    """Return the best score of each example over its references, float64 [n]."""
+    """Return the best score of each example over its references, float64 [n]. An example without references
+    scores 0 or, in a task with `no_answer`, is compared with the empty text.
+    """
     assert outcomes.references is not None
     assert outcomes.texts is not None
     values = []

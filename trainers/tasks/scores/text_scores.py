@@ -38,7 +38,9 @@ def _texts(outcomes: Outcomes) -> tuple[list[str], list[list[str]]]:
 
 
 def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
-    """Return the ROUGE F1 of each example with Porter's stemmer, the best over its references (Lin, 2004)."""
+    """Return float64 [n, 2]: the best ROUGE F1 of each example over its references, with Porter's stemmer
+    (Lin, 2004), and a count of 1.
+    """
     scorer = _library("rouge_score.rouge_scorer", kind).RougeScorer([kind], use_stemmer=True)
     texts, references = _texts(outcomes)
     values = [scorer.score_multi(gold, text)[kind].fmeasure for text, gold in zip(texts, references, strict=True)]

@@ -1,1 +1,1 @@
-"""Online weighting, one method per file: weights of domains in the loss that change from step to step."""
+"""Online weighting, one method per file: the weights of domains in the loss change from step to step."""

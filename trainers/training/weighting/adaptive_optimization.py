@@ -118,8 +118,8 @@ class ADOWeights(OnlineWeights[ADOState]):
 
 
 def fit_power_law(amounts: np.ndarray, losses: np.ndarray) -> tuple[float, float]:
-    """Fit loss = floor + coefficient x amount ^ -exponent to points, each [points], and return coefficient
-    and exponent.
+    """Fit loss = floor + coefficient x amount ^ -exponent to the points given by `amounts` and `losses`, both
+    [points], and return (coefficient, exponent).
 
     The fit is by least squares, with floor and coefficient at least 0 and the exponent from 0.01 to 0.8, the
     paper's bound. Points of loss 0 have no targets and are left out. With fewer than 5 points, both results

@@ -63,9 +63,10 @@ BOUNDS = Bounds()
 
 @dataclass(frozen=True)
 class PageEvidence:
-    """What the rule needs to know about a page. `lines` are the lines of resiliparse's text. `links` are the
-    keys of the texts of the page's links. `prose` returns the keys of the page's lines of prose; it is a
-    function because not every page needs them. `markdown` says whether the lines are Markdown.
+    """What the rule that chooses lines needs to know about a page. `lines` are the lines of resiliparse's
+    text. `links` are the keys of the texts of the page's links. `prose` returns the keys of the page's lines
+    of prose; it is a function because not every page needs them. `markdown` says whether the lines are
+    Markdown.
     """
 
     lines: list[Line]
@@ -81,8 +82,8 @@ def rule_version() -> str:
 
 @cache
 def shipped_weights() -> Weights:
-    """Return the weights from `line_weights.json` as two lists, `alone` and `both`. Each is the constant,
-    followed by one weight for each feature.
+    """Return the weights from `line_weights.json`: a list for `alone` and a list for `both`. Each is the
+    constant, followed by one weight for each feature.
     """
     found = json.loads(_WEIGHTS.read_text())
     names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}
@@ -127,9 +128,9 @@ def _is_certain(page: PageEvidence, scores: Sequence[float], bounds: Bounds) -> 
 
 
 def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> PageEvidence:
-    """Return what the rule needs to know about a page, given resiliparse's HTMLTree of it. `extract` returns
-    the page's main text. Extraction as Markdown changes the tree, so in that case the prose is collected
-    first.
+    """Return what the rule that chooses lines needs to know about a page, given resiliparse's HTMLTree of it.
+    `extract` returns resiliparse's text of the page. Extraction as Markdown changes the tree, so in that case
+    the prose is collected first.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -178,7 +179,7 @@ def _keep_structure(lines: list[Line], keep: list[bool]) -> None:
 
 
 def _scores(rows: list[list[float]], weights: list[float]) -> list[float]:
-    """Return weights[0] + the weighted sum of each row. The sum is exactly rounded, so that the choice of
-    lines does not depend on the processor.
+    """Return for each row weights[0] plus the weighted sum of its features. The sum is correctly rounded, so
+    that the choice of lines does not depend on the processor.
     """
     return [math.fsum([weights[0], *map(float.__mul__, weights[1:], row)]) for row in rows]

@@ -47,8 +47,8 @@ Forms = dict[str, list[float]]
 
 def text_features(lines: Sequence[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
     """Return TEXT_FEATURES of each line. `links` are the keys of the page's link texts. `forms` is a cache of
-    the features that depend on a line's text alone; pass the same dict to several calls with the same
-    `links`, so that nothing is computed twice.
+    the features that depend only on a line's text and `links`; pass the same dict to several calls with the
+    same `links`, so that nothing is computed twice.
     """
     rows = _forms(lines, links, {} if forms is None else forms)
     letters = [len(line.key) for line in lines]
@@ -102,8 +102,8 @@ def both_features(lines: Sequence[Line]) -> list[list[float]]:
 
 
 def _forms(lines: Sequence[Line], links: frozenset[str], known: Forms) -> list[list[float]]:
-    """Return the features of each line that depend on its text alone. Features that `known` lacks are
-    computed and added to it.
+    """Return the features of each line that depend only on its text and `links`. Features that `known` lacks
+    are computed and added to it.
     """
     rows = []
     for line in lines:
@@ -115,8 +115,8 @@ def _forms(lines: Sequence[Line], links: frozenset[str], known: Forms) -> list[l
 
 
 def _form(line: Line, links: frozenset[str]) -> list[float]:
-    """Return the features of a line that depend on its text alone. Most searches run only after a cheaper
-    check that excludes most lines.
+    """Return the features of a line that depend only on its text and `links`. Most searches run only after a
+    cheaper check that excludes most lines.
     """
     text, key = line.text.strip(), line.key
     count = _count(key, _DIGITS, str.isdigit)
@@ -139,7 +139,7 @@ def _form(line: Line, links: frozenset[str]) -> list[float]:
 
 
 def _ends(text: str) -> bool:
-    """Return whether a text, which has no white space around it, ends like a sentence."""
+    """Return whether a text, which must not end with white space, ends like a sentence."""
     return text.rstrip(_QUOTES).endswith(_MARKS)
 
 

@@ -19,8 +19,8 @@ _WORK = 1 << 28  # letters searched for such lines in a text: half a second; lat
 
 
 class Line(NamedTuple):
-    """A line of a page. `key` is its letters and digits. `gap` says whether an empty line precedes it.
-    `first` and `second` say whether the first and the second text have it.
+    """A line of a page. `key` is its letters and digits, case-folded. `gap` says whether an empty line
+    precedes it. `first` and `second` say whether the first and the second text have it.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 
 def letters_of(text: str) -> str:
-    """Return the letters and digits of a text, in lower case."""
+    """Return the letters and digits of a text, case-folded."""
     if text.isascii():
         return text.encode().translate(_LOWER, _OTHER).decode()
     return _NO_LETTERS.sub("", text).casefold()
@@ -107,8 +107,8 @@ def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | N
 
 
 def _pairs(first: list[Line], second: list[Line]) -> dict[int, int]:
-    """Pair the lines of `first` with the same lines of `second`. Return the line's number in `second` by its
-    number in `first`.
+    """Pair the lines of `first` with the same lines of `second`. Return the index of each paired line in
+    `second`, by its index in `first`.
     """
     places: dict[str, deque[int]] = {}
     for number, line in enumerate(second):

@@ -25,7 +25,7 @@ CELL_DOCUMENTS = 10_000
 its code).
 """
 SAMPLE_PER_CELL = 256
-"""Maximum number of sample vectors per cell, as in faiss."""
+"""Maximum size of the sample, in vectors per cell, as in faiss."""
 SAMPLE_BYTES = 1 << 30
 """Approximate maximum size of the sample in bytes, in single precision."""
 ROUNDS = 20
@@ -54,9 +54,9 @@ def competing(one: Candidates) -> tuple[np.ndarray, pa.Array]:
 def find_centroids(
     out: StepOutput, inputs: Sequence[Candidates], kind: pa.DataType, cells: int | None, cluster: Cluster
 ) -> Centroids:
-    """Commit the centroids of `cells` cells or, if `cells` is None, of one cell for every CELL_DOCUMENTS
-    competing documents. There are fewer if the sample has fewer distinct embeddings. `kind` is the type of
-    the embeddings.
+    """Commit and return the centroids of `cells` cells or, if `cells` is None, of one cell for every
+    CELL_DOCUMENTS competing documents. There are fewer if the sample has fewer distinct embeddings. `kind` is
+    the type of the embeddings.
     """
     rows = sum(one.part.rows for one in inputs)
     share = min(1.0, SAMPLE_BYTES / (4 * kind.list_size) / max(1, rows))

@@ -2,7 +2,7 @@
 
 One task computes the centroids of all cells from a sample (cell_centroids.py). Every part then sends its
 documents to the partitions of their cells, each partition elects, and the results return to the parts. No
-task holds more than a part, the sample, or a partition. The result depends on the corpus alone.
+task holds more than a part, the sample, or a partition. The result does not depend on the number of workers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ from pipelines.stages.score.embedding_values import vectors_of
 ELECTORATE = 100_000
 """Maximum number of documents of a cell that are compared with one another."""
 PARTITION_BYTES = 256 << 20
-"""Average bytes of a partition; also the size from which the documents of a partition are cut to its
+"""Approximate bytes of a partition. If its documents exceed this size while they are read, they are cut to the
 electorates.
 """
 _BY_CENTROID = KeepKey(column="centroid_similarity", order="lowest")
@@ -112,7 +112,7 @@ class CellSearch:
 
 def scatter_cells(task: _PartTask) -> FileRecord:
     """Commit the competing documents of a part with the columns that the election needs, grouped by partition
-    of cells.
+    of cells. Returns the file.
     """
     one = task.one
     unit = f"cells.{one.number:05d}"

@@ -29,13 +29,14 @@ class DedupSemantic(CorpusStage):
     document. Documents that an earlier step dropped do not compete, nor do documents of a given validation or
     test split.
 
-    k-means divides the documents into cells of about 10,000. In the order of preference, a document is
-    dropped if its cosine similarity to a kept document of its cell is `threshold` or more. So no two kept
-    documents of a cell are similar, and every dropped document is similar to the one recorded in its
-    `semantic_cluster`. Documents of different cells are not compared.
+    k-means divides the documents into cells of about 10,000, unless `cells` says otherwise. In the order of
+    preference, a document is dropped if its cosine similarity to a kept document of its cell is `threshold`
+    or more. So every dropped document is similar to the one recorded in its `semantic_cluster`, and in a cell
+    of up to 100,000 documents no two kept documents are similar. Documents of different cells are not
+    compared.
 
-    In a cell of more than 100,000 documents, those after the first 100,000 are compared only with the
-    documents kept among the first 100,000. The fact `not_all_compared` counts how many of them are kept.
+    In a larger cell, the documents after the first 100,000 are compared only with the documents kept among
+    the first 100,000. The fact `not_all_compared` counts how many of them are kept.
     """
 
     threshold: float
@@ -86,6 +87,8 @@ class DedupSemantic(CorpusStage):
             raise ConfigError(f"column {EMBEDDING!r} is {kind}, expected vectors such as transformer_embeddings writes")
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Divide the documents into cells, then elect within each cell. Return the step's facts."""
+        """Divide the documents into cells, elect within each cell, and write the columns of every part.
+        Return the step's facts.
+        """
         search = CellSearch("dedup_semantic", self.writes(), self.threshold, self.keep, parts, out, cluster)
         return search.run(self.cells)

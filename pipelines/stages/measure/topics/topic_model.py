@@ -115,7 +115,7 @@ class _SampleTask:
 
 def sample_topics(task: _SampleTask) -> FileRecord:
     """Commit the vectors and words of the part's sample: the documents that have a vector and whose random
-    number is below `share`.
+    number is below `share`. Returns the file.
     """
     unit = f"sample.{task.number:05d}"
     receipt = task.out.receipt(unit)

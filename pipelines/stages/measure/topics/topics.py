@@ -31,9 +31,10 @@ class Topics(ReadsText, CorpusStage):
     Clusters are those of spherical k-means (Dhillon and Modha 2001) over a sample of the documents, drawn by
     document id. A topic's name consists of up to three words that best distinguish its documents from all
     others, such as `film_actor_award`; a subtopic's name consists of the words that best distinguish it from
-    the rest of its topic (Monroe, Colaresi and Quinn 2008). Names are learned from the text, so another
-    corpus has other names. A word in fewer than 5 documents of the sample is never part of a name. With
-    `edited_text`, after `pii`, no name contains what that step removes.
+    the rest of its topic (Monroe, Colaresi and Quinn 2008). A topic without such words is named `topic_N`.
+    Names are learned from the text, so another corpus has other names. A word in fewer than 5 of the topic's
+    documents in the sample is never part of its name. With `edited_text`, after `pii`, no name contains what
+    that step removes.
 
     Names and columns are the same for any number of workers and parts. They may differ between kinds of
     processors, because embeddings and sums do.
@@ -46,7 +47,7 @@ class Topics(ReadsText, CorpusStage):
     groups per source.
     """
     sample: int = 50_000
-    """Number of documents from which clusters and names are learned. One task holds their vectors and words:
+    """Maximum number of documents from which clusters and names are learned. One task holds their vectors and words:
     about 300 MB for 50,000 documents and vectors of 384 numbers.
     """
     text: str = field(default="edited_text", kw_only=True)

@@ -47,8 +47,8 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
         self.post_init()
 
     def add_generator(self, generator: Any, disentangled: bool) -> None:
-        """Add the generator, a `DebertaV2ForMaskedLM` of the same width, and read its token embeddings:
-        directly, or if `disentangled` through a `DisentangledEmbedding`.
+        """Add the generator, a `DebertaV2ForMaskedLM` of the same width. The discriminator then reads the
+        generator's token embeddings: directly, or if `disentangled` through a `DisentangledEmbedding`.
         """
         base = generator.deberta.embeddings.word_embeddings
         self.deberta.embeddings.word_embeddings = DisentangledEmbedding(base) if disentangled else base
