@@ -47,7 +47,7 @@ _LARGEST = 5  # files named when an upload is too big
 @dataclass(frozen=True)
 class Upload:
     """The files that a job runs from: (path relative to `directory`, bytes). `left_out` are symbolic links
-    that lead outside the directory.
+    that `collect` does not follow.
     """
 
     directory: Path
@@ -235,10 +235,11 @@ def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
     patterns = (*EXCLUDES, *excludes)
     files, left_out = [], []
     for path in _walk(directory, directory, patterns):
-        if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
-            left_out.append(path.relative_to(directory).as_posix())
-        elif path.is_file():
+        is_inside = path.resolve().is_relative_to(directory.resolve())
+        if path.is_file() and is_inside:
             files.append((path.relative_to(directory).as_posix(), path.stat().st_size))
+        elif path.is_symlink():
+            left_out.append(path.relative_to(directory).as_posix())
     total = sum(size for _, size in files)
     if total > UPLOAD_BYTES:
         largest = sorted(files, key=lambda file: (-file[1], file[0]))[:_LARGEST]

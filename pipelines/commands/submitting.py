@@ -99,7 +99,8 @@ def submit_command(options: argparse.Namespace) -> int:
         python, upload, submission.environment(options.env, os.environ), options.cpus, options.gpus
     )  # fmt: skip
     if upload is not None and upload.left_out:
-        _to_stderr(f"not uploaded, because they lead outside {directory}: {', '.join(upload.left_out)}")
+        links = ", ".join(upload.left_out)
+        _to_stderr(f"not uploaded, as links to directories, to nothing or out of {directory}: {links}")
     client = jobs.connect(address)
     if options.follow:
         return jobs.exit_status(jobs.run(client, work, launch, options.retries, _write_log, _to_stderr))

@@ -151,7 +151,7 @@ class WhatIf:
         return [
             name
             for name in _sample_types(self.corpus)
-            if name not in ("hash", "id", "part", "row", "drop_step", "drop", "emptied")
+            if name not in ("hash", "id", "part", "row", "drop_step", "drop", "emptied", "text_bytes", "markup")
         ]
 
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:

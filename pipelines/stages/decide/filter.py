@@ -93,6 +93,10 @@ class Filter(PartStage):
         """Raise ConfigError if a test does not fit the type of its column. `types` is the schema of
         `read_columns()`.
         """
+        for request in self.quantiles():
+            kind = types.field(request.signal).type
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)):
+                raise ConfigError(f"filter: {request.signal} holds {kind}, a quantile needs numbers or dates")
         for rule in self.tests():
             if rule.mappings():
                 _check_keys(rule, types.field(rule.per).type)

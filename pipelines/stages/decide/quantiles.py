@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import UserError
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import Drop, Input, column_named
@@ -124,7 +123,7 @@ def count_values(task: _Task) -> Counted:
             column_and_groups = request.signal, request.per
             column = task.part.table((request.signal,))[request.signal].combine_chunks()
             groups = _groups(task.part, request)
-            keys_of = [(group, _keys(column.take(pa.array(rows[alive[rows]])), request)) for group, rows in groups]
+            keys_of = [(group, _keys(column.take(pa.array(rows[alive[rows]])))) for group, rows in groups]
             coarse = {group: _histogram(keys >> _COARSE) for group, keys in keys_of} if task.bins is None else {}
         for group, keys in keys_of:
             if task.bins is None:
@@ -155,13 +154,13 @@ def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
     yield from zip(names.dictionary.to_pylist(), rows, strict=True)
 
 
-def _keys(column: pa.Array, request: Quantile) -> np.ndarray:
-    """Return unsigned keys, uint64, that sort like the values. Nulls and NaN are removed."""
+def _keys(column: pa.Array) -> np.ndarray:
+    """Return unsigned keys, uint64, that sort like the values of a column of numbers or dates. Nulls and NaN
+    are removed.
+    """
     values = column.drop_null()
     if pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type):
         return values.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64) ^ _SIGN
-    if not pa.types.is_floating(values.type):
-        raise UserError(f"filter: {request.signal} holds {column.type}, a quantile needs numbers or dates")
     numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
     bits = numbers[~np.isnan(numbers)].view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)

@@ -107,7 +107,7 @@ class UniformSample(CorpusStage):
                 )
         for name in (name for name in self.per if name in types.names):
             kind = types.field(name).type
-            if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
                 raise ConfigError(
                     f"sample: per: {name} holds {kind}, expected a column of texts, numbers, dates or booleans"
                 )

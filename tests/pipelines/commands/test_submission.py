@@ -162,13 +162,15 @@ def test_this_checkout_can_be_uploaded():
     assert not [name for name in names if name.startswith((".", "data/", "build/")) or name.endswith(".pyc")]
 
 
-def test_links_that_lead_outside_do_not_travel(checkout, tmp_path):
+def test_links_that_lead_outside_to_directories_or_nowhere_do_not_travel(checkout, tmp_path):
     (tmp_path / "outside.txt").write_text(SECRET)
     (checkout / "link.txt").symlink_to(tmp_path / "outside.txt")
     (checkout / "all").symlink_to("/")
+    (checkout / "code").symlink_to(checkout / "pipelines")
+    (checkout / "gone.txt").symlink_to(checkout / "nothing.txt")
     (checkout / "inside.txt").symlink_to(checkout / "web.yaml")
     upload = collect(checkout)
-    assert upload.left_out == ("all", "link.txt")
+    assert upload.left_out == ("all", "code", "gone.txt", "link.txt")
     assert "inside.txt" in dict(upload.files)
 
 

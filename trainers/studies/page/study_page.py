@@ -78,7 +78,10 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
             missing.append(str(error))
     judged: tuple[StudyRun, ...] = () if opened.study.has_mixtures else opened.points
     if opened.study.confirmation is not None and (root / PROPOSAL).exists():
-        judged = candidate_runs(opened, root)
+        try:
+            judged = candidate_runs(opened, root)
+        except UserError as error:
+            missing.append(str(error))
         its = results_of(root, judged)
         missing += missing_lines(judged, its)
         results |= its

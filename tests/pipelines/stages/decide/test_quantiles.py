@@ -48,6 +48,14 @@ def kept(rows, source=None):
     return [row["word_count"] for row in rows if row["drop"] is None and source in (None, row["source"])]
 
 
+@pytest.mark.parametrize(("signal", "kind"), [("url", "string"), ("url_blocked", "bool")])
+def test_a_quantile_of_a_column_without_an_order_is_refused_before_the_build(tmp_path, signal, kind):
+    rules = [{"signal": "word_count", "at_least": 1, "name": "before"}, {"signal": signal, "at_least_quantile": 0.5}]
+    before = "  - url_rules: {}\n"
+    with pytest.raises(ConfigError, match=f"filter: {signal} holds {kind}, a quantile needs numbers or dates"):
+        built(tmp_path, rules, before=before)
+
+
 def test_a_quantile_over_the_corpus_is_the_order_statistic(tmp_path):
     rows, _ = built(tmp_path, [{"signal": "word_count", "at_least_quantile": 0.75, "at_most_quantile": 0.9}])
     every = sorted(row["word_count"] for row in rows)
@@ -132,12 +140,11 @@ def test_mistakes(tmp_path, rule, message):
 
 def test_keys_order_as_values_do():
     values = [-np.inf, -1e300, -1.5, -1e-320, -0.0, 1e-320, 0.1, 0.5, 1.0, 3e10, np.inf]
-    request = Quantile("x", "at_least", 0.5, "")
-    keys = _keys(pa.array([*values, None, float("nan")]), request).tolist()
+    keys = _keys(pa.array([*values, None, float("nan")])).tolist()
     assert keys == sorted(keys)
     assert [_value(key, False) for key in keys] == values
     whole = [-(2**63), -5, 0, 7, 2**62 + 1]
-    assert [_value(key, True) for key in sorted(_keys(pa.array(whole), request).tolist())] == whole
+    assert [_value(key, True) for key in sorted(_keys(pa.array(whole)).tolist())] == whole
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 10, 11])

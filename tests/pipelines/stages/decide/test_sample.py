@@ -214,6 +214,12 @@ def test_bad_columns_are_refused_by_the_plan(folder, knobs, message):
         plan_corpus(folder, "columns", [FIELDS, f"sample: {json.dumps(knobs)}"])
 
 
+def test_hashes_are_no_groups(folder):
+    steps = ["text_hash: {}", "sample: {documents: 9, per: [text_hash]}"]
+    with pytest.raises(UserError, match=r"sample: per: text_hash holds fixed_size_binary\[16\]"):
+        plan_corpus(folder, "hashes", steps)
+
+
 def test_a_negative_number_is_refused(tmp_path):
     for name in ("ref", "web"):
         (tmp_path / f"{name}.jsonl").write_text('{"text": "a document", "size": -1}\n')

@@ -165,6 +165,7 @@ def test_the_mixture_of_doremi_is_compared_and_confirmed(fit_once, file):
     assert "doremi" not in {each.name for each in before.compared}
     with pytest.raises(UserError, match="doremi has no mixture, because its run has not been trained"):
         candidate_runs(study, root)
+    assert "doremi has no mixture, because its run has not been trained" in write_study_page(study, root).read_text()
     finish(root, study.doremi, domain_weights={"code": 0.5, "notes": 0.1, "plays": 0.4})
     assert "`study propose` renews it" in write_study_page(study, root).read_text()
     proposal = propose_step(study, root, fit.table, fit.laws)
