@@ -26,7 +26,7 @@ def check_split(held_out: float, seed: int) -> None:
 
 def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
     """Return (corpus, source) for the source that `DIRECTORY:SOURCE` names, or for all sources of
-    `DIRECTORY`.
+    `DIRECTORY`. `label` is the field with this name, for messages.
     """
     match = _SOURCE.fullmatch(name)
     directory, source = match.groups() if match else (name, "")
@@ -57,7 +57,7 @@ def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
 
 def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
     """Return the threshold for sampling `count` documents of some sources: the documents whose hash is at
-    most this value are the sample. 0 if there is no document.
+    most this value are the sample. It is 0 if there are no documents.
     """
     every = np.sort(np.concatenate(orders))
     return int(every[min(count, len(every)) - 1]) if len(every) else 0

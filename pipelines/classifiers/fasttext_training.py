@@ -126,7 +126,9 @@ def to_fasttext_line(text: str) -> str:
 
 
 def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
-    """Train a model on the examples and save it at `path`. Raises UserError if training fails five times."""
+    """Train a model on the examples and save it at `path`. The training text is written to train.txt in the
+    same directory. Raises UserError if training fails five times.
+    """
     import fasttext
 
     lines = [(e.order, f"__label__{label} {e.line}\n") for label, found in examples.items() for e in found]
@@ -173,8 +175,9 @@ def leave_one_source_out(
     """For each source of a class with several sources, train a model without this source, and measure its
     ROC-AUC on held-out documents: those of this source and those of the other class.
 
-    `names` are the sources of each class. An entry has `class`, `source`, `held_out` and `roc_auc`; `roc_auc`
-    is None if fewer than MIN_DOCUMENTS documents are left for training or measuring.
+    `names` are the sources of each class, and `scratch` is the path at which the models are saved, one after
+    another. An entry has `class`, `source`, `held_out` and `roc_auc`; `roc_auc` is None if fewer than
+    MIN_DOCUMENTS documents are left for training or measuring.
     """
     entries: list[dict[str, Any]] = []
     for label, sources in names.items():

@@ -72,7 +72,7 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """Return the number of partitions with which a reduce task gets about `rows_per_partition` rows at most."""
+    """Return the number of partitions that gives a reduce task at most about `rows_per_partition` rows."""
     return max(1, -(-rows // rows_per_partition))
 
 

@@ -86,8 +86,8 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
 
 
 def is_broken(error: BaseException) -> bool:
-    """Return whether a task ran out of memory or lost its process, which crashed or was killed for lack of
-    memory.
+    """Return whether an error means that the task ran out of memory or lost its process, which crashed or was
+    killed for lack of memory.
     """
     # Ray's errors are recognised by name, so that builds without Ray do not import it.
     return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")

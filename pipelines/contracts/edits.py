@@ -8,8 +8,8 @@ When edits of several steps overlap, an edit that contains another absorbs it, w
 edits with the same range, that of the later step wins. Otherwise an edit that inserts text wins over an edit
 that only removes text, then the longer edit wins, then the edit of the earlier step. The winner is extended
 over the loser's range, so no byte that any step removed comes back. As a consequence, inserted text survives
-unless other edits cover its whole range or insert text themselves, and an edit that inserts text never
-empties a document.
+unless the other edits in its group of overlapping edits cover its whole range or insert text themselves, and
+an edit that inserts text never empties a document.
 """
 
 from collections.abc import Sequence

@@ -337,7 +337,9 @@ class Corpus:
         return sorted(shares, key=lambda share: share["first_record"])
 
     def _file(self, identifier: bytes) -> tuple[str, list[dict[str, Any]]]:
-        """Return the source of an id and the index rows of its file."""
+        """Return the source of an id and the rows of the file index for its file. Raises UserError if the
+        corpus has no such file.
+        """
         key = split_id(identifier)[0]
         for source in self.manifest.sources:
             shares = self._shares(source, key)

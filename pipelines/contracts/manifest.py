@@ -95,9 +95,10 @@ class Receipt:
 class StepOutput:
     """The directory of a step that is being built. It is picklable, so that tasks can commit their own units.
 
-    `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their
-    directories. `mark` is the mark of the tombstone under which the step is built. Receipts with another mark
-    are ignored, and files are written only after a check that no further documents have been forgotten.
+    `inputs` has the directories of the steps whose files or facts this step reads: by step name for
+    `StepFiles` of `reads()`, and by the names in `derived_steps()`. `mark` is the mark of the tombstone under
+    which the step is built. Receipts with another mark are ignored, and files are written only after a check
+    that no further documents have been forgotten.
     """
 
     root: Location

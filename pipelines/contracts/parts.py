@@ -162,7 +162,7 @@ class Part:
         return np.zeros(self.rows, bool) if labels is None else is_held_out(labels)
 
     def has(self, column: str) -> bool:
-        """Return whether some step wrote this annotation column for this part."""
+        """Return whether a step wrote this annotation column for this part."""
         return any(column in annotation.schema for annotation in self.annotations)
 
     def kept_text_bytes(self, training: bool = False) -> int:

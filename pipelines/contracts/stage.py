@@ -134,8 +134,9 @@ class Stage:
         return True
 
     def derived_steps(self) -> Mapping[str, "CorpusStage"]:
-        """Return stages that run before this one on the same sources, by the names under which `use` receives
-        their facts.
+        """Return stages that run before this one on the same sources, by name. Under these names, a part
+        stage receives their facts in `use`, and a corpus stage finds their directories in the `inputs` of its
+        StepOutput.
         """
         return {}
 

@@ -274,7 +274,7 @@ def _rewrite_file(
 
 
 def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
-    """Return the documents that were read by one unit, given the unit's index of files."""
+    """Return those of `docs` that one unit read, given the unit's index of files."""
     assert index.local is not None, "documents are forgotten on a local disk only"
     with open_table(index.local) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])

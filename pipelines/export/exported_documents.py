@@ -24,7 +24,9 @@ EXPORT_SCHEMA = pa.schema(
         pa.field("meta", pa.string(), nullable=False),
     ]
 )
-"""The exported columns that precede the annotations. `meta` is a JSON object as a string, `{}` if a record had no other fields."""
+"""The exported columns that precede the annotations. `meta` is a JSON object as a string, `{}` if a record had no other
+fields.
+"""
 SPLIT_COLUMN = pa.field("split", pa.string())
 """Written only if a source of the corpus comes with a split. It is null in sources without one."""
 

@@ -278,8 +278,9 @@ def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]
 
 
 def _total(corpus: Corpus, source: str, files: Sequence[ExportedFile]) -> dict[str, Any]:
-    """Return the totals and facts of an exported source. Raises AccountingError unless the number of
-    documents written equals the number that the corpus manifest counts as kept.
+    """Return the number of documents, the bytes of text, the licence and the origin of an exported source.
+    Raises AccountingError unless the number of documents written equals the number that the corpus manifest
+    counts as kept.
     """
     facts = corpus.manifest.sources[source]
     documents = sum(file.documents for file in files if file.source == source)

@@ -59,8 +59,8 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """The wall-clock time in seconds of the estimated steps and of `fixed`, with `workers` workers that
-        are always busy in steps.
+        """The wall-clock time in seconds that the estimated steps take with `workers` workers, if all of them
+        are always busy, plus `fixed`.
         """
         return self.fixed + sum(step.seconds for step in self.steps.values()) / self.workers
 

@@ -40,7 +40,8 @@ PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
 
 @dataclass(frozen=True)
 class Step:
-    """One concrete step. Part stages and reads have a `source`; corpus stages span `sources`.
+    """One concrete step. `source` is None for a step of a corpus stage, which spans all `sources`; any other
+    step has one source.
 
     `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read;
     `files` maps the names of the steps whose files it reads to their labels.

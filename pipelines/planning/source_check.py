@@ -219,7 +219,9 @@ def _fields_of_first(source: Source, read: StepManifest, directory: Location, fi
 
 
 def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: int) -> tuple[str, ...]:
-    """Return the fields of one record that lacks its text."""
+    """Return the field names of record `number` of the entry `path`, or an empty tuple if the record is not
+    found or has a text.
+    """
     for file in files:
         if path == file.path or path.startswith(f"{file.path}!"):
             for entry in open_entries(file, source):

@@ -77,7 +77,9 @@ class PartBuilder:
     """
 
     def __init__(self, source: Source, part_bytes: int, forgotten: Collection[str] = ()) -> None:
-        """`forgotten`: records, as `path#record`, to set aside because the user removed them from the corpus."""
+        """`forgotten` lists records, as `path#record`, that are set aside because the user removed them from
+        the corpus.
+        """
         self._source = source
         self._sample = RecordSample(source.sample) if source.sample < 1 else None
         self._forgotten: dict[str, set[int]] = {}

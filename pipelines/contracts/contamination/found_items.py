@@ -112,8 +112,8 @@ def _key(item: str, field: str) -> str:
 
 
 def _redacts_at(step: PublishedStep) -> float:
-    """Return the score from which a step cuts occurrences out of the text, rounded to float32 as the scores
-    are; infinity if it cuts nothing.
+    """Return the minimum score of the occurrences that a step cuts out of the text, rounded to float32 as the
+    scores are; infinity if it cuts none.
     """
     value = step.manifest.facts.get("redact_at")
     return math.inf if value is None else float(np.float32(value))

@@ -88,7 +88,8 @@ def elect(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """Decide on all documents in order. Cluster c has the documents starts[c] to starts[c + 1] - 1.
+    """Decide on all documents in order. Document i is values[offsets[i]:offsets[i + 1]], a set of hashes if
+    `sets`, otherwise a signature. Cluster c has the documents starts[c] to starts[c + 1] - 1.
 
     Two documents match if their similarity is `least` or more. A document is dropped if it has at least
     `enough` matches among the earlier documents of its cluster that stay. begun[i] counts matches of document

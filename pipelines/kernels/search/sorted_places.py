@@ -30,8 +30,9 @@ def sort_places(data: np.ndarray) -> np.ndarray:
 
 
 def find_phrase(data: np.ndarray, places: np.ndarray, phrase: bytes) -> np.ndarray:
-    """Return the offsets of all occurrences of a phrase, including overlapping ones, int64, ascending. The
-    phrase must consist of whole characters.
+    """Return the offsets in the text `data` of all occurrences of a phrase, including overlapping ones,
+    int64, ascending. `places` is the result of `sort_places` for the text. The phrase must consist of whole
+    characters.
     """
     wanted = np.frombuffer(phrase, np.uint8)
     most = _KEY_BYTES - places.shape[1]

@@ -45,7 +45,8 @@ def ngram_chars(
 
 
 def greedy_ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Count the characters within repeated n-grams in datatrove's way, int64 [documents, 9].
+    """Count the characters within repeated n-grams in datatrove's way, int64 [documents, 9]. The arguments
+    are those of `ngram_chars`.
 
     For n = 2, 3, 4 the count is the number of characters of the most frequent n-gram, including the spaces
     between its words, times its occurrences, even if it occurs only once or occurrences overlap. For n = 5 to
@@ -97,8 +98,8 @@ def _find_repeated_words(
     ids: np.ndarray, chars: np.ndarray, begin: int, end: int, counts: np.ndarray, places: np.ndarray,
     numbers: np.ndarray, before: np.ndarray,
 ) -> int:  # fmt: skip
-    """Write the places and numbers of the words that occur more than once in a document, and the characters
-    before each of its words. Return how many places were written.
+    """Write the count of each distinct word of a document, the places and numbers of the words that occur
+    more than once, and the characters before each word. Return how many places were written.
     """
     before[0] = 0
     for k in range(end - begin):
@@ -117,8 +118,8 @@ def _find_repeated_words(
 def _extend_ngrams(
     left: int, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """Extend repeated n-grams to the (n + 1)-grams that may be repeated. Return (number of occurrences,
-    number of distinct (n + 1)-grams).
+    """Extend repeated n-grams to the (n + 1)-grams that may be repeated, in place, and count each distinct
+    one. Return (number of occurrences, number of distinct (n + 1)-grams).
     """
     size, distinct, kept = _LEAST_SLOTS, 0, 0
     slots[:size] = -1

@@ -118,7 +118,7 @@ def _notices(plain: str) -> set[str]:
 
 
 def _grants(plain: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the family, the usual number of words and the position of each short licence."""
+    """Yield the family, the usual number of words and the position of each short licence in `plain`."""
     for name, (grant, size) in _GRANTS.items():
         place = plain.find(f" {grant} ")
         while place >= 0:

@@ -56,8 +56,8 @@ def read_names(source: Source, where: str) -> list[str]:
 
 
 def ask_facts(source: Source, root: str, names: Sequence[str], where: str) -> dict[str, Facts]:
-    """Ask a store for the size and version of every named file below the URL `root`. Raises SourceError if
-    one of them does not exist.
+    """Ask a store for the size and version of every named file below the URL `root`, and return them by name.
+    Raises SourceError if a file does not exist.
     """
     ask = partial(_facts, source, root, where)
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -17,7 +17,7 @@ _RETRIES = 16  # per file; bounds the cost of a file full of stray quotes
 
 
 class _Unfinished(Exception):
-    """Raised if a quoted field does not end within the limit or the file."""
+    """Raised if a row does not end within the limit or the file."""
 
 
 def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
@@ -88,7 +88,7 @@ def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
 
 
 class _Rows:
-    """Reads the rows of a stream of lines, each with its size in bytes, in bounded memory."""
+    """Reads rows, each with its size in bytes, from a stream of lines, in bounded memory."""
 
     def __init__(self, stream: Iterator[bytes | LongRecord], source: Source) -> None:
         self._stream = stream

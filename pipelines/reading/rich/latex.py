@@ -212,7 +212,7 @@ class _Paper:
 
 
 def _title(text: str) -> str | None:
-    r"""Return the argument of `\title`, with its commands. Return None if there is none or it is too long."""
+    r"""Return the argument of `\title`, with its commands. Return None if it is missing, empty or too long."""
     match = _TITLE.search(text)
     if not match:
         return None

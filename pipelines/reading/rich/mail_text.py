@@ -84,7 +84,7 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _decode(content: bytes, part: Message) -> str | None:
-    """Return the text of a part, or None if no known encoding fits it."""
+    """Return the text of a part, or None if more than a tenth of it cannot be decoded."""
     codec = codec_of_label(part.get_content_charset("utf-8")) or "utf-8"
     decoded = decode(content, codec)
     if decoded.replaced:
@@ -113,7 +113,9 @@ def _unwrap(text: str, part: Message) -> str:
 
 
 def _own_text(text: str) -> str:
-    """Return a text without its signature, without quotes and without the lines that introduce them."""
+    """Return a text without quotes and the lines that introduce them, cut off at the signature or at the line
+    `--- Original Message ---`.
+    """
     lines: list[str] = []
     quoted = False
     for line in text.split("\n"):
@@ -153,7 +155,7 @@ def _headers(message: Message) -> dict[str, str]:
 
 
 def _header(value: object) -> str:
-    """Return a header with its encoded words (RFC 2047) decoded, on one line."""
+    """Return a header with its encoded words (RFC 2047) decoded, on one line, or "" if it is malformed."""
     pieces = []
     try:
         for piece, label in decode_header(value):  # type: ignore[arg-type]

@@ -98,7 +98,8 @@ def read_xml(
     end: Callable[[str], None] | None = None,
     text: Callable[[str], None] | None = None,
 ) -> None:
-    """Parse XML and call `start`, `end` and `text` with names of elements and attributes without their namespaces.
+    """Parse XML. `start(name, attributes)`, `end(name)` and `text(text)` are called, with the names of
+    elements and attributes without their namespaces.
 
     Raises BrokenInput for XML that is malformed, or has a document type or entities.
     """

@@ -107,7 +107,7 @@ def typed_value(value: Any, kind: ColumnType) -> Any:
 
 def parse_date(text: str) -> datetime:
     """Parse a date or a time in ISO 8601. Return it in UTC, as a datetime without a time zone; if `text`
-    names no zone, it is taken as UTC. Raises ValueError for anything else.
+    names no zone, it is taken as UTC. Raises ValueError for any other text.
     """
     found = datetime.fromisoformat(text.strip())
     try:

@@ -141,7 +141,7 @@ def _decode_best(data: bytes, declared: list[str]) -> Decoded:
 
 
 def _likely_codecs(data: bytes, latin: bool) -> Iterator[str]:
-    """Yield the codecs that the bytes suggest, the likeliest first."""
+    """Yield the codecs that the bytes suggest, the likeliest first. With `latin`, windows-1252 is the last."""
     from resiliparse.parse.encoding import detect_encoding
 
     codec = codec_of_label(detect_encoding(data[:_DETECTION_BYTES]) or "") or "cp1252"

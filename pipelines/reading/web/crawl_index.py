@@ -70,8 +70,8 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _file(line: bytes, where: str) -> str:
-    """Return the name of the file with the capture that a line describes. Raise SourceError, with the place
-    `where`, if the line does not name one.
+    """Return the name of the file that holds the capture described by a line. Raise SourceError, with the
+    place `where`, if the line does not name a valid file.
     """
     try:
         fields = orjson.loads(line[max(0, line.find(b"{")) :])

@@ -50,7 +50,9 @@ class PageLimits:
 
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) for one page."""
+    """Return (fields of the worker's answer, text) for one page, given its bytes and the charset that HTTP
+    declares, or "".
+    """
     html, charset, replaced = decode_page(data, label)
     head, text = _extract(html, limits)
     if text and replaced and is_undecodable(text):

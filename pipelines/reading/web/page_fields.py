@@ -31,7 +31,7 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 def page_fields(tree: Any) -> dict[str, str]:
-    """Return those of `page_title`, `page_date`, `page_author` and `page_language` that a page declares.
+    """Return `page_title`, `page_date`, `page_author` and `page_language`, each only if the page declares it.
     `tree` is resiliparse's HTMLTree.
 
     The date is the declared day of publication, as YYYY-MM-DD. The language is the declared tag in the form

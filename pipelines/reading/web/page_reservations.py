@@ -12,7 +12,7 @@ from typing import Any
 VERSION = "1"
 """Documents made from pages depend on this version. Increase it when a change records other declarations."""
 FIELDS = ("robots", "x_robots_tag", "tdm_reservation", "tdm_policy")
-"""The fields of `meta`. Each is a list of texts as declared, with those from HTTP before those from the page."""
+"""The fields of `meta`. Each is a list of declared texts, with those from HTTP before those from the page."""
 _HEADERS = {"x-robots-tag": "x_robots_tag", "tdm-reservation": "tdm_reservation", "tdm-policy": "tdm_policy"}
 _METAS = {"robots": "robots", "tdm-reservation": "tdm_reservation", "tdm-policy": "tdm_policy"}
 _HEADER = re.compile(rb"^(x-robots-tag|tdm-reservation|tdm-policy)[ \t]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
