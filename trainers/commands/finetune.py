@@ -154,13 +154,13 @@ def _job(request: _Request, named: dict[str, str]) -> "Finetuning":
 def _check_settings(requests: Sequence[_Request], named: dict[str, str]) -> None:
     """Check every setting of a sweep on every task before the first run begins."""
     from trainers.data.examples.task_corpus import open_tasks
-    from trainers.studies.settings_sweep import require_dev
+    from trainers.studies.settings_sweep import require_scores
 
     corpora: dict[str, TaskCorpus] = {}
     for request in {(request.task, request.setting): request for request in requests}.values():
         job = _job(request, named)
         corpus = corpora.setdefault(request.task, open_tasks(job))
-        require_dev(corpus)
+        require_scores(corpus)
         _resolve(job, corpus, request.run)
 
 

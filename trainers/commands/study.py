@@ -295,7 +295,7 @@ def _print_verdict(opened: "OpenStudy", root: LocalPath) -> None:
 
     runs = candidate_runs(opened, root) if opened.study.confirmation else opened.points
     results = results_of(root, runs)
-    for line in missing_lines(runs, results):
+    for line in missing_lines(runs, results, censors=False):
         _say(line)
     verdict = judge(opened, runs, results)
     write_json(root / CONFIRMATION, verdict.fields())

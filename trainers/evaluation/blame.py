@@ -106,7 +106,8 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
     weights the loss of a document by its length, so neither a single rare word nor a long good document comes
     first.
 
-    Raises UserError if the run has no such step or its corpus has changed.
+    Raises UserError if the run has no such step, if its corpus has changed, or if it began with the weights
+    of another model and has no checkpoint.
     """
     record, config = read_run(run), as_pretraining(read_config(run), run)
     if not 1 <= step <= (config.budget.steps or 0):
@@ -121,6 +122,10 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
         raise ConflictError(f"{run}: --step: got {step}, but up to step {record['since']} the run read another corpus")
     data = training_data(corpus, config)
     start = checkpoint.nearest(run, warn, step - 1)
+    if start is None and "parent" in record:
+        raise UserError(
+            f"{run}: began with the weights of {record['parent']['path']} and has no checkpoint; blame needs one of its own"
+        )
     data.order.resume(start.order if start else {})
     losses, sums = _sums(_model(run, config, start), config, data, step)
     nothing = np.zeros((len(losses), 2))

@@ -9,6 +9,7 @@ from gristmill.errors import CorruptFileError, UserError
 from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
+from trainers.report.run_cost import parts_of
 from trainers.runs.history import drop_superseded
 from trainers.runs.run import read_resolved, read_run
 from trainers.runs.sinks import redacted
@@ -71,13 +72,7 @@ class Run:
         """Return the total wall-clock seconds of all parts of the run, each from its start to its last logged
         event. Work that was lost and repeated counts twice.
         """
-        total, began, last = 0.0, None, 0.0
-        for event in self.events:
-            if event["event"] == "start":
-                total += last - began if began is not None else 0.0
-                began = event["time"]
-            last = event["time"]
-        return total + (last - began if began is not None else 0.0)
+        return float(sum(part[-1]["time"] - part[0]["time"] for part in parts_of(self.events)))
 
     def sources(self) -> list[str]:
         """Return the sources with measurements, in descending order of tokens."""

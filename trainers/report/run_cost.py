@@ -10,6 +10,7 @@ from trainers.engine.hardware.footprint import Footprint, add_footprints, footpr
 from trainers.runs.stored_evaluations import read_evaluations
 
 TERMS = ("read", "decoded", "predicted")
+_BEFORE_START = ("warning", "resume", "init", "excluded", "new")  # logged while a part is prepared
 
 
 def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
@@ -20,7 +21,7 @@ def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
     start to its last event, times its number of workers. The energy of a part is estimated if it was not
     measured (`engine.hardware.footprint`).
     """
-    parts = _parts(events)
+    parts = parts_of(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None
 
 
@@ -30,11 +31,15 @@ def evaluation_cost(run: LocalPath) -> Footprint | None:
     return add_footprints([parse_footprint(cost) for cost in costs]) if costs else None
 
 
-def _parts(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the events of each part of a run. Each part begins with its `start` event."""
+def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the events of each part of a run, from its `start` event on. What a part logs before its `start`,
+    while it restores a checkpoint, belongs to no part.
+    """
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:
         if event["event"] == "start":
+            while parts and parts[-1][-1]["event"] in _BEFORE_START:
+                parts[-1].pop()
             parts.append([])
         if parts and event["event"] != "damaged":  # a damaged event has the time of the event before it
             parts[-1].append(event)

@@ -78,13 +78,22 @@ def _values(field: str, values: Any) -> list[str]:
     return shown
 
 
-def require_dev(corpus: TaskCorpus) -> None:
-    """Raise ConfigError unless every task has a labelled dev split, which is needed to choose a setting."""
+def require_scores(corpus: TaskCorpus) -> None:
+    """Raise ConfigError unless every task has a labelled dev split, by which a setting is chosen, and the
+    first metrics of all tasks are better in the same direction.
+    """
     for task in corpus.tasks:
         if len(corpus.splits(task)) == 1:
             raise ConfigError(
                 f"sweep: {task.name} has no labelled dev split, by which a setting is chosen; add one to files, or "
                 f"leave out sweep"
+            )
+    first, *others = ((task.name, METRICS[task.metrics[0]]) for task in corpus.tasks)
+    for name, metric in others:
+        if metric.higher_is_better != first[1].higher_is_better:
+            raise ConfigError(
+                f"sweep: {first[1].name} of {first[0]} and {metric.name} of {name} have no mean by which a setting can be "
+                f"chosen, because only one of them is better if it is higher; name others first in metrics, or leave out sweep"
             )
 
 

@@ -142,6 +142,17 @@ def test_the_losses_are_those_of_the_step(found):
     assert sum(document.excess for document in result.documents) == pytest.approx(0, abs=1e-3)
 
 
+def test_a_run_that_began_with_other_weights_needs_a_checkpoint(found, tmp_path):
+    run, _, step = found
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    record = read_json(copy / "run.json")
+    write_json(
+        copy / "run.json", {name: record[name] for name in record if name != "checksum"} | {"parent": {"path": "/base"}}
+    )
+    with pytest.raises(UserError, match="began with the weights of /base and has no checkpoint"):
+        blame(copy, step, pytest.fail)
+
+
 def test_a_document_without_targets_is_printed_without_a_loss(found):
     run, _, step = found
     result, lines = blame(run, step, pytest.fail), []

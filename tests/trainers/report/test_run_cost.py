@@ -40,6 +40,12 @@ def test_work_that_was_repeated_counts_twice_and_workers_count_each():
     assert operations(cost.flops) == "20G FLOPs (read 16G, predicted 4G)"
 
 
+def test_the_time_between_two_parts_costs_nothing():
+    """A part logs that it resumes before it starts."""
+    before = [{"event": name, "time": 900, "step": 2, "message": ""} for name in ("warning", "resume", "excluded")]
+    assert run_cost(part(0, 100) + before + part(1000, 1050)).device_hours == pytest.approx(150 / 3600)
+
+
 def test_measured_energy_counts_and_that_of_a_part_without_is_nominal():
     assert run_cost(part(0, 100, joules=50)).joules == 100
     mixed = run_cost(part(0, 100, joules=50) + part(200, 210))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from gristmill.storage.store import read_json
 from tests.trainers.training.test_finetuning import TASK, write_split
 from trainers.__main__ import main, parser
 from trainers.studies import settings_sweep
-from trainers.studies.settings_sweep import SWEEP, Setting, finish_sweep, read_grid
+from trainers.studies.settings_sweep import SWEEP, Setting, finish_sweep, read_grid, require_scores
 
 RATES = "optimizer.learning_rate: [1.0e-9, 5.0e-3]"
 
@@ -113,3 +114,10 @@ def test_the_direction_of_the_metric_counts_and_what_is_not_finite_loses(metric,
     monkeypatch.setattr(settings_sweep, "_config", lambda run: type("Config", (), {"tasks": (task,)}))
     monkeypatch.setattr(settings_sweep, "_dev_score", lambda run: values[run])
     assert settings_sweep._choice({Setting((("b", name[2:]),)): [name] for name in values})["chosen"] == chosen
+
+
+def test_metrics_of_opposite_directions_choose_nothing():
+    tasks = [SimpleNamespace(name=name, metrics=(name,)) for name in ("accuracy", "f1", "perplexity")]
+    require_scores(SimpleNamespace(tasks=tasks[:2], splits=lambda task: ("train", "dev")))
+    with pytest.raises(ConfigError, match="accuracy of accuracy and perplexity of perplexity have no mean by which"):
+        require_scores(SimpleNamespace(tasks=tasks, splits=lambda task: ("train", "dev")))

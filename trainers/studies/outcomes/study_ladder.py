@@ -103,7 +103,9 @@ def ladder_of(opened: OpenStudy, results: Mapping[str, RunResult]) -> Ladder:
     values = np.array([[result.metrics.get(name, float("nan")) for name in metrics] for result in its])
     sizes = np.array([[float(result.parameters), float(result.tokens)] for result in its])
     names = tuple(run.name for run in runs)
-    return _ladder("mean of the metrics", names, sizes[:, 0], sizes[:, 1], values @ weights)
+    return _ladder(
+        "mean of the metrics", names, sizes[:, 0], sizes[:, 1], values[:, weights > 0] @ weights[weights > 0]
+    )
 
 
 def _ladder(

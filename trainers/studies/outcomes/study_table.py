@@ -99,11 +99,13 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
     return rows
 
 
-def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> list[str]:
-    """Return lines that name the runs without metrics and say how they are treated."""
+def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], censors: bool = True) -> list[str]:
+    """Return lines that name the runs without metrics and say how they are treated. `censors` says that laws
+    are fitted to the runs, which take diverged runs into account.
+    """
     lines = []
     for state, meaning in (
-        ("diverged", "count as no better than the worst"),
+        ("diverged", "count as no better than the worst" if censors else "are left out"),
         ("failed", "are left out, and trained again by the next `study run`"),
     ):
         its = [run for run in runs if run.key in results and results[run.key].state == state]

@@ -18,7 +18,13 @@ from trainers.studies.designs.study_run import StudyRun, unique
 from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.outcomes.paired_comparison import PairedComparison
 from trainers.studies.outcomes.study_steps import FIT, PROPOSAL, basis_of, proposal_basis, read_fit, read_full_proposal
-from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, run_table, unmeasured_lines
+from trainers.studies.outcomes.study_table import (
+    MetricNoise,
+    measured_metrics,
+    missing_lines,
+    run_table,
+    unmeasured_lines,
+)
 from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
 from trainers.studies.page.domain_charts import domain_charts
 from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
@@ -65,7 +71,7 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
     """
     runs = (*opened.proxies, *opened.doremi)
     results = results_of(root, runs)
-    missing = missing_lines(runs, results) + unmeasured_lines(opened, results)
+    missing = missing_lines(runs, results, opened.study.has_mixtures) + unmeasured_lines(opened, results)
     fit = proposal = verdict = None
     if opened.study.has_mixtures:
         table = run_table(opened, results)
@@ -83,7 +89,7 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
         except UserError as error:
             missing.append(str(error))
         its = results_of(root, judged)
-        missing += missing_lines(judged, its)
+        missing += missing_lines(judged, its, censors=False)
         results |= its
     if any(run.key in results for run in judged):
         verdict = judge(opened, judged, results)
@@ -203,13 +209,18 @@ def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
 
 
 def _swarm(found: Findings) -> list[SwarmRun]:
-    """Return the runs of the design that have all metrics, each with the weighted mean of its metrics."""
+    """Return the runs of the design with all metrics that some run has, each with the weighted mean of its
+    metrics.
+    """
     opened, runs = found.opened, []
-    weights = opened.settings.metric_weights(opened.metrics).tolist()
-    for run in opened.points:
-        result = found.results.get(run.key)
-        if result is not None and all(name in result.metrics for name in opened.metrics):
-            value = sum(w * result.metrics[name] for w, name in zip(weights, opened.metrics, strict=True))
+    results = {run.key: found.results[run.key] for run in opened.points if run.key in found.results}
+    metrics = measured_metrics(opened, results)
+    every = dict(zip(opened.metrics, opened.settings.metric_weights(opened.metrics).tolist(), strict=True))
+    weights = {name: every[name] for name in metrics if every[name]}
+    for run in (run for run in opened.points if run.key in results):
+        result = results[run.key]
+        if weights and weights.keys() <= result.metrics.keys():
+            value = sum(weight * result.metrics[name] for name, weight in weights.items()) / sum(weights.values())
             runs.append(SwarmRun(run.entry, opened.shares_of(run.weights), value))
     return runs
 

@@ -84,6 +84,8 @@ def _rule(study: Study) -> dict[str, Any]:
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}
     rule |= {"answered_by": study.answered_by} if study.answered_by is not None else {}
+    if study.confirmation is None and (baseline := getattr(study.design, "baseline", None)) is not None:
+        rule["design.baseline"] = baseline
     return rule | {"proposal.weights": plain(study.proposal.weights)}
 
 

@@ -7,7 +7,8 @@ from gristmill.storage.store import read_json
 from tests.trainers.studies.study_files import finish, opened, write_study
 from trainers.__main__ import main
 from trainers.studies.laws.scaling_law import fit_scaling
-from trainers.studies.outcomes.study_ladder import fit_ladder, read_ladder
+from trainers.studies.outcomes.study_ladder import fit_ladder, ladder_of, read_ladder
+from trainers.studies.running.study_directory import results_of
 
 PUBLISHED = {"E": 1.69, "A": 406.4, "B": 410.7, "a": 0.34, "b": 0.28}
 """Hoffmann et al. (2022), equation 10."""
@@ -79,6 +80,15 @@ def test_a_ladder_of_three_sizes_has_none_to_hold_out(tmp_path):
     assert found.reason == (
         "the largest model cannot be held out: parameters: the runs have 2 different values; a scaling law needs 3 or more"
     )
+
+
+def test_a_run_without_a_metric_of_weight_zero_is_on_the_ladder(tmp_path, corpus_directory):
+    study, root = opened(write_study(tmp_path, corpus_directory), "proposal.weights={code: 1}")
+    finish(root, study.proxies)
+    finish(root, study.proxies[:1], metrics={"code": 2.5})
+    found = ladder_of(study, results_of(root, study.proxies))
+    assert (found.missing, len(found.runs)) == ((), len(study.proxies))
+    assert found.losses[found.runs.index(study.proxies[0].name)] == 2.5
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from trainers.studies.outcomes.study_table import (
     write_tables,
 )
 from trainers.studies.outcomes.study_verdict import candidate_runs, judge, verdict_lines
-from trainers.studies.page.study_page import write_study_page
+from trainers.studies.page.study_page import _swarm, collect, write_study_page
 from trainers.studies.planning.plan_study import calibration_runs, plan_lines, plan_study
 from trainers.studies.proposals.propose import proposal_record
 from trainers.studies.run_table import read_run_table
@@ -92,8 +92,19 @@ def test_a_diverged_run_is_censored_and_a_failed_one_left_out(finished, file):
     lines = "\n".join(missing_lines(study.points, results))
     assert "1 runs diverged and count as no better than the worst: swarm-03/seed-0 (6 steps in a row" in lines
     assert "1 runs failed and are left out" in lines
+    assert "1 runs diverged and are left out: swarm-03" in "\n".join(
+        missing_lines(study.points, results, censors=False)
+    )
     write_tables(table, root)
     assert read_run_table(root / "ratios.csv", root / "metrics.csv").censored.sum() == 2
+
+
+def test_the_swarm_is_drawn_without_a_metric_that_no_run_has(file):
+    study, root = opened(file)
+    finish(root, study.proxies, metrics={"code": 2.5})
+    found = collect(study, root)
+    assert "left out, because no run has a value: plays" in found.missing
+    assert [run.value for run in _swarm(found)] == [2.5] * len(study.points)
 
 
 def test_noise_is_the_spread_of_the_anchors(finished):

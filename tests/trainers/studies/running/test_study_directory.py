@@ -36,6 +36,17 @@ def test_a_rule_is_fixed_once_it_is_registered(file):
     assert read_json(root / REGISTERED)["rule"]["confirmation"]["margin"] == 0
 
 
+def test_the_baseline_of_a_list_is_part_of_its_rule(file):
+    def of(baseline):
+        entries = "entries: {a: {}, b: {settings: {optimizer.learning_rate: 1.0e-3}}}"
+        return opened(file, "confirmation=null", f"design={{kind: list, baseline: {baseline}, {entries}}}")
+
+    study, root = of("a")
+    register(study.study, root)
+    with pytest.raises(ConflictError, match=r"design\.baseline differ from what was registered"):
+        register(of("b")[0].study, root)
+
+
 def test_a_changed_study_says_so_and_reuses_the_runs_that_are_the_same(file):
     study, root = opened(file)
     register(study.study, root)
