@@ -118,13 +118,13 @@ PER_POSITION = ("tag", "span")
 
 @dataclass(frozen=True)
 class HeadForm:
-    """The layers of a task's head in the `transformers` class `stock` of an architecture. `stock` is None if
-    there is no such class, or if its results differ.
+    """The form of a task's head. `stock` is the `transformers` class that has the same head, or None if there
+    is no such class or its results differ from ours.
 
     With `dense`, a head consists of [dropout], dense layer, activation, [norm], dropout and output layer;
     otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers in
-    the stock model. Our heads use the stock layout, so that they can begin with the layers of a published
-    head. `bias` says whether the output layer has a bias, `drops` whether there is dropout by default, and
+    the stock model. Our heads have the stock layout, so that they can be initialised from a published head.
+    `bias` says whether the output layer has a bias, `drops` whether there is dropout by default, and
     `drops_first` whether there is also dropout before the dense layer.
     """
 

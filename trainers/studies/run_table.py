@@ -52,7 +52,7 @@ class RunTable:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the names and numbers of the table."""
+        """A digest of the names of runs, domains and metrics and of all numbers in the table."""
         names = [self.runs, self.domains, self.metrics, sorted(self.negated)]
         return digest([*names, sha256(self.features.tobytes() + self.values.tobytes()).hexdigest()])
 

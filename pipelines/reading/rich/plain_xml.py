@@ -78,8 +78,9 @@ def _decoded(data: bytes) -> str:
 
 @lru_cache(maxsize=8)
 def _tags(names: frozenset[str], texts: frozenset[str], left_out: frozenset[str]) -> re.Pattern[str]:
-    """Return a regular expression that matches the tags of the elements in all three sets. A match for an
-    element of `texts` also takes in its text and the beginning of its end tag.
+    """Return a regular expression that matches the start and end tags of the elements in any of the three
+    sets. For an element of `texts` that contains only text, one match covers the start tag, the text and the
+    beginning (`</`) of the end tag.
     """
     prefix = r"(?:[^\s<>/:=\"']++:)?+"
     whole = rf"{prefix}({'|'.join(sorted(texts))})(?=[\s>]){_ATTRIBUTES}(?<!/)>([^<]*+)</"

@@ -50,7 +50,9 @@ def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) ->
 
 
 def count_part_splits(part: Part) -> dict[str, tuple[int, int]]:
-    """Return (documents, kept documents) of each split, for a part of a source with a given split."""
+    """Return the numbers of documents and of kept documents in each split of a part. The part's source must
+    have a given split.
+    """
     labels = part.splits()
     assert labels is not None
     numbers = pc.index_in(labels, value_set=pa.array(SPLITS)).to_numpy()

@@ -169,8 +169,9 @@ _SYNONYMS = (
 
 
 def negation() -> list[Row]:
-    """Return rows with a gap before the first of two adjectives, to be filled with `not` if the second is its
-    antonym, or with `really` if the second is a synonym.
+    """Return rows such as `hot, it was really`, with a second adjective in `passage`. The candidates are
+    words to put before the first adjective: `not` is right if the second adjective is its antonym, `really`
+    if it is a synonym.
     """
     return [
         {"text": f"{first}, it was really", "passage": second, "candidates": ["not", "really"], "label": label}
