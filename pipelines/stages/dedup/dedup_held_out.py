@@ -62,8 +62,8 @@ class DedupHeldOut(CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Shuffle the band keys, match training documents with held-out documents, and write the drops.
-        Return the number of dropped documents. Raises UserError if the signatures are too short for the
-        bands.
+        Returns the step's facts: `dropped`, the number of dropped documents. Raises UserError if the
+        signatures have fewer values than bands x rows.
         """
         size = parts[0].types.field("minhash").type.list_size
         if self.bands * self.rows > size:

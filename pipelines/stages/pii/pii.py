@@ -188,8 +188,8 @@ class Pii(ReadsText, PartStage):
         return versions | ({"key fingerprint": fingerprint(self._key)} if self.key else {})
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the spaCy model if it is given by name, with the command that installs the model for
-        English.
+        """Return (module, installation command) if `ner_model` names a spaCy model, otherwise nothing. The
+        command is that of spaCy's small English model, as an example.
         """
         return model_library(self.ner_model)
 
