@@ -20,8 +20,8 @@ MODELS, CHILDREN = "loading models", "extracting pages"
 class _Account:
     """The account of this process. `spent` is the seconds by purpose that `take_account` has not returned
     yet, and `purposes` the stack of purposes, with the current one last. `since` is the processor time of the
-    process at the last call of `settle`, and `children` that of its ended child processes at the last call of
-    `take_account`, both in seconds.
+    process in seconds at the last call of `settle`. `children` is the processor time of its ended child
+    processes in seconds at the last call of `take_account`.
     """
 
     def __init__(self) -> None:

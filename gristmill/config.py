@@ -28,7 +28,7 @@ _ALIAS_LIMIT = 100
 _ADDED = "added"
 ADDED: Final[Mapping[str, bool]] = types.MappingProxyType({_ADDED: True})
 """Metadata that marks a field as added after corpora or runs had been recorded with its dataclass. `plain` omits
-the field at its default value, so that those that do not use it keep their fingerprints and records.
+the field at its default value, so that corpora and runs that do not use it keep their fingerprints and records.
 """
 _NODE_LIMIT = 1_000_000  # maximum number of values in a file with every alias expanded
 # YAML 1.1, which PyYAML implements, reads 2e9 as a string. YAML 1.2 reads a number, as users expect in a

@@ -52,8 +52,8 @@ class Page:
         self.line(f"{' ' * indent}{printable(name):<{width or 26 - indent}} {printable(value)}")
 
     def text(self, text: str, limits: tuple[int, int]) -> None:
-        """Print the beginning of a text, and how many bytes are not shown. `limits` are the most (characters,
-        lines) to print.
+        """Print the beginning of a text, and how many bytes are not shown. `limits` are the maximum numbers
+        of (characters, lines) to print.
         """
         characters, lines = limits
         shown = "\n".join(text[:characters].split("\n")[:lines])

@@ -3,8 +3,8 @@ metrics.
 
 Ray prefixes each name with `ray_`. Unless Ray is running, nothing is recorded and Ray is not imported. The
 exporter's port requires no token, so anyone who can reach it can read the tags. Tags are names of corpora,
-runs, steps, sources, rules and reasons for quarantine, never text or names of documents, so their number is
-bounded.
+runs, steps, sources, rules and reasons for quarantine, never text or names of documents. The number of
+different tags is therefore bounded.
 """
 
 import math

@@ -129,7 +129,8 @@ class OpenCorpus:
         totals and the first `limit` documents found. Dropped documents are searched only with `dropped`. The
         indexes that a search opens stay open for later searches.
 
-        Raises UserError for a query that cannot be run, and for an unknown source.
+        Raises UserError for a query that cannot be run, and for an unknown source. Raises CorruptFileError
+        for a damaged index.
         """
         return self._search.search(Query(text, regex, ignore_case, words=words), sources, dropped, limit)
 
@@ -187,7 +188,7 @@ def open_corpus(location: Place) -> OpenCorpus:
 
 
 def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
-    """Compare two published corpora: figures by source, the documents that differ as an Arrow table, and
+    """Compare two published corpora: figures by source, an Arrow table of the documents that differ, and
     distributions of columns.
 
     `old` is a location, or an earlier build of `new`: "previous", or at least the first 6 digits of its

@@ -1,5 +1,5 @@
-"""Compare tokenizers on the same texts, by source and language. The measures are fertility, compression,
-coverage, vocabulary use and speed.
+"""Compare tokenizers on the same texts, by group, such as by source or language. The measures are fertility,
+compression, coverage, vocabulary use and speed.
 """
 
 import os
@@ -20,8 +20,8 @@ ALL = "all"
 """Name of the group of all texts."""
 
 MAX_GROUPS = 64
-"""Largest number of groups in a table. A field with more values identifies documents rather than kinds of
-text.
+"""Largest number of groups, not counting the group of all texts. A field with more values identifies documents
+rather than kinds of text.
 """
 
 Texts = Mapping[str, pa.LargeStringArray]
@@ -34,7 +34,7 @@ class Row:
 
     `tokens_per_word` is the fertility. `bytes_per_token` (UTF-8) is the compression, which can also be
     compared for languages without spaces. `coverage` is the share of words that yield at least one token and
-    no unknown token. `vocabulary_used` is the share of the vocabulary that occurs, without special tokens.
+    no unknown token. `vocabulary_used` is the share of the tokens, not counting special tokens, that occur.
     `megabytes_per_second` is the speed of encoding alone, in wall time on this machine with `threads`
     threads.
     """
@@ -73,10 +73,10 @@ def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes:
     """Read texts from files, given as (name, path), and group them. For each group, the first texts are kept,
     up to about `most_bytes` of UTF-8: the text that reaches the limit is the last.
 
-    The group of a record consists of the values of its fields `by`, joined by " / ". A dot in a field name
-    selects within an object, as in `meta.language`. Without `by`, and for plain text, the group is the name
-    of the file. Raises ValueError if all files are without text, if one of the fields `by` occurs in no
-    record, or if there are more than 64 groups.
+    The group of a record consists of the values of its fields `by`, joined by " / ", with "none" for a
+    missing value. A dot in a field name selects within an object, as in `meta.language`. Without `by`, and
+    for plain text, the group is the name given for the file. Raises ValueError if all files are without text,
+    if one of the fields `by` has no value in any record, or if there are more than 64 groups.
     """
     groups: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()

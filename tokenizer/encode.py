@@ -1,8 +1,8 @@
 """Encode text to token ids.
 
-There are four implementations. `gigatoken` encodes a byte-level BPE whose pre-tokenizer it supports. Plain
-arithmetic encodes bytes and characters. If tokens never cross spaces, `tokenizers` encodes each distinct word
-once. Otherwise `tokenizers` encodes the whole text.
+There are four implementations. `gigatoken` encodes a byte-level BPE whose pre-tokenizer it supports. NumPy
+encodes bytes and characters. If tokens never cross spaces, `tokenizers` encodes each distinct word once while
+the word is cached. Otherwise `tokenizers` encodes the whole text.
 
 Documents are passed in as one Arrow array, and their ids are returned as one flat array with offsets. No
 special tokens are added. Text never yields the id of a special token other than the unknown token; this is
@@ -43,7 +43,7 @@ class Encoder:
 
     @classmethod
     def load(cls, path: str, library: Library | None = None) -> "Encoder":
-        """Load a `tokenizer.json`, or the directory that contains it.
+        """Load a `tokenizer.json`, given its path or the directory that contains it.
 
         `library` selects the implementation. The default is numpy for bytes and characters, words
         (`tokenizer.word_cache`) if tokens never cross spaces, gigatoken for a byte-level BPE whose
@@ -135,9 +135,9 @@ class Encoder:
         """Encode a sample both with this encoder's library and with `tokenizers`, and compare the tokens.
         Returns the number of documents in the sample, or 0 if the encoder itself uses `tokenizers`.
 
-        Unless the tokens are characters, a text with each special token, written out, is compared as well.
-        Raises ValueError at the first difference. The message gives the position of the token and the name of
-        the document; `ids` has the names of the documents.
+        Unless the tokens are characters, texts in which special tokens are written out are compared as well,
+        one for each special token. Raises ValueError at the first difference. The message gives the position
+        of the token and the name of the document; `ids` has the names of the documents.
         """
         _require_texts(texts)
         assert len(ids) == len(texts)
@@ -152,10 +152,11 @@ class Encoder:
 
     def token_starts(self, tokens: Ids, offsets: Offsets) -> Offsets:
         """Return the byte offset at which each token begins within its document, as int64 with the shape of
-        `tokens`.
+        `tokens`. `tokens` and `offsets` are as returned by `encode`.
 
-        This works only for byte-level BPE, whose tokens are consecutive bytes of the text. A token may begin
-        inside a character. Raises ValueError for other tokenizers.
+        This requires a byte-level BPE whose tokens are the consecutive bytes of the text
+        (`Definition.keeps_bytes`). A token may begin inside a character. Raises ValueError for other
+        tokenizers.
         """
         ends = self._ends(tokens)
         return ends[:-1] - np.repeat(ends[offsets[:-1]], np.diff(offsets))
@@ -170,7 +171,8 @@ class Encoder:
         1,), as in an Arrow list array. The end of a document maps to its number of tokens. For the start of a
         sentence, pass its first byte that is not white space: in "One. Two", the token " Two" begins before
         the sentence but belongs to it. Returns int32 with the shape of `positions`. Raises ValueError for a
-        position outside its document, and for tokenizers that are not byte-level.
+        position outside its document, and for a tokenizer that does not keep every byte of the text
+        (`Definition.keeps_bytes`).
         """
         ends = self._ends(tokens)
         document: Offsets = np.repeat(np.arange(len(offsets) - 1), np.diff(position_offsets))
@@ -193,11 +195,10 @@ class Encoder:
         tokenizer.
 
         `positions` and `position_offsets` are as in `token_offsets`, which converts the positions for
-        byte-level tokenizers. Other tokenizers report which part of the text each token comes from. A
-        position belongs to the first token that ends after it, even if white space or a dropped character
-        lies between the position and that token. If the preceding token is only white space (`▁`) and begins
-        the word, the position belongs to that preceding token. After the last token, a position maps to the
-        number of tokens.
+        tokenizers that keep every byte. For other tokenizers, a position belongs to the first token that ends
+        after it, even if white space or a dropped character lies between the position and that token. If the
+        token before that one is only a space mark (`▁` or `Ġ`), the position belongs to the space mark. After
+        the last token, a position maps to the number of tokens.
 
         Returns ids and offsets as `encode` does, and the token positions as int32 with the shape of
         `positions`. Raises ValueError for a position outside its document.
@@ -218,8 +219,8 @@ class Encoder:
         return ids, offsets, holders
 
     def _ends(self, tokens: Ids) -> Offsets:
-        """Return the cumulative number of bytes before each token and after the last token, over all
-        documents, as int64 of shape (tokens + 1,).
+        """Return the number of bytes before each token, counted over all documents, followed by the total
+        number, as int64 of shape (tokens + 1,).
         """
         ends: Offsets = np.zeros(len(tokens) + 1, np.int64)
         np.cumsum(self._byte_lengths[tokens], out=ends[1:])
@@ -387,8 +388,8 @@ def _require_texts(texts: pa.LargeStringArray) -> None:
 
 
 def _text_buffers(texts: pa.LargeStringArray) -> tuple[Offsets, npt.NDArray[np.uint8]]:
-    """Return the offsets and bytes of an Arrow string array, or a slice of one, as numpy views without a
-    copy.
+    """Return the offsets and bytes of an Arrow string array as numpy views without a copy. For a slice, the
+    bytes are those of the whole array, and the offsets need not begin at 0.
     """
     _, offsets, data = texts.buffers()
     if not len(texts):

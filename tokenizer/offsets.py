@@ -12,8 +12,8 @@ _SPACES = ("▁", "Ġ")  # a space in SentencePiece and in byte-level vocabulari
 
 
 def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> None:
-    """Raise ValueError for a byte position outside its text. `position_offsets` has the shape [n + 1], as in
-    an Arrow list array.
+    """Raise ValueError for a byte position outside its text; the end of a text is allowed. For n texts,
+    `position_offsets` has the shape [n + 1], as in an Arrow list array.
     """
     document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))
     sizes = pc.binary_length(texts).to_numpy()[document]
@@ -39,7 +39,8 @@ def _characters(text: str, positions: Offsets) -> Offsets:
 
 def find_tokens(encoding: Any, text: str, positions: Offsets) -> Offsets:
     """Return the token index of each byte position. A position belongs to the first token that ends after it,
-    or to the preceding token if that is only a space.
+    or to the preceding token if that is only a space mark (`▁` or `Ġ`). After the last token, a position maps
+    to the number of tokens.
     """
     spans: Offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     tokens = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, positions), side="right")

@@ -1,9 +1,9 @@
 """Encode each distinct word once while it is cached, for tokenizers in which no token depends on text beyond
 a space.
 
-Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes the pieces not seen
-before, and the ids of a text are the concatenated ids of its pieces. Pieces of natural text repeat, so the
-longer the text, the smaller the share that must be encoded.
+Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes the pieces that are not
+in the cache, and the ids of a text are the concatenated ids of its pieces. Pieces of natural text repeat, so
+the longer the text, the smaller the share that must be encoded.
 """
 
 import json
@@ -68,9 +68,7 @@ class Pieces(NamedTuple):
 
 
 class WordCache:
-    """A cache of the pieces seen so far and their ids. It is emptied when it exceeds its limits. Not
-    thread-safe.
-    """
+    """A cache of pieces and their ids. It is emptied when it reaches its limits. Not thread-safe."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -82,7 +80,7 @@ class WordCache:
         self.offsets: Offsets = np.zeros(1, np.int64)
 
     def cut(self, texts: pa.LargeStringArray) -> Pieces:
-        """Cut texts into pieces, and encode the pieces not seen before."""
+        """Cut texts into pieces, encode the pieces that are not in the cache, and return all pieces."""
         parts = pc.split_pattern(pc.replace_substring(texts, "\n", " "), " ")
         flat = parts.flatten()
         coded = flat.dictionary_encode()
@@ -118,8 +116,8 @@ class WordCache:
     def find_tokens(
         self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
     ) -> Offsets:
-        """Return the token index within its text for each byte position, as int64 with the shape of
-        `positions`.
+        """Return the index of the token at each byte position, counted from the start of the text, as int64
+        with the shape of `positions`.
 
         The start of a piece belongs to the piece's first token, and a position between two pieces to the next
         token. `find_in_word` finds the token of a position inside a piece.

@@ -50,8 +50,8 @@ class Drawing:
         """Draw an SVG element. `words` is its text. Browsers show `title` while the pointer is over the
         element.
 
-        Attribute values are text, numbers of pixels or None. In names, `_` becomes `-` and a trailing `_` is
-        dropped. Pixels are rounded to tenths, and attributes that are None are omitted.
+        Attribute values are text, numbers of pixels or None. In attribute names, `_` becomes `-` and a
+        trailing `_` is dropped. Pixels are rounded to tenths, and attributes that are None are omitted.
         """
         written = "".join(
             f' {name.rstrip("_").replace("_", "-")}="{_escaped(value if isinstance(value, str) else f"{round(value, 1):g}")}"'

@@ -96,8 +96,7 @@ def lock(
     timeout: float = TIMEOUT_SECONDS,
     beat: float = _HEARTBEAT_SECONDS,
 ) -> Iterator[Lease]:
-    """Hold the lease of a directory or prefix during the block. Waits and raises ConflictError as `acquire`
-    does.
+    """Hold the lease of a directory or prefix during the block. Waits, and raises errors, as `acquire` does.
 
     If another process takes over the lease, `lost` is called in a thread. By default, `say` is called with a
     message, and work continues.

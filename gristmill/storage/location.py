@@ -28,8 +28,8 @@ temporary files, or the directory, can therefore be sure that the file will not 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The record of a finished file: its path relative to the directory of its manifest, its size in bytes,
-    and the xxh3_128 of its content in hex.
+    """The record of a finished file: its path, its size in bytes, and the xxh3_128 of its content in hex. In
+    a manifest, the path is relative to the manifest's directory.
     """
 
     path: str
@@ -141,7 +141,7 @@ class Location(ABC):
 
     @abstractmethod
     def read_text(self, encoding: str | None = None) -> str:
-        """Read the whole file as text."""
+        """Read the whole file as text. It is decoded as UTF-8 unless `encoding` is given."""
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:

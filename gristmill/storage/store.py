@@ -30,8 +30,8 @@ def _checksum(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return `value` as JSON with sorted keys and no spaces, so that the order of keys does not change the
-    bytes.
+    """Return `value` as JSON with sorted keys and no white space between tokens, so that the order of keys
+    does not change the bytes.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 

@@ -51,7 +51,9 @@ class AnnotateTask:
 
     @property
     def gpus(self) -> float:
-        """The number of GPUs that pipelines.cluster.ray reserves for this task."""
+        """The number of GPUs that pipelines.cluster.ray reserves for this task: the most that one of its
+        stages asks for.
+        """
         return max(work.stage.gpus() for work in self.works)
 
 
@@ -62,8 +64,8 @@ _READY: dict[
 
 
 def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str, float]]:
-    """Run the stages of a task over one part and commit the columns of each. Returns (receipts, seconds),
-    both by step directory.
+    """Run the stages of a task over one part, except those that have already committed their columns, and
+    commit the columns of each. Returns (receipts, seconds), both by step directory.
     """
     part, receipts, seconds = task.part, {}, {}
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -86,8 +88,8 @@ def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str
 
 
 def annotate_rows(probe: Probe) -> None:
-    """Run one stage of a task over some documents of its part and discard the output. The stages before it
-    must have committed their columns.
+    """Run one stage of a task over some documents of its part and discard the output. The stages before it in
+    the task must have committed their columns.
     """
     part, work = probe.task.part, probe.task.works[probe.stage]
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -103,8 +105,9 @@ def annotate_rows(probe: Probe) -> None:
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
-    """Return the stage after its setup, the documents that it receives from the rows `low` up to `high` of a
-    part, and their row numbers counted from `low` (None if it receives all).
+    """Return the stage after its setup, the documents that it receives from a part, and their row indices
+    (None if it receives all). With `high`, only the rows from `low` up to but not including `high` are
+    considered, and indices count from `low`.
     """
     stage = _READY.get(work.key)
     if stage is None:
@@ -124,9 +127,13 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
 
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
-    """Run a stage over a part, check the columns that it writes, and return them. Edits are converted to
-    edits of the stored text, and documents that they empty get the `drop` `STEP.empty`. Raises PoisonError,
-    which names the document, if one document alone makes the stage fail.
+    """Run a stage over a part, check the columns that it writes, and return them for all rows of the part,
+    null for documents that the stage does not receive. Edits are converted to edits of the stored text. In
+    the column `drop`, if the stage writes one, documents that its edits empty get `STEP.empty`, unless the
+    stage drops them itself.
+
+    Raises PoisonError, which names the document, if one document alone makes the stage fail. Otherwise raises
+    UserError for wrong output. Errors that no document causes, such as MemoryError, are passed on.
     """
     stage, docs, rows = _ready(work, part)
     try:

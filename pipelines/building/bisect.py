@@ -17,8 +17,8 @@ class _Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Probe:
-    """A trial run of one stage of a task over the documents from `low` up to `high` of its part. Its output
-    is discarded.
+    """A trial run of one stage of a task, the one at index `stage`, over the documents of the task's part
+    from row `low` up to but not including row `high`. Its output is discarded.
     """
 
     task: Any
@@ -28,9 +28,9 @@ class Probe:
 
 
 def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
-    """Return a row, out of `count`, that fails alone, found by bisection. None if the bisection ends at a row
-    that does not, for example because rows fail only together. `fails(low, high)` says whether the rows from
-    `low` up to `high` fail.
+    """Return the index of a row, out of `count` rows, that fails alone, found by bisection. None if the
+    bisection ends at a row that does not, for example because rows fail only together. `fails(low, high)`
+    says whether the rows from `low` up to but not including `high` fail as a group.
     """
     low, high = 0, count
     while high - low > 1:
@@ -49,10 +49,10 @@ def find_poison(
     if there is no such document.
 
     Every probe is a separate task with the memory of the last attempt, so that it fails in the same way as
-    the task, even if the task was killed. `names` are the names of the task's stages; `run` is a module-level
-    function that runs a probe. A document is blamed only if it breaks the stage alone three times, and if the
-    stage survives without any documents. Otherwise a document could be blamed for what other programs do to a
-    process.
+    the task, even if the task was killed. `names` are the names of the task's stages, `stage` is the index of
+    the one that broke, and `run` is a module-level function that runs a probe. A document is blamed only if
+    it breaks the stage alone three times, and if the stage survives without any documents. Otherwise a
+    document could be blamed for what other programs do to a process.
     """
     part = task.part
 

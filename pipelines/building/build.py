@@ -85,8 +85,8 @@ def _keep_units(before: Plan, after: Plan, source: str) -> None:
 
 
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: str | None = None) -> CorpusManifest:
-    """Run every step of the plan that is not published. Then publish the corpus, or with `variant` a variant
-    of this name, and return its manifest.
+    """Run every step of the plan that is not published. Then publish the corpus, as the variant `variant` if
+    a name is given, and return its manifest.
     """
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
@@ -140,10 +140,11 @@ def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
 
 
 def _find_published(state: Build) -> None:
-    """Update `state.published` from the output directory. A step whose fingerprint has changed does not
-    count.
+    """Update `state.published` from the output directory. Entries that have the current fingerprint of their
+    step stay; all other steps are looked up.
 
-    A step that may hold a forgotten document is removed, and so are the steps made from it.
+    A step that may hold a forgotten document is removed, and so are the steps made from it. Raises
+    ConflictError if documents were forgotten since the build began.
     """
     state.check_forgotten()
     stale: list[Step] = []
@@ -166,7 +167,9 @@ def _find_published(state: Build) -> None:
 
 
 def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
-    """Return whether a step was published under another tombstone, or one of its inputs is not published."""
+    """Return whether a step must be removed: it was published under another tombstone, or it is published
+    although one of its inputs is not.
+    """
     if manifest is None:
         return (state.root / step.directory / "manifest.json").exists()
     needed = [state.plan.step(label) for label in step.inputs() if label not in state.published]
@@ -182,7 +185,7 @@ def _check_samples(state: Build) -> None:
 
 def _check_reads(state: Build) -> None:
     """Raise SourceError if too small a share of a source became documents, and UserError if no source holds
-    any document.
+    any document. The share is not checked for a source that is read only in part (`sample` below 1).
     """
     reads = {source: state.published[f"read.{source.name}"] for source in state.plan.config.sources}
     for source, manifest in reads.items():
@@ -195,8 +198,9 @@ def _check_reads(state: Build) -> None:
 
 
 def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
-    """Raise ConflictError if `root` belongs to another corpus or holds files that are not of a corpus. With
-    `write`, mark it as the directory of this corpus.
+    """Raise ConflictError if `root` belongs to another corpus, or if it is not empty and not the directory of
+    a corpus. With `write`, mark it as the directory of this corpus. Entries with names that begin with a dot
+    do not count.
     """
     marker = root / "corpus.txt"
     try:
@@ -217,8 +221,8 @@ def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
 
 
 def refuse_unwritable(root: Location) -> None:
-    """Raise UserError if no file can be created in the directory `root`, which is created if it is missing.
-    An object store is not checked.
+    """Create the directory `root` if it is missing, and raise UserError if that fails or no file can be
+    created in it. An object store is not checked.
     """
     try:
         root.probe_writable()
@@ -240,7 +244,9 @@ def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
 
 
 def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str]) -> Part:
-    """Return a part with the annotations of those steps in `visible` (labels) that are published."""
+    """Return the part of `source` that `record` describes, with the annotations of those steps in `visible`
+    (labels) that are published.
+    """
     read = state.plan.step(f"read.{source}")
     manifest = state.published[read.label]
     config = next(s for s in state.plan.config.sources if s.name == source)
@@ -322,7 +328,10 @@ def _work(step: Step, source: str, state: Build) -> StageWork:
 def publish_annotations(
     step: Step, parts: Sequence[Part], receipts: Sequence[Receipt], facts: dict[str, Any], state: Build
 ) -> None:
-    """Check the accounting of a step that wrote one annotation file per part, and publish it."""
+    """Check the accounting of a step that wrote one annotation file per part, and publish it. `receipts` are
+    those of `parts`, in the same order. `facts` become the facts of the manifest, except `files`, which is
+    removed from them and becomes the manifest's list of other files.
+    """
     records, counts = [], {}
     for part, receipt in zip(parts, receipts, strict=True):
         records.append(PartRecord(part.source, part.index, part.rows, 0, receipt.files[0]))
@@ -346,7 +355,9 @@ def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
 
 
 def _run_corpus_step(step: Step, state: Build) -> None:
-    """Run a corpus stage and publish its columns, or its files if it writes no columns."""
+    """Run the corpus stage of a step and publish the step, with its columns if it writes any and with its
+    other files.
+    """
     assert isinstance(step.stage, CorpusStage)
     started = time.perf_counter()
     state.cluster.peak_bytes, state.cluster.usage.purpose = 0, step.name

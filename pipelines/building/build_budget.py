@@ -23,9 +23,9 @@ _SHOWN = 0.02  # share of the total from which a purpose is printed
 def close_and_record(
     cluster: AnyCluster, root: Location, began: float, say: Callable[[str], None], before: float = 0.0
 ) -> None:
-    """Close the cluster, print the budget of the build, and write it to `run.json` if a step was built.
-    `began` is the monotonic time at which the build began, and `before` the processor seconds that were spent
-    before it and do not count.
+    """Close the cluster, print the budget of the build, and write it to `run.json` of the output if a step
+    was built. `began` is the value of `time.monotonic()` when the build began, and `before` the processor
+    seconds that were spent before it and do not count.
     """
     # Measured before Ray ends, because what its processes used cannot be found out afterwards.
     seconds, own, workers = processor_seconds() - before, take_account(), cluster.workers
@@ -49,12 +49,12 @@ def close_and_record(
 
 
 def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
-    """Return the processor time of a build in seconds: `processor_seconds`, the total, and `by_purpose`, its
-    parts in descending order.
+    """Return the processor time of a build in seconds: `processor_seconds`, the total, and `by_purpose`, the
+    time of each purpose in descending order.
 
     The total is `seconds`, the time that the operating system counted for the processes of this machine, or
-    the sum of `usage.spent`, which covers all machines, if that is more. If Ray was started on this machine,
-    the difference is the purpose `Ray`: the time that its processes used outside of tasks.
+    the sum of `usage.spent`, which covers all machines, if that is more. If the build ran on Ray and
+    `seconds` is more, the difference is the purpose `Ray`: the time that its processes used outside of tasks.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())

@@ -1,5 +1,5 @@
 """The plan of a build as a value: which steps are finished, which will run and why, and the time and space
-that these are expected to take.
+that the build is expected to take.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from pipelines.planning.source_fit import fit_of_plan
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of a planned build. `name` includes the source if the step has one (`language.web`). `directory`
-    is the directory of its results, relative to the output, and `is_finished` says whether the results are
-    there. `why` says why the step will run, such as what has changed since it was last built; it is empty if
-    the step is finished.
+    """A step of a planned build. `name` includes the source if the step has one (`language.web`), and `stage`
+    is the name of its stage. `directory` is the directory of its results, relative to the output, and
+    `is_finished` says whether the results are there. `why` says why the step will run, such as what has
+    changed since it was last built; it is empty if the step is finished.
     """
 
     name: str
@@ -36,10 +36,10 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What a build would do. `steps` are in order. `warnings` are about settings and rules that do not fit
-    the documents of a source, and about rules that test columns that may be null without saying what happens
-    then. `expected` has the estimates for the steps that will run, in seconds and bytes, from the rates of
-    earlier builds.
+    """What a build would do. `steps` are in the order of the plan. `warnings` are about settings and rules
+    that do not fit the documents of a source, and about rules that test nullable columns without saying what
+    happens to nulls. `expected` has the estimates for the steps that will run, in seconds and bytes, from the
+    rates of earlier builds.
     """
 
     plan: Plan
@@ -49,7 +49,7 @@ class BuildPlan:
 
     @property
     def files(self) -> dict[str, tuple[int, int]]:
-        """The number of files of each source, and their total size in bytes."""
+        """The number of files of each source and their total size in bytes, by the name of the source."""
         return {name: (len(each.files), each.bytes) for name, each in self.plan.inventories.items()}
 
 
@@ -57,8 +57,9 @@ def plan_build(config: CorpusConfig, rates: Sequence[LocalPath] = ()) -> BuildPl
     """Plan the build of a corpus: list its files, find out which steps are finished, and sample the first
     records of its sources. `rates` are further outputs whose builds inform the forecast.
 
-    Raises the errors (UserError and its subclasses) that `build` would raise about the configuration and its
-    sources before it runs anything.
+    Raises UserError or a subclass, as a build does, if the output belongs to another corpus, if the
+    configuration or a source has an error that shows before the source is read, or if a finished read step
+    set too many records aside.
     """
     output = config.place
     ensure_owner(output, config.name, write=False)

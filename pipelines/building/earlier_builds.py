@@ -17,7 +17,7 @@ from gristmill.storage.location import Check, Location
 from pipelines.contracts.manifest import EARLIER, CorpusManifest, load_corpus, load_step, save_corpus
 
 PREVIOUS = "previous"
-"""The name by which a user refers to the last earlier build that differs."""
+"""The name by which a user refers to the last earlier build with another fingerprint."""
 KEPT = 1
 """The number of earlier builds that `gc` keeps by default."""
 _FILE = re.compile(rf"{EARLIER}(\d{{4,}})-([0-9a-f]{{12}})\.json")
@@ -28,8 +28,8 @@ Place = TypeVar("Place", bound=Location)
 
 @dataclass(frozen=True)
 class EarlierBuild(Generic[Place]):
-    """A kept manifest of an earlier build: its number, counting up from 1, the first 12 digits of its
-    fingerprint, and its file.
+    """A kept manifest of an earlier build: its number, counting up from 1, the first 12 hexadecimal digits of
+    its fingerprint, and its file.
     """
 
     number: int
@@ -51,14 +51,17 @@ def surplus_builds(directory: Place, keep: int) -> list[EarlierBuild[Place]]:
 
 
 def is_build_name(text: str) -> bool:
-    """Return whether a text names an earlier build: `previous`, or 6 or more digits of a fingerprint."""
+    """Return whether a text has the form of a name of an earlier build: `previous`, or the beginning of a
+    fingerprint (6 to 64 lower-case hexadecimal digits).
+    """
     return text == PREVIOUS or _FINGERPRINT.fullmatch(text) is not None
 
 
 def find_earlier(corpus: Location, name: str) -> Location:
-    """Return the manifest file of an earlier build of a corpus. `name` is `previous`, for the last earlier
-    build that differs, or the first digits of a fingerprint. The corpus is given by its directory or its
-    manifest, which may itself be the manifest of an earlier build.
+    """Return the manifest file of an earlier build of a corpus. The corpus is given by its directory or its
+    manifest, which may itself be the manifest of an earlier build; only builds before that one are then
+    considered. `name` is `previous`, for the last build whose fingerprint differs from that of the corpus, or
+    the first digits of a fingerprint, of which at most 12 are compared.
 
     Raises UserError if no such build is kept, or if several fingerprints begin with `name`.
     """
@@ -87,8 +90,8 @@ def find_earlier(corpus: Location, name: str) -> Location:
 
 def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Location | None:
     """Keep a copy of the published manifest that `manifest` is about to replace, if the two differ in their
-    steps and all steps of the published one are still there. Return the file of the copy; None if nothing is
-    kept.
+    steps and all steps of the published one are still there. Older copies of the same build are then removed.
+    Return the file of the copy; None if nothing is kept.
 
     `check` must raise an error if documents were forgotten since the build began.
     """

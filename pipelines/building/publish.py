@@ -80,7 +80,9 @@ def without_places(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
-    """Return suggested weights of the domains by strategy, computed from the training tokens of the first shard set."""
+    """Return suggested weights of the domains by strategy, computed from the training tokens of the first
+    shard set. The result is empty if there is no shard set.
+    """
     if not sets:
         return {}
     tokens: dict[str, int] = {}

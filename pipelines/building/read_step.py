@@ -55,7 +55,9 @@ class _ReadTask:
 
 
 def read_files(task: _ReadTask) -> tuple[Receipt, float]:
-    """Read one group of files and commit it as one unit. Returns (receipt, seconds)."""
+    """Read one group of files and commit it as one unit, unless that is already done. Returns (receipt,
+    seconds).
+    """
     started = time.perf_counter()
     receipt = task.out.receipt(task.unit) or _read_unit(task)
     return receipt, time.perf_counter() - started
@@ -96,8 +98,8 @@ def _read_unit(task: _ReadTask) -> Receipt:
 
 
 def _index(part: ReadPart, name: str) -> pa.Table:
-    """Return the index of the files of a part, with the part's name added: a table with the columns of
-    FILE_INDEX.
+    """Return the index of the files of a part, a table with the columns of FILE_INDEX. `name` is the name of
+    the part.
     """
     names = pa.array([name] * part.files.num_rows, pa.string())
     return part.files.append_column("part", names).cast(FILE_INDEX)
@@ -112,7 +114,7 @@ def _text_bytes(documents: pa.Table) -> int:
 
 
 def _totals(index: pa.Table) -> tuple[int, ...]:
-    """Return the numbers of records, decoded bytes and control characters in all files of an index."""
+    """Return (records, decoded bytes, control characters), the totals over all files of an index."""
     return tuple(
         pa.compute.sum(index[name]).as_py() or 0 for name in ("records", "decoded_bytes", "control_characters")
     )
@@ -135,8 +137,11 @@ def _refuse_changes(task: _ReadTask) -> None:
 
 
 def run_reads(state: Build) -> None:
-    """Run and publish every unpublished read step, then check that no two files share a key. The check is
-    skipped if all read steps and the funnel were published before.
+    """Run and publish every unpublished read step, then check that no two files of the corpus share a key.
+    The check is skipped if all read steps and the funnel were published before.
+
+    Raises SourceError if two files share a key, or if a source has no record and does not set `allow_empty`.
+    Raises ChangedSourceError if a file changes while it is read.
     """
     sources = [source for source in state.plan.config.sources if f"read.{source.name}" not in state.published]
     tasks: list[_ReadTask] = []

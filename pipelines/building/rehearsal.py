@@ -1,5 +1,5 @@
-"""A rehearsal: the build of a small share of the records in a separate directory, from which the whole build
-is estimated.
+"""A rehearsal: the build of a share of the records in a separate directory, from which the whole build is
+estimated.
 """
 
 from dataclasses import replace
@@ -11,9 +11,9 @@ from pipelines.planning.corpus import CorpusConfig
 
 
 def rehearsal(config: CorpusConfig, share: float) -> CorpusConfig:
-    """Return a configuration that reads a share of the records into `OUTPUT-sample-SHARE`. Documents that
-    OUTPUT has forgotten are also recorded as forgotten in that directory, because otherwise they would be
-    read again.
+    """Return a copy of `config` that reads only a share of the records that `config` reads, into
+    `OUTPUT-sample-SHARE`. Documents that OUTPUT has forgotten are also recorded as forgotten in that
+    directory, because otherwise they would be read again.
 
     Raises UserError unless the share is above 0 and below 1.
     """

@@ -25,7 +25,7 @@ class SameCodeCluster:
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
         """Run tasks as the wrapped cluster does, with the same results. Raises UserError if a worker has
-        different code.
+        different code for the stage.
         """
         checked = partial(_run_checked, function, self.step, self.stage, self.code)
         return self.cluster.map(update_wrapper(checked, function, ("__name__",), ()), items, label)

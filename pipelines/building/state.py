@@ -34,18 +34,25 @@ class Build:
     published: dict[str, StepManifest]
     metrics: BuildMetrics
     gone: Mapping[str, Sequence[str]]
-    """The records that the output had forgotten when the build began, `path#record` by source."""
+    """The records that the output had forgotten when the build began, as `path#record`, by source."""
     variant: str | None = None
     """The name under which the corpus is published as a variant of the directory's corpus; None if it is published
     as the directory's corpus itself.
     """
 
     def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
-        """Return the output of a step, through which its tasks write their files."""
+        """Return the output of a step, through which its tasks write their files. `inputs` are the
+        directories of the steps whose files or facts a corpus stage reads, as in `StepOutput`.
+        """
         return StepOutput(self.root, step.directory, inputs or {}, mark_of(self.gone))
 
     def publish(self, step: Step, manifest: StepManifest) -> None:
-        """Publish a step whose files exist and contain no forgotten document. Raises ConflictError otherwise."""
+        """Publish a step and record its manifest in `published`. If the step is not reproducible and another
+        build has published it first, that build's manifest is recorded.
+
+        Raises ConflictError if documents were forgotten since the build began, or if files of the step are
+        gone.
+        """
         mark = mark_of(self.gone)
         if mark:
             manifest = replace(manifest, facts={**manifest.facts, FORGOTTEN: mark})
@@ -61,8 +68,8 @@ class Build:
             self.published[step.label] = publish_first(self.root, step.directory, manifest, check)
 
     def _check_files(self, step: Step, manifest: StepManifest) -> None:
-        """Raise ConflictError if files of a step are gone. This happens if `forget` or `gc` removed the step
-        as a leftover while this process was suspended.
+        """Raise ConflictError if files that the manifest of a step names are gone. This happens if `forget`
+        or `gc` removed the step as a leftover while this process was suspended.
         """
         missing = self.output(step).missing([*(part.file for part in manifest.parts), *manifest.files])
         if missing:
@@ -76,9 +83,9 @@ class Build:
         check_mark(self.root, mark_of(self.gone))
 
     def check_steps(self) -> None:
-        """Raise ConflictError if documents were forgotten since the build began, or if a published step is
-        gone because `gc` removed it while this process was suspended. In an object store, where `gc` does not
-        work, the steps are not checked.
+        """Raise ConflictError if documents were forgotten since the build began, or if a step of the plan has
+        no manifest, because `gc` removed it while this process was suspended. In an object store, where `gc`
+        does not work, the steps are not checked.
         """
         self.check_forgotten()
         for step in self.plan.steps if self.root.local is not None else ():
@@ -90,11 +97,12 @@ class Build:
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
         """Write `run.json` of a step: times, byte counts, workers and host, which do not belong in its
-        manifest. `elapsed` is the wall-clock time in seconds, and `seconds` the sum over tasks, or again the
-        wall-clock time for a corpus stage. `more` are further byte counts.
+        manifest. `seconds` is the time of the step summed over its tasks, and `elapsed` the wall-clock time
+        of all steps that ran together; for a corpus stage, both are its wall-clock time. `text_bytes` is the
+        size of the text (for a read step, of the decoded records). `more` are further byte counts.
 
-        The field `peak_bytes` in the file is the peak memory over all tasks of the steps that ran together; 0
-        if unknown.
+        The field `peak_bytes` in the file is the peak memory of any task of the steps that ran together, in
+        bytes; 0 if unknown.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

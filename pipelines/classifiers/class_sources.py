@@ -17,7 +17,9 @@ _SOURCE = re.compile(f"(.+):({SOURCE_NAME})")
 
 
 def check_split(held_out: float, seed: int) -> None:
-    """Raise ValueError unless `held_out` is a share between 0 and 1, and `seed` an unsigned 64-bit number."""
+    """Raise ValueError unless `held_out` is a share between 0 and 1 (both excluded), and `seed` an unsigned
+    64-bit integer.
+    """
     if not 0 < held_out < 1:
         raise ValueError(f"held_out: got {held_out}, expected a number between 0 and 1")
     if not 0 <= seed < 1 << 64:
@@ -25,8 +27,8 @@ def check_split(held_out: float, seed: int) -> None:
 
 
 def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
-    """Return (corpus, source) for the source that `DIRECTORY:SOURCE` names, or for all sources of
-    `DIRECTORY`. `label` is the field with this name, for messages.
+    """Return a list of (corpus, source). `name` is `DIRECTORY:SOURCE` for one source or `DIRECTORY` for all
+    sources of the corpus. `label` is the config field that contains `name`, for messages.
     """
     match = _SOURCE.fullmatch(name)
     directory, source = match.groups() if match else (name, "")
@@ -37,8 +39,8 @@ def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
-    """Return the entry of a source in metrics.json. `count` is the number of its kept documents, or of those
-    with a label.
+    """Return the entry of a source in metrics.json. `count` is the number of its kept documents, or of its
+    labelled documents.
     """
     facts = corpus.manifest.sources[source]
     origin = {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "source": source}
@@ -46,7 +48,7 @@ def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
 
 
 def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
-    """Return the hash of the id of every kept document of a source, uint64."""
+    """Return the hash of the id of every kept document of a source, uint64 [n]."""
     orders = [np.zeros(0, np.uint64)]
     for part in corpus.parts(source):
         docs = part.table((DROP, "id"))
@@ -64,5 +66,5 @@ def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
 
 
 def hash_id(identifier: bytes, seed: int) -> int:
-    """Return the hash of an id, by which documents are sampled."""
+    """Return the 64-bit hash of an id with `seed`. Documents are sampled by this hash."""
     return xxhash.xxh3_64_intdigest(identifier, seed)

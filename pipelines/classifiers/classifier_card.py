@@ -50,7 +50,7 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
 
 
 def data_section(facts: Mapping[str, Any]) -> list[str]:
-    """Return the section on the documents of each class, with the warnings."""
+    """Return the lines of the section on the documents of each class, with the warnings."""
     given = [name for name in ("labels", "scores") if facts["config"].get(name)]
     rows = [
         "## Data",
@@ -78,7 +78,7 @@ def data_section(facts: Mapping[str, Any]) -> list[str]:
 
 
 def fasttext_section(facts: Mapping[str, Any]) -> list[str]:
-    """Return the section on a fastText model."""
+    """Return the lines of the section on a fastText model."""
     value = ", expected_value: true" if facts["config"].get("bins") else ""
     knobs = ", ".join(f"{key} {value}" for key, value in facts["config"]["fasttext"].items())
     return [
@@ -90,7 +90,7 @@ def fasttext_section(facts: Mapping[str, Any]) -> list[str]:
 
 
 def embedding_section(facts: Mapping[str, Any]) -> list[str]:
-    """Return the section on a linear model of embeddings."""
+    """Return the lines of the section on a linear model of embeddings."""
     config, definition = facts["config"], facts["embedding"]["definition"]
     knobs = ", ".join(f"{key} {value}" for key, value in definition["knobs"].items())
     encoder = definition["depends"].get("model xxh3_128", "unknown")
@@ -145,7 +145,7 @@ _VERDICTS = {
 
 
 def _leave_one_out_section(facts: dict[str, Any]) -> list[str]:
-    """Return the section on models trained without one source."""
+    """Return the lines of the section on models trained without one source."""
     rows = ["", "## Metrics on sources left out of training", "", _VERDICTS[facts["learned"]]]
     if not facts["leave_one_source_out"]:
         return rows

@@ -87,8 +87,9 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
 
 
 def calibration_by_source(scores: np.ndarray, positive: np.ndarray, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Return one entry for each source of the held-out documents, sorted by name: `documents`, `mean_score`,
-    `share_positive`, the expected calibration error, and the share of documents on the wrong side of 0.5.
+    """Return one entry for each source of the held-out documents, sorted by name. An entry has `source`,
+    `documents`, `mean_score`, `share_positive`, `expected_calibration_error`, and in `wrong_side` the share
+    of documents whose score is on the wrong side of 0.5.
     """
     names, rows = np.array(sources), []
     for name in sorted(set(sources)):

@@ -26,8 +26,9 @@ from pipelines.stages.score.column_model import ModelColumn
 from pipelines.stages.score.column_values import column_values, is_number
 
 Labels = Mapping[bytes, tuple[float, str]]
-"""The target of a document (1 if it is positive, 0 if it is negative, or a judge's score), and the place of its label
-(`FILE:LINE`), by id."""
+"""The target of each document (1 if it is positive, 0 if it is negative, or a judge's score), and the place of
+its label, such as `FILE:LINE`, by id.
+"""
 
 
 class DocumentNumbers(Protocol):
@@ -76,9 +77,10 @@ class NumberColumns:
 
 @dataclass(frozen=True)
 class ColumnExamples:
-    """Labelled documents, sorted by a hash of their ids. `values` is float64 [n, width] with NaN for a
-    missing number, `targets` float64 [n], `positive` and `held_out` bool [n]. `sources`, int64 [n], has the
-    index of each document's source in `names`. `facts` are the sources of each class.
+    """Labelled documents, sorted by a hash of their ids. `columns` are the columns with their definitions.
+    `values` is float64 [n, width] with NaN for a missing number, `targets` float64 [n], `positive` and
+    `held_out` bool [n]. `sources`, int64 [n], has the index of each document's source in `names`. `facts` are
+    the sources of each class.
     """
 
     columns: tuple[ModelColumn, ...]
@@ -95,7 +97,9 @@ class ColumnExamples:
         return [self.names[number] for number in self.sources[rows].tolist()]
 
     def of(self, positive: bool, held_out: bool) -> np.ndarray:
-        """Return whether each document is in this class and on this side of the split, bool [n]."""
+        """Return, as bool [n], whether each document has this class (`positive` or negative) and this side of
+        the split (`held_out` or training).
+        """
         chosen: np.ndarray = (self.positive == positive) & (self.held_out == held_out)
         return chosen
 
@@ -116,7 +120,7 @@ def contrast_examples(
 ) -> ColumnExamples:
     """Return kept documents of two classes, which are given as sources: at most `limit` documents of each
     class, sampled by a hash of their ids. Raises UserError for a source in both classes, for a class without
-    kept documents, and for a column that a source lacks.
+    kept documents, and for a column that a source lacks or that `numbers` cannot read.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
@@ -147,7 +151,7 @@ def labelled_examples(
 ) -> ColumnExamples:
     """Return the labelled documents of some corpora, including dropped documents. Documents with a target of
     `threshold` or more are positive. Raises UserError for an id that no corpus has, and for a column that a
-    source lacks.
+    source lacks or that `numbers` cannot read.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
@@ -174,9 +178,9 @@ def add_source_facts(facts: dict[str, list[dict[str, Any]]], corpus: Corpus, sou
 def labelled_parts(
     corpora: Sequence[str], labels: Labels
 ) -> Iterator[tuple[tuple[Corpus, str], list[tuple[Part, pa.Array, list[bytes]]]]]:
-    """Yield every source of some corpora that has labelled documents, with a list of (part, rows of the
-    labelled documents, their ids). A document that is in two corpora belongs to the first. Raises UserError
-    for an id that no corpus has.
+    """Yield ((corpus, source), parts) for every source of some corpora that has labelled documents; `parts`
+    is a list of (part, rows of the labelled documents, their ids). A document that is in two corpora belongs
+    to the first. After the last source, raises UserError for an id that no corpus has.
     """
     wanted, known = pa.array(list(labels), ID), set[bytes]()
     for corpus, source in (each for name in corpora for each in open_sources(name, "corpora")):
@@ -198,9 +202,10 @@ def labelled_parts(
 
 
 def read_labels(files: Sequence[str]) -> Labels:
-    """Read files of labels, plain or .gz, with JSON lines such as {"id": "web/a.jsonl#17", "label":
-    "positive"}. Raises UserError, with file and line, for any other line and for an id with two different
-    labels. Also raises it if all labels are of one class.
+    """Return the labels in files of JSON lines, plain or .gz, such as {"id": "web/a.jsonl#17", "label":
+    "positive"}. Blank lines are skipped. Raises UserError, with file and line, for any other line and for an
+    id with two different labels. Also raises it for a file that cannot be read, if there is no label, and if
+    all labels are of one class.
     """
     labels: dict[bytes, tuple[float, str]] = {}
     for file in files:

@@ -1,8 +1,8 @@
-"""Fit models of columns: a logistic regression with constrained signs, a ridge regression, and boosted trees,
-which scikit-learn fits and which are exported as arrays.
+"""Fit models of columns and of embeddings: a logistic regression with constrained signs, a ridge regression,
+and boosted trees, which scikit-learn fits and which are exported as arrays.
 
-A model sees only the columns of a document. Training a regression is deterministic; training trees is
-deterministic with the same version of scikit-learn.
+A model sees only the columns of a document. Fitting a regression uses no random numbers; training trees is
+deterministic with the same seed and version of scikit-learn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,8 +61,8 @@ class BoostedKnobs:
 
 @dataclass(frozen=True)
 class Fit:
-    """A model to be fitted: the method with its knobs, the columns, and the sign of each column's effect (1,
-    -1, or 0 for either).
+    """A model to be fitted: the method with its knobs, the columns, the sign of each column's effect (1, -1,
+    or 0 for either), and the seed.
     """
 
     method: Method
@@ -74,7 +74,8 @@ class Fit:
 
     def train(self, values: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> ColumnModel:
         """Return a model fitted to training documents. `values` is float64 [n, columns] with NaN for a
-        missing value, `positive` bool [n], and `weights` float64 [n].
+        missing value, `positive` bool [n], and `weights` float64 [n]. For boosted trees, raises UserError if
+        scikit-learn is not installed, or if its trees cannot be exported exactly.
         """
         arrays = (
             self._fit_regression(values, positive, weights)
@@ -125,13 +126,14 @@ class Fit:
 def fit_logistic(
     values: np.ndarray, positive: np.ndarray, weights: np.ndarray, signs: Sequence[int], l2: float
 ) -> np.ndarray:
-    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted logistic
-    loss plus l2 / 2 times the squared weights. Each weight must have the sign given for it, or be 0; the sign
-    0 allows any weight.
+    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted sum of
+    logistic losses plus l2 / 2 times the sum of the squared weights. The intercept is not penalised. Each
+    weight must have the sign given for it, or be 0; the sign 0 allows any weight.
 
     Uses Newton's method: each step minimises the quadratic approximation within the bounds by coordinate
-    descent, and is halved until the loss falls. The loss is convex, so this leads to its minimum. Without
-    bounds, a step is found by solving linear equations instead, which makes hundreds of columns feasible.
+    descent, and is halved until the loss falls enough. The loss is convex, so this leads to its minimum.
+    Without bounds, a step is found by solving linear equations instead, which makes hundreds of columns
+    feasible.
     """
     rows = np.hstack([np.ones((len(values), 1)), values])
     penalty = np.array([0.0, *[l2] * values.shape[1]])
@@ -161,9 +163,9 @@ def fit_logistic(
 
 
 def fit_ridge(values: np.ndarray, targets: np.ndarray, weights: np.ndarray, l2: float) -> np.ndarray:
-    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted squared
-    errors plus l2 times the squared weights (Hoerl and Kennard 1970, "Ridge Regression"). The intercept is
-    not penalised.
+    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted sum of
+    squared errors plus l2 times the sum of the squared weights (Hoerl and Kennard 1970, "Ridge Regression").
+    The intercept is not penalised.
     """
     total = weights.sum()
     means, mean = weights @ values / total, float(weights @ targets / total)

@@ -172,12 +172,14 @@ def leave_one_source_out(
     names: Mapping[str, Sequence[str]],
     scratch: Path,
 ) -> list[dict[str, Any]]:
-    """For each source of a class with several sources, train a model without this source, and measure its
-    ROC-AUC on held-out documents: those of this source and those of the other class.
+    """Train a model without each source in turn, for every class with several sources. Return an entry for
+    each of these sources, with the ROC-AUC of the model trained without the source. It is measured on the
+    held-out documents of that source and of the other class.
 
     `names` are the sources of each class, and `scratch` is the path at which the models are saved, one after
-    another. An entry has `class`, `source`, `held_out` and `roc_auc`; `roc_auc` is None if fewer than
-    MIN_DOCUMENTS documents are left for training or measuring.
+    another. An entry has `class`, `source`, `held_out` (the number of held-out documents of the source) and
+    `roc_auc`. If the source has fewer than MIN_DOCUMENTS held-out documents, or the other sources of its
+    class have fewer training documents than that, no model is trained and `roc_auc` is None.
     """
     entries: list[dict[str, Any]] = []
     for label, sources in names.items():

@@ -62,8 +62,9 @@ def agreement(
     """Return all measures of the agreement of predictions, float64 [n], with judged scores, float64 [n].
 
     Documents with a judged score of `threshold` or more are good. Predictions are scores on the judge's
-    scale, or with `probabilities` the probabilities that documents are good. Documents with a predicted score
-    of `threshold` or more, or with a probability of 0.5 or more, are chosen.
+    scale, or with `probabilities` the probabilities that documents are good; probabilities have no mean
+    absolute error. Documents with a predicted score of `threshold` or more, or with a probability of 0.5 or
+    more, are chosen.
     """
     good = judged >= threshold
     target = good.astype(np.float64) if probabilities else judged

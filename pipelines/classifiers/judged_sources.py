@@ -1,5 +1,5 @@
-"""Agreement with a judge by source, both of a model and of models trained without a source. The comparison
-shows whether the model learned the score or the source.
+"""Agreement with a judge by source, both of a model and of models that are each trained without one source.
+The comparison shows whether the model learned the score or the source.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,10 +1,11 @@
 """`classifier train`: train a classifier of texts, columns or embeddings on documents of built corpora, with
-metrics and a model card. This file trains classifiers of texts with two classes, using fastText.
+metrics and a model card. This file reads the configuration of every kind, writes the output directory, and
+trains classifiers of texts with two classes, using fastText.
 
-The output directory holds model.bin, metrics.json (configuration, sources, metrics, checksum) and
-MODEL_CARD.md. The selection of documents and the held-out split are deterministic. Training uses several
-threads and is not deterministic: the checksum identifies the model, but training again gives a different
-model.
+For a classifier of texts, the output directory holds model.bin, metrics.json (configuration, sources,
+metrics, checksum) and MODEL_CARD.md. The selection of documents and the held-out split are deterministic.
+Training uses several threads and is not deterministic: the checksum identifies the model, but training again
+gives a different model.
 """
 
 import tempfile
@@ -226,7 +227,9 @@ def _check_classes(classes: dict[str, _Class]) -> None:
 
 
 def _warnings(train: Examples, balance: Balance) -> list[str]:
-    """Return warnings about classes of very different sizes."""
+    """Return a list with one warning if the classes are not balanced and have very different sizes, else an
+    empty list.
+    """
     (large, most), (small, least) = sorted(((label, len(e)) for label, e in train.items()), key=lambda entry: -entry[1])
     if balance != "none" or most < MAX_RATIO * least:
         return []

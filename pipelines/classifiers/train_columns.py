@@ -201,12 +201,13 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """For each source of a class with several sources, train a model without the source, and measure the
-    model on the held-out documents of that source and of the other class. The entries are as in
+    """Train a model without each source in turn, for every class with several sources. Return an entry for
+    each of these sources, with the ROC-AUC of the model trained without the source. It is measured on the
+    held-out documents of that source and of the other class. The entries are as in
     `fasttext_training.leave_one_source_out`.
 
     `train` returns a model trained on the documents that an array, bool [n], selects. `score` returns a
-    model's scores for such documents.
+    model's scores for the documents that such an array selects.
     """
     entries: list[dict[str, Any]] = []
     for label in LABELS:
@@ -224,7 +225,9 @@ def leave_one_source_out(
 
 
 def size_warnings(classes: Mapping[str, Mapping[str, Any]], balance: str) -> list[str]:
-    """Return warnings about classes of very different sizes."""
+    """Return a list with one warning if the classes are not balanced and have very different sizes, else an
+    empty list.
+    """
     (large, most), (small, least) = sorted(
         ((label, c["train"]) for label, c in classes.items()), key=lambda each: -each[1]
     )

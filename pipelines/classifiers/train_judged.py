@@ -87,7 +87,9 @@ class JudgedClassifierConfig:
     """Arguments of the training."""
 
     def check(self) -> None:
-        """Raise ValueError if no corpus or no file of scores is given, or for a value out of range."""
+        """Raise ValueError if no corpus or no file of scores is given, if `bins` are not ascending, or for a
+        value out of range.
+        """
         for name in ("corpora", "scores"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: expected at least one")
@@ -100,7 +102,7 @@ class JudgedClassifierConfig:
 
 @dataclass(frozen=True)
 class JudgedTexts:
-    """Judged documents in the order of their hashes. `scores` is float64 [n] and `held_out` bool [n]. The
+    """Judged documents, sorted by a hash of their ids. `scores` is float64 [n] and `held_out` bool [n]. The
     sources of `examples` are indexes into `names`. `facts` are the sources of each class.
     """
 
@@ -113,8 +115,8 @@ class JudgedTexts:
 
 
 def gather_judged(config: JudgedClassifierConfig) -> JudgedTexts:
-    """Return the judged documents. Raises UserError for scores that do not fit the corpora, and if a class or
-    a bin has too few documents.
+    """Return at most `documents` of the judged documents, sampled by a hash of their ids. Raises UserError
+    for scores that do not fit the corpora, and if a class or a bin has too few documents.
     """
     scores = read_judge_scores(config.scores, config.score_field)
     highest = sorted(hash_id(each, config.seed) for each in scores)[: config.documents][-1]

@@ -64,9 +64,9 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once, and return whether it stays within `memory` bytes and its process survives. A task
-        that fails with UserError raises it; a task that fails with any other error counts as fitting, unless
-        it ran out of memory.
+        """Run a task once, and return whether it stays within `memory` bytes (None: any number) and its
+        process survives. A task that fails with UserError raises it; a task that fails with any other error
+        counts as fitting, unless it ran out of memory.
         """
         try:
             measured(function, item, memory)

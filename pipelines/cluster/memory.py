@@ -1,4 +1,4 @@
-"""Measure the memory of tasks as the kernel counts it, and enforce a limit."""
+"""Measure the memory of tasks as the kernel counts it, and enforce a limit on it."""
 
 import resource
 import signal
@@ -29,8 +29,8 @@ Measured with a corpus of 1 MB.
 
 
 def ceiling_of(text: str) -> int:
-    """Parse the memory limit of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` is 4e9. Raises
-    UserError for any other text, and for a limit below LEAST.
+    """Parse the memory limit of a task and return it in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` is
+    4e9. Raises UserError for a text that is not a size, and for a limit below LEAST.
     """
     try:
         size = parse_size(text)
@@ -42,9 +42,9 @@ def ceiling_of(text: str) -> int:
 
 
 def room_here(memory: int | None, workers: int) -> int:
-    """Return the bytes that all tasks on this machine may use together: `memory` per worker, but no more than
-    the machine has for tasks, which is also the result if `memory` is None. Raises UserError if the machine
-    has less than `memory`.
+    """Return the bytes that all tasks on this machine may use together: `memory` for each of `workers`
+    workers, but no more than the machine has for tasks. If `memory` is None, return what the machine has for
+    tasks. Raises UserError if `memory` is more than that.
     """
     machine = machine_memory()
     if memory is None:
@@ -58,7 +58,7 @@ def room_here(memory: int | None, workers: int) -> int:
 
 @cache
 def leave_pandas_out() -> None:
-    """Stop Arrow from importing pandas until it is given a pandas object.
+    """Stop Arrow from importing pandas before a conversion from or to a pandas object needs it.
 
     If pandas is installed, as Ray requires, Arrow imports it at the first `pa.array` of a list, to recognise
     pandas types. That costs 0.4 s and 50 MB in every process.
@@ -75,7 +75,7 @@ def leave_pandas_out() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """An import hook that pretends that pandas is not installed."""
+    """An import hook that makes imports of pandas fail as if it were not installed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Raise ImportError for pandas."""
@@ -85,8 +85,8 @@ class _NoPandas(MetaPathFinder):
 
 class Measured(NamedTuple, Generic[Result]):
     """The result of a task. `peak` is the peak resident memory of its process while it ran, in bytes (0 if
-    unknown). `spent` is the processor seconds of the process by purpose since its previous task, including
-    the start of the process.
+    unknown). `spent` is the processor seconds of the process by purpose since its previous task or, for its
+    first task, since the process started.
     """
 
     result: Result
@@ -97,10 +97,11 @@ class Measured(NamedTuple, Generic[Result]):
 def measured(
     function: Callable[[Item], Result], item: Item, ceiling: int | None = None, purpose: str = "tasks"
 ) -> Measured[Result]:
-    """Run a task, measure its memory, and credit its processor time to `purpose`.
+    """Run a task, and return its result with its peak memory and the processor time that its process used.
+    The time of the task itself is credited to `purpose`.
 
-    Raises TaskMemoryError if the task runs out of memory. On Linux, `ceiling` limits its memory to that many
-    bytes. The high-water mark is reset by writing 5 to /proc/self/clear_refs (proc(5)).
+    Raises TaskMemoryError if the task runs out of memory. On Linux, `ceiling` limits its private memory to
+    that many bytes. The high-water mark is reset by writing 5 to /proc/self/clear_refs (proc(5)).
     """
     leave_pandas_out()
     with suppress(OSError):
@@ -123,8 +124,8 @@ def _limited(ceiling: int | None) -> Iterator[None]:
 
     RLIMIT_DATA counts private writable address space (setrlimit(2), Linux 4.7). Address space that was mapped
     but unused before the first task of the process, such as thread stacks, is added to the limit. Unused
-    address space that tasks leave behind is not added. If the kernel does not report how much is unused, no
-    limit is set.
+    address space that tasks leave behind is not added. No limit is set if `ceiling` is None, on systems other
+    than Linux, or if the kernel does not report how much is unused.
     """
     reserved = _reserved()
     if ceiling is None or sys.platform != "linux" or reserved is None:

@@ -4,10 +4,10 @@ A task that raises an error is attempted up to three times, with growing pauses;
 act on (UserError) stops the build at once. The number of tasks in flight is bounded, so that results do not
 pile up.
 
-Every task has a memory limit, which the kernel enforces (pipelines.cluster.memory). A task that exceeds it,
-or whose process is killed, is retried after the other tasks with twice as much memory, then with four times
-as much, up to the memory of a node. Ray starts only as many tasks on a node as its memory allows, so the sum
-of their limits never exceeds the node's memory.
+Every task has a memory limit, which the kernel enforces on Linux (pipelines.cluster.memory). A task that
+exceeds it, or whose process is killed, is retried after the other tasks with twice as much memory, then with
+four times as much, up to the memory of the largest node. Ray starts only as many tasks on a node as its
+memory allows, so the sum of their limits stays within the node's memory.
 """
 
 import os
@@ -48,7 +48,9 @@ def _silent(line: str) -> None:
 
 @dataclass
 class _Task:
-    """A task in flight: the index of its item, its memory limit in bytes, and the time when it was submitted."""
+    """A task in flight: the index of its item, its memory limit in bytes (None if it has none), and the time
+    when it was last submitted.
+    """
 
     position: int
     room: int | None
@@ -69,9 +71,9 @@ class RayCluster:
     come and go. Otherwise it starts Ray on this machine with `workers` CPUs. `peak_bytes` has the same
     meaning as in LocalCluster.
 
-    `memory` is the limit of a task at its first attempt, in bytes. By default it is the memory per CPU (per
-    task, if there are fewer tasks than CPUs) of the node where this is smallest, but at least LEAST, which
-    the libraries of a task need.
+    `memory` is the limit of a task at its first attempt, in bytes. By default it is a node's memory divided
+    by its CPUs (by the number of tasks, if there are fewer tasks than CPUs), on the node where this is
+    smallest, but at least LEAST, which the libraries of a task need.
     """
 
     workers: int
@@ -124,8 +126,8 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """Update the list of nodes, at most every 5 seconds. A joined cluster grows while tasks wait, and
-        shrinks when nodes are lost.
+        """Update the list of nodes and, in a joined cluster, the number of workers, at most every 5 seconds.
+        A joined cluster grows while tasks wait, and shrinks when nodes are lost.
         """
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
@@ -143,8 +145,9 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Return the memory limit in bytes for one of `tasks` tasks. `attempt` is the number of earlier
-        attempts that broke. None while no node is known and no `memory` is set.
+        """Return the memory limit in bytes for one of `tasks` tasks. `attempt` is the number of its earlier
+        attempts that broke. While no node is known, return `memory`, which may be None. Raises UserError if
+        `memory` is more than the largest node has.
         """
         if not self._nodes:
             return self.memory
@@ -177,8 +180,8 @@ class RayCluster:
         """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does.
 
         When a node loses power or its network, Ray reports the node at once but its tasks only minutes later.
-        Therefore, if a node is gone and no task ends for some seconds, all tasks that were started before the
-        loss are submitted a second time.
+        Therefore, if a node is gone and no task ends for 5 seconds, all tasks that were started before the
+        loss are submitted again.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))

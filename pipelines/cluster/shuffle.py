@@ -1,11 +1,12 @@
 """Disk-partitioned shuffles: a map task writes a file with one byte range per partition, and a reduce task
 reads one partition of all files.
 
-A partitioned file is an Arrow IPC stream with one record batch for each partition that has rows. It is
-followed by an entry (offset, length, xxh3_64) for every partition, then by the length of the schema and the
-number of partitions. A reduce task reads and verifies only its own ranges. A shuffle is therefore read only
-once in total, however many processes share the work, and the driver holds none of it. From an object store,
-exact ranges of many files are requested at once.
+A partitioned file is an Arrow IPC stream, without its end marker, of an empty record batch and one batch for
+each partition that has rows. It is followed by an entry (offset, length, xxh3_64) for every partition, then
+by the length of the stream's head (the schema and the empty batch) and the number of partitions. A reduce
+task reads and verifies only the head and its own ranges. A shuffle is therefore read only once in total,
+however many processes share the work, and the driver holds none of it. From an object store, exact ranges of
+many files are requested at once.
 """
 
 import struct
@@ -72,13 +73,15 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """Return the number of partitions that gives a reduce task at most about `rows_per_partition` rows."""
+    """Return the number of partitions into which `rows` rows are divided, so that a reduce task gets about
+    `rows_per_partition` rows at most.
+    """
     return max(1, -(-rows // rows_per_partition))
 
 
 def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
-    """Return the content of a partitioned file: the rows of `table` grouped by `partition` (int [rows]). The
-    order within a partition is kept.
+    """Return the content of a partitioned file: the rows of `table` grouped by `partition`, int [rows] with
+    values below `partitions`. The order within a partition is kept.
     """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
@@ -111,8 +114,8 @@ def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Con
 
 
 class _Rows(NamedTuple):
-    """One partition of a file: the bytes of the schema, the bytes of the record batch (empty if the partition
-    has no rows), and the number of partitions in the file.
+    """One partition of a file: the bytes of the stream's head, which has the schema, the bytes of the record
+    batch (empty if the partition has no rows), and the number of partitions in the file.
     """
 
     head: bytes
@@ -124,7 +127,8 @@ def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int
     """Return the rows of one partition from all scattered files, in the order of the files, one chunk per
     column.
 
-    Raises CorruptFileError, naming the file, if the bytes read from a file are not what was written.
+    Raises CorruptFileError, naming the file, if a file is missing or the bytes read from it are not what was
+    written.
     """
     first = _read(directory, files[0], partition)
     partition_rows = [first]
@@ -146,8 +150,8 @@ def _checksum(head: bytes | memoryview, data: bytes | memoryview) -> int:
 
 
 def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
-    """Read and verify one partition of a file. Raises CorruptFileError if the file differs from what was
-    written.
+    """Read and verify one partition of a file. Raises CorruptFileError if the file is missing or differs from
+    what was written.
     """
     size = record.bytes
     try:
@@ -169,7 +173,8 @@ def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int
     """Read one partition of files that should have the same schema and number of partitions as `first`, in
     two rounds of requests.
 
-    A file that turns out to differ, is missing, or was damaged in transit is read again on its own.
+    Each file that cannot be verified in this way, because it differs, is missing or was damaged in transit,
+    is read again on its own.
     """
     after = _ENTRY.size * (first.partitions - partition)  # bytes from the entry to the tail
     expected = _TAIL.pack(len(first.head), first.partitions)

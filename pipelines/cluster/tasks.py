@@ -31,8 +31,8 @@ class Usage:
 
     `spent` is processor time by purpose, in seconds. `purpose` is the purpose to which the work of a task
     itself is credited, as opposed to work that all tasks have in common; the build sets it before it runs
-    tasks. `start_seconds` is the wall-clock time that starting Ray took, and `step_seconds` the wall-clock
-    time of steps.
+    tasks. `start_seconds` is the wall-clock time that it took to start Ray or to join its cluster, and
+    `step_seconds` the wall-clock time of steps.
     """
 
     purpose: str = "tasks"
@@ -47,8 +47,9 @@ def no_progress(title: str, done: int, total: int) -> None:
 
 
 def task_failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
-    """Return the error that stops a build after the last attempt of a task. It never quotes the text of
-    documents.
+    """Return the error that stops a build after the last attempt of a task. `position` is the index of the
+    task's item, and `memory` its last memory limit in bytes. The message of a library's exception is left out
+    if it may quote the text of documents.
     """
     if is_broken(error):
         reason = f"failed {ATTEMPTS} times, the last time it {broken_reason(error, memory)}"
@@ -94,7 +95,7 @@ def is_broken(error: BaseException) -> bool:
 
 
 def broken_reason(error: BaseException, memory: int | None) -> str:
-    """Return a few words on why a task is broken, for the middle of a sentence."""
+    """Return a few words on why a task broke, for the middle of a sentence."""
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):
         location = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""

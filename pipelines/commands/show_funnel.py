@@ -22,8 +22,11 @@ _GLUE = "\u00a0"  # no-break space
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print, for each source, the input and output of every step that removes text, with the reasons for
-    drops below it, and the documents, text and tokens in each split of its shards.
+    """Print, for each source, the documents that were read, and the input and output of every step that
+    removes documents or text. The counts of dropped documents by rule follow each step. Then come the
+    documents, text and tokens in each split and group of the source's shards.
+
+    Below the table, name the domains without validation documents.
     """
     console = wide_console()
     density = bytes_per_token(manifest)
@@ -82,8 +85,9 @@ def _shard_cells(title: str, shards: Sequence[ShardRecord]) -> tuple[str, str, s
 
 
 def _domain_cells(shards: Sequence[ShardRecord]) -> list[tuple[str, str, str, str]]:
-    """Return the cells of one line for each group of a source, over all splits, sorted by name. If there are
-    more than 20 groups, only the first 20 are returned, followed by a line with the number of the others.
+    """Return the cells of one line for each group of a source in one shard set, over all splits, sorted by
+    name. If there are more than 20 groups, only the first 20 are returned, followed by a line with the number
+    of the others.
     """
     groups: dict[str, list[ShardRecord]] = {}
     for shard in (shard for shard in shards if shard.group):
@@ -106,8 +110,8 @@ def _change(before: float, after: float, form: Callable[[float], str]) -> str:
 
 
 def _rules(counts: Mapping[str, int]) -> str:
-    """Format the number of documents that each rule dropped. Rules of a set follow its name, and the counts
-    of a list descend: `SET: RULE 7, RULE 2; language 1`.
+    """Format the number of documents that each rule dropped. Rules of a set follow the name of the set, and
+    counts descend within each list: `SET: RULE 7, RULE 2; language 1`.
     """
     sets: dict[str, dict[str, int]] = {}
     for rule, number in sorted(counts.items(), key=lambda item: -item[1]):
@@ -153,7 +157,7 @@ def show_estimates(estimates: Mapping[str, Any]) -> None:
 
 
 def _figures(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Format the estimated documents and text of a row."""
+    """Format the estimated number of documents and the estimated size of the text of a row."""
     return (
         _figure(row["meaning"], row["documents"], human_count),
         _figure(row["meaning"], row["bytes"], human_bytes),
@@ -167,13 +171,15 @@ def _figure(meaning: str, interval: Sequence[float] | None, form: Callable[[floa
 
 
 def _range(interval: Sequence[float], form: Callable[[float], str], unit: str = "") -> str:
-    """Format an interval as `estimate (low–high)`, or as a single figure if it has no width."""
+    """Format an interval, given as (estimate, low, high), as `estimate (low–high)`; or as the estimate alone
+    if both bounds look the same when formatted.
+    """
     estimate, low, high = map(form, interval)
     return f"{estimate}{unit}" if low == high else f"{estimate}{unit} ({low}–{high})"
 
 
 def _losses(row: Mapping[str, Any]) -> str:
-    """Format what a step removes: its share of the text, and the documents that each rule drops."""
+    """Format what a step removes: the share of the text, and the number of documents that each rule drops."""
     removed, more = row["removed"], "≥ " if row["more"] else ""
     text = (
         [f"{more}{_range(removed, lambda share: f'{100 * share:.3g}')} % of the text"] if removed and removed[2] else []

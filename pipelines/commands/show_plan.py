@@ -23,10 +23,10 @@ def show_plan(
     plan: Plan, root: Location, expected: Forecast, memory: int | None = None, warnings: Sequence[str] = ()
 ) -> None:
     """Print the sources, then one row per step (finished or not, number of parts, why it will run), then
-    warnings and notices, then the forecast if steps will run.
+    warnings and notices, and the forecast if any step will run.
 
-    `memory` is the limit of a task in bytes; steps that are expected to exceed it are named. `warnings` are
-    as in `BuildPlan`.
+    `memory` is the memory limit of a task in bytes; unfinished steps that are expected to exceed it are
+    named. `warnings` are as in `BuildPlan`.
     """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")
@@ -82,8 +82,8 @@ def show_plan(
 
 def _other_code(plan: Plan) -> Iterator[str]:
     """Yield a notice for each source whose format, and each step whose stage, comes from outside gristmill.
-    It names the distribution and its version, or says that the code is in a script, and gives a digest of the
-    source code.
+    The notice names the distribution and its version, or says that the code is in a script, and gives the
+    beginning of a digest of the source code.
     """
     for source in plan.config.sources:
         if code := format_code(source.format):
@@ -95,8 +95,8 @@ def _other_code(plan: Plan) -> Iterator[str]:
 
 
 def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Iterator[str]:
-    """Yield a notice for each given validation or test split of a source that has documents with a near-copy
-    in training.
+    """Yield a notice for each given validation or test split in which some documents have a near-copy in
+    training.
     """
     given = {source.name for source in plan.config.sources if source.split}
     for source, counts in manifest.facts.get("overlap", {}).items():
@@ -112,15 +112,17 @@ def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Itera
 
 
 def _kept(step: Step, root: Location) -> str:
-    """Return a remark on how many units of a step an interrupted build has finished, which the next build
-    keeps; empty if there are none.
+    """Return a remark on the number of units of a step that an interrupted build finished and the next build
+    will keep; empty if there are none.
     """
     units = sum(1 for _ in (root / step.directory / "units").glob("*.json"))
     return f"; {units:,} finished {'unit is' if units == 1 else 'units are'} kept" if units else ""
 
 
 def _show_forecast(console: Console, expected: Forecast) -> None:
-    """Print the estimates of the steps that will run, longest first."""
+    """Print the estimates for the steps that will run, longest first, and for the whole build; or say that
+    there is no earlier build to estimate from.
+    """
     if not expected.steps:
         console.print(
             "no estimate: this corpus has no earlier build (plan --rates OUTPUT reads the builds of other corpora)"

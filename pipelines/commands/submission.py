@@ -2,9 +2,9 @@
 for the same work.
 
 Nothing here talks to a cluster. The submission id includes a fingerprint of the command, the contents of the
-configuration files that it names, the code, and the slot of a schedule. Submitting the same work again
-therefore finds its job. Environment variables are passed on only if they are requested by name and are listed
-in ENVIRONMENT, because everyone who can see a job can read them.
+configuration files and uploaded files that it names, the code, and the slot of the schedule if there is one.
+Submitting the same work again therefore finds the existing job. Environment variables are passed on only if
+they are requested by name and are listed in ENVIRONMENT, because everyone who can see a job can read them.
 """
 
 import argparse
@@ -33,8 +33,8 @@ ENVIRONMENT = (
     "GRISTMILL_CACHE_BYTES", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME",
     "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "WANDB_MODE", "WANDB_NAME", "WANDB_PROJECT",
 )  # fmt: skip
-"""Variables that may travel with a job. None of them is meant to hold a secret; values with a password are
-refused.
+"""Environment variables that may be passed to a job. None of them is meant to hold a secret; values with
+credentials are refused.
 """
 _CODE = ("gristmill", "pipelines", "tokenizer", "trainers")
 _CODE_SUFFIXES = (".py", ".html", ".css", ".json", ".yaml")
@@ -46,8 +46,8 @@ _LARGEST = 5  # files named when an upload is too big
 
 @dataclass(frozen=True)
 class Upload:
-    """The files that a job runs from: (path relative to `directory`, bytes). `left_out` are symbolic links
-    that `collect` does not follow.
+    """The files that a job runs from, as (path relative to `directory`, size in bytes). `left_out` are the
+    symbolic links that `collect` does not follow.
     """
 
     directory: Path
@@ -63,9 +63,11 @@ class Upload:
 
 @dataclass(frozen=True)
 class Work:
-    """One piece of work. `command` begins with `python` or `python3`; `name` is a short name for display.
+    """One piece of work. `command` begins with `python` or `python3`. `name` is a short name, with which the
+    submission id begins. `slot` is the slot of a schedule, or None.
 
-    `words` is a digest of the command alone, and `key` a digest of the work without its slot.
+    `words` is a digest of the command alone. `key` is a digest of the command, of the contents of files that
+    it names (see `_content`), and of the code.
     """
 
     command: tuple[str, ...]
@@ -76,21 +78,24 @@ class Work:
 
     @property
     def id(self) -> str:
-        """The submission id: the name, the slot if there is one, and 12 hex digits of the fingerprint."""
+        """The submission id: the name, the slot if there is one, and the first 12 hex digits of a fingerprint
+        of the key and the slot.
+        """
         fingerprint = digest({"work": self.key, "slot": self.slot})[:12]
         return "-".join([self.name, *([self.slot] if self.slot else []), fingerprint])
 
     def entrypoint(self, python: str) -> str:
-        """Return the command as a shell command line, run by the interpreter `python`."""
+        """Return the command as a shell command line, with `python` as the interpreter."""
         return shlex.join([python, *self.command[1:]])
 
 
 def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
-    """Describe the work of a command that is submitted from `directory`.
+    """Return the work of a command that is submitted from `directory`.
 
-    Raises ConfigError for a command that does not begin with python, holds credentials, names a missing
-    configuration file, or would use files in a directory that is removed with the job. Also raises it for an
-    invalid slot.
+    Raises ConfigError for a command that does not begin with python, contains credentials or an http(s) URL
+    with a query, or names a YAML file by a relative path that does not exist. Also raises it for an invalid
+    slot, and for a build or a pretraining run that fails `_check_places`, for example because its output
+    would be removed with the job.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -119,8 +124,8 @@ def _hidden(text: str) -> str:
 
 
 def _name(command: Sequence[str]) -> str:
-    """Return a name such as `build` or `pretrain`: the first word after one of gristmill's modules, or else
-    the last part of the name of the module or script.
+    """Return a short name for a command, such as `build` or `pretrain`: the word that follows one of
+    gristmill's packages, or else the last part of the name of the module or script.
     """
     rest = list(command[1:])
     if rest[0] == "-m" and len(rest) > 1:
@@ -131,9 +136,9 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """Return the file that a word of the command names, either alone or after its `=`; a relative name is
-    looked up in `directory`. None if it names no file. Raises ConfigError if a YAML file with a relative name
-    is missing.
+    """Return the name of the file that a word of the command names, either as the whole word or after its
+    `=`; None if there is no such file. A relative name is looked up in `directory`. Raises ConfigError if a
+    YAML file with a relative name is missing.
     """
     for name in filter(None, (word, word.partition("=")[2])):
         if (directory / name).is_file():
@@ -144,8 +149,8 @@ def _named(word: str, directory: Path) -> str | None:
 
 
 def _content(word: str, directory: Path) -> dict[str, Any]:
-    """Return a word with the content of the file that it names: a digest of the values of a YAML file, so
-    that comments do not count, or the checksum of another file.
+    """Return a word of the command together with the content of the file that it names: a digest of the
+    values of a YAML file, so that comments do not count, or the checksum of any other file.
 
     Files other than YAML count only if they travel with the job: a file elsewhere may be an output of the
     command.
@@ -159,7 +164,7 @@ def _content(word: str, directory: Path) -> dict[str, Any]:
 
 
 def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | None) -> None:
-    """Raise ConfigError if the command names a file by a relative path that is not uploaded with the job."""
+    """Raise ConfigError if the command names, by a relative path, a file that is not uploaded with the job."""
     files = {name for name, _ in upload.files} if upload else set()
     for name in filter(None, (_named(word, directory) for word in command)):
         if not Path(name).is_absolute() and os.path.normpath(name) not in files:
@@ -180,11 +185,12 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """Raise ConfigError if `pipelines build` or `trainers pretrain` would read or write data at a relative
-    path. The working directory of a job is a copy on each node, and Ray removes it with everything written
-    there.
+    """Raise ConfigError if the output of `pipelines build`, or the root or the list of files of one of its
+    sources, is a relative path. For `trainers pretrain`, raise it if the argument `run=` is missing, or if
+    `run=` or `corpus=` is a relative path. The working directory of a job is a copy on each node, and Ray
+    removes it with everything written there.
 
-    Also raise it if a corpus file that would be uploaded contains a URL with a query.
+    Also raise it if a corpus file that would be uploaded has a source whose root is a URL with a query.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
@@ -225,12 +231,12 @@ def _refuse_relative(what: str, place: str) -> None:
 
 
 def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
-    """Collect the files below `directory` that go with a job: all except symbolic links that lead outside it,
-    and files that match EXCLUDES or `excludes`.
+    """Collect the files below `directory` that go with a job: all except files that match EXCLUDES or
+    `excludes`, and symbolic links to directories, to nothing, or to files outside `directory`.
 
     A pattern without a slash excludes every file and directory whose name matches it. A pattern with a slash
-    is compared with the path relative to `directory`. Raises UserError, naming the largest files, if they
-    exceed UPLOAD_BYTES together.
+    is compared with the path relative to `directory`. Raises UserError, naming the largest files, if the
+    collected files exceed UPLOAD_BYTES in total.
     """
     patterns = (*EXCLUDES, *excludes)
     files, left_out = [], []
@@ -266,10 +272,11 @@ def _walk(directory: Path, root: Path, patterns: Sequence[str]) -> Iterator[Path
 
 
 def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job, given as `NAME=value`, or as `NAME` with its value in `here`.
+    """Return the environment variables of a job, requested as `NAME=value`, or as `NAME` with its value in
+    `here`.
 
-    Raises ConfigError for a name that is not in ENVIRONMENT or is missing from `here`, and for a value with
-    credentials. The message never shows a value.
+    Raises ConfigError for a name that is not in ENVIRONMENT, for a name without a value that is not in
+    `here`, and for a value with credentials. The message never shows a value.
     """
     variables = {}
     for entry in asked:
@@ -292,9 +299,9 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 def check_address(address: str, here: Mapping[str, str]) -> str:
     """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
-    Raises ConfigError for an address other than http(s)://HOST[:PORT]. Also raises it for another machine if
-    RAY_AUTH_MODE is not `token`, and for any machine if RAY_AUTH_MODE is `token` but there is no token.
-    `here` is the environment.
+    Raises ConfigError unless the address is an http or https URL with a host, and without a user, a path, a
+    query or a fragment. Also raises it for another machine if RAY_AUTH_MODE is not `token`, and for any
+    machine if RAY_AUTH_MODE is `token` but there is no token. `here` holds the environment variables.
     """
     parts = urlsplit(address)
     more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment

@@ -64,7 +64,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _address_argument(command: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Add the argument for the cluster's address. With SUPPRESS as `default`, an address that precedes the
+    """Add the argument for the cluster's address. With SUPPRESS as `default`, an address given before the
     action is kept.
     """
     command.add_argument(

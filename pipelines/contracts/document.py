@@ -1,8 +1,9 @@
 """Documents: the Arrow schema of a document part, and ids that survive moving the data.
 
-An id is 16 bytes: the big-endian 64-bit key of (source name, path relative to the source's root), xxh3_64 of
-`source NUL path`, and a big-endian 64-bit record number within that file. Ids sort by file, then by record.
-They are printed `source/path#record`; a member of an archive has the path `archive!member`.
+An id is 16 bytes: the big-endian 64-bit key of a file, then the big-endian 64-bit number of the record within
+that file, counting from 0. The key is xxh3_64 of `source NUL path`, where the path is relative to the
+source's root. Ids sort by file, then by record. They are printed `source/path#record`; a member of an archive
+has the path `archive!member`.
 """
 
 import unicodedata

@@ -5,11 +5,11 @@ on code-point boundaries. `rule` gives the reason (an entity, a line rule). The 
 and do not overlap.
 
 When edits of several steps overlap, an edit that contains another absorbs it, whichever step came first; of
-edits with the same range, that of the later step wins. Otherwise an edit that inserts text wins over an edit
-that only removes text, then the longer edit wins, then the edit of the earlier step. The winner is extended
-over the loser's range, so no byte that any step removed comes back. As a consequence, inserted text survives
-unless the other edits in its group of overlapping edits cover its whole range or insert text themselves, and
-an edit that inserts text never empties a document.
+edits with the same range, that of the later step wins. Otherwise an edit that inserts visible text wins over
+an edit that does not, then the longer edit wins, then the edit of the earlier step. The winner is extended
+over the loser's range, so no byte that any step removed comes back. As a consequence, inserted visible text
+survives unless the other edits in its group of overlapping edits cover its whole range or insert visible text
+themselves, and an edit that inserts visible text never empties a document.
 """
 
 from collections.abc import Sequence

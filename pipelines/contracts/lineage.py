@@ -117,7 +117,8 @@ class ShardRow:
 
 def open_corpus(directory: Location) -> "Corpus":
     """Open a published corpus, given its directory or the path of its manifest. Raises UserError if there is
-    none, and CorruptFileError if a step is missing or differs from what the corpus manifest recorded.
+    none, and CorruptFileError if a step is missing, differs from what the corpus manifest recorded, or may
+    hold forgotten documents.
     """
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory
@@ -192,7 +193,7 @@ class Corpus:
         """Return the record with this id, given in printed form (`source/path#record`) or as 32 hex digits.
 
         Raises UserError if the id is malformed, or if the corpus has no such record; for an unknown path, the
-        message suggests another.
+        message suggests another path of the source.
         """
         raw = _from_hex(identifier)
         if raw is not None:

@@ -112,8 +112,8 @@ class StepOutput:
         return self.root / self.name
 
     def receipt(self, unit: str) -> Receipt | None:
-        """Return the receipt of a finished unit, otherwise None. The unit `SOURCE-INDEX` is a part of a
-        source; all other units have names that no source can have.
+        """Return the receipt of a finished unit, otherwise None. A part of a source is the unit
+        `SOURCE-INDEX` (`Part.unit`); other work, such as intermediate results, has units with other names.
 
         A receipt whose files are gone does not count: another command has removed the step, and a task that
         was still running has written the receipt into a new directory.

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 
 
 def proportional(tokens: Mapping[str, int]) -> dict[str, float]:
-    """Weight each source by its share of all tokens."""
+    """Weight each source by its share of all tokens. The weights add up to 1, or are all 0 if there are no
+    tokens.
+    """
     total = sum(tokens.values())
     return {source: count / total for source, count in tokens.items()} if total else dict.fromkeys(tokens, 0.0)
 
 
 def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
-    """Weight sources by tokens ** exponent. The default exponent, 0.3, is that of XLM-R (Conneau et al. 2020,
-    section 3.1) and mT5 (Xue et al. 2021).
+    """Weight sources by tokens ** exponent, normalised to add up to 1; all weights are 0 if there are no
+    tokens. The default exponent, 0.3, is that of XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al.
+    2021).
     """
     powers = {source: float(count) ** exponent if count else 0.0 for source, count in tokens.items()}
     total = sum(powers.values())
@@ -22,7 +25,8 @@ def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, f
 
 def unimax(tokens: Mapping[str, int], budget: float, max_epochs: float = 4.0) -> dict[str, float]:
     """Weight sources by UniMax (Chung et al. 2023, algorithm 1): as uniformly as possible without reading any
-    source more than `max_epochs` times.
+    source more than `max_epochs` times. The weights add up to 1, or are all 0 if there are no tokens or
+    `budget` is 0.
 
     `budget` is in tokens. Up to four epochs are almost as good as fresh data (Muennighoff et al. 2023).
     """

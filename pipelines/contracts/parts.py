@@ -45,8 +45,9 @@ class Annotation:
 class Part:
     """A document part and the annotations visible to one reader, in the order of the steps.
 
-    `types` has the type of every annotation column of the build, and `order` the names of its steps. `loaded`
-    holds the document columns if a task has already read them. `given` is the given split of the source.
+    `types` has the type of every annotation column of the build, and `order` the names of its steps.
+    `tokenizer_share` is the source's weight in the training text of tokenizers. `loaded` holds the document
+    columns if a task has already read them. `given` is the given split of the source.
     """
 
     source: str
@@ -123,7 +124,7 @@ class Part:
         return compose(columns) if columns else None
 
     def edit_columns(self, upto: str | None = None) -> list[pa.Array]:
-        """Return the `edits` of each step that edits, up to and including `upto`, in order."""
+        """Return the `edits` column of each step that edits, up to and including `upto`, in order."""
         return [_chunk(a.column(EDITS_COLUMN)) for a in self._upto(upto) if EDITS_COLUMN in a.schema]
 
     def edits_of(self, text: Text, rows: pa.Array | None = None) -> pa.Array | None:
@@ -141,8 +142,9 @@ class Part:
         return edits if applied is None else map_back(applied, edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Return whether a step's edits, applied after those of all earlier steps, leave a document without
-        visible characters, bool [rows]. It is false for documents that the step does not edit.
+        """Return, for each document, whether a step's edits, applied after those of all earlier steps, leave
+        it without visible characters, bool [rows]. The result is false for documents that the step does not
+        edit.
         """
         if not len(edits.flatten()):
             return np.zeros(self.rows, bool)

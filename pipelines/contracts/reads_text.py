@@ -29,8 +29,8 @@ class ReadsText(Stage):
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
-        """Return `lines`, `words` or both if the stage decides by them what to remove. A plan warns about
-        sources whose text lacks them.
+        """Return `lines`, `words` or both: the units by which the stage decides what to remove; empty if it
+        uses neither. A plan warns about sources whose text lacks these units.
         """
         return frozenset()
 

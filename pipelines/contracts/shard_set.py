@@ -115,7 +115,7 @@ class Shard:
 
     `tokens` [t] is uint16 or uint32. `offsets` [n + 1] is int64; document i is
     tokens[offsets[i]:offsets[i + 1]]. `doc_ids` [n] are 16-byte binary. `n_bytes` [n] is int64, the number of UTF-8
-    bytes of each document's text that were encoded. `facts` are those in the metadata of the schema.
+    bytes of each document's text that were encoded. `facts` is the JSON object in the metadata of the schema.
 
     `sentences`, int32, holds the token offsets within each document at which sentences begin. Document i has
     sentences[sentence_offsets[i]:sentence_offsets[i + 1]]. Both are None if the build wrote none.

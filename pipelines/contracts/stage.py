@@ -106,9 +106,9 @@ class Stage:
     def writes(self) -> pa.Schema:
         """Return the columns this stage adds; `drop` and `edits` have their reserved meaning.
 
-        A stage whose edits may empty a document writes both; the rule `STEP.empty` drops the documents that
-        it empties. For a part stage, pipelines.building.annotate fills in this rule for documents that the
-        stage itself does not drop.
+        A stage whose edits may empty a document writes both; a rule that ends in `.empty` drops the documents
+        that it empties. For a part stage, pipelines.building.annotate fills in this rule (`STEP.empty`) for
+        documents that the stage itself does not drop.
         """
         return pa.schema([])
 
@@ -159,7 +159,9 @@ class Stage:
         return {}
 
     def notice(self) -> str:
-        """Return a note for users before the stage runs, such as an unusual cost; empty if there is none."""
+        """Return a note that users see before the stage runs, for example on an unusual cost; empty if there
+        is none.
+        """
         return ""
 
     def check(self) -> None:

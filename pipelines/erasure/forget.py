@@ -184,7 +184,8 @@ def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
     """Rewrite those files of a step that hold the documents: write them without the documents and under new
-    names, then switch the step's manifest to the new files. Return the number of files written.
+    names, then switch the step's manifest to the new files. Return the number of files written. The funnel is
+    left to `_recount`.
     """
     if step.label == "funnel":
         return 0
@@ -288,7 +289,8 @@ def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
 
 def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
     """Return an index of files in which the documents count as quarantined records. `first_row` of later
-    files in the same part is reduced accordingly.
+    files in the same part is reduced accordingly. `renamed` maps the names of rewritten parts to their new
+    names.
     """
     by_key: dict[int, list[int]] = {}
     for doc in held:

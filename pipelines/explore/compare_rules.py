@@ -40,7 +40,7 @@ class Tally:
     both: np.ndarray
     """int64 [k, k]: documents dropped by both sets. The diagonal counts all documents that each set drops."""
     dropped_by: np.ndarray
-    """int64 [k + 1]: documents dropped by exactly 0 to k sets; 0 if there are no sets."""
+    """int64 [k + 1]: documents dropped by exactly 0 to k sets; all 0 if there are no sets."""
     alone: np.ndarray
     """int64 [k]: documents dropped by this set and no other."""
     reasons: dict[str, Counter[str]]
@@ -123,7 +123,8 @@ class Comparison:
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
         """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops or, if
-        `name` is empty, that all sets drop. The reason is the rule of that set, or of the first of all sets.
+        `name` is empty, that all sets drop. The reason is the rule by which that set, or the first of all
+        sets, drops the document.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
@@ -138,8 +139,8 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 
 def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
     """Apply rule sets (default: all) to every document. A rule set is skipped in sources that lack the
-    columns it reads. `samples` is the number of sample documents to keep in each source, for each set and for
-    all sets together.
+    columns it reads. `samples` is the maximum number of sample documents to keep in each source, for each set
+    and for all sets together.
 
     Raises UserError for an unknown name or negative `samples`, if no source has the columns of a set that was
     given by name, or if no source has the columns of any set.
@@ -230,8 +231,8 @@ def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.nda
 
 
 def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
-    """Return the columns of a rule set that any source lacks, one text per stage that writes them: `a, b and
-    3 more (of STAGE)`. Each text names up to `most` columns.
+    """Return the columns of a rule set that any source lacks, one text for each stage that writes some of
+    them: `a, b and 3 more (of STAGE)`. Each text names up to `most` columns.
     """
     by_stage: dict[str, dict[str, None]] = {}
     for column in (column for lacking in comparison.missing[name].values() for column in lacking):

@@ -88,8 +88,8 @@ class LanguageThresholds:
 def language_thresholds(
     directory: Location, names: Sequence[str], reference: str = "en", least: int = 1000
 ) -> LanguageThresholds:
-    """Compute thresholds for `language_score` and for named rule sets, over all documents that were read,
-    including dropped ones.
+    """Compute thresholds for each of `names`, which are `language_score` or rule sets, over all documents
+    that were read, including dropped ones.
 
     In the language `reference`, the bounds of a rule set are used unchanged; the bound on stop words, which
     are English, always applies to English only. Columns are read one at a time. Raises UserError for an
@@ -211,8 +211,8 @@ def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
 
 
 def _cut(values: np.ndarray, side: str, dropped: Fraction) -> float:
-    """Return the bound that drops the share `dropped` of the values, rounded down to whole values, or less if
-    values are equal. The values are in ascending order.
+    """Return the bound that drops the share `dropped` of the values. Their number is rounded down, and fewer
+    are dropped if several values equal the bound. The values are in ascending order.
     """
     rank = min(int(dropped * len(values)), len(values) - 1)
     return float(values[rank] if side == "at_least" else values[len(values) - 1 - rank])

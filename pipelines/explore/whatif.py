@@ -34,8 +34,8 @@ _Z = 1.96  # standard deviations of a normal distribution that cover 95 %
 
 @dataclass
 class Impact:
-    """The effect of changed filters on one source. It covers the documents that no step drops except filters
-    and deduplication.
+    """The effect of changed filters on one source. It covers the documents that are kept, and those that a
+    filter or deduplication was the first step to drop.
 
     `documents` is the number of these documents, and `kept` is how many of them the current filters keep.
     `seen` is how many of them were examined: a sample, or all. The other counts are of examined documents.
@@ -73,7 +73,7 @@ class Impact:
 
     def bytes_change(self) -> tuple[float, float]:
         """Return the net number of bytes gained, and half the width of its 95 % confidence interval (0 if
-        exact).
+        exact, or if no examined document changed).
         """
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
@@ -145,8 +145,8 @@ class WhatIf:
         return list(names)
 
     def known(self) -> list[str]:
-        """Return the columns of the published sample, except the hash, id, location and verdict of a
-        document. Every column that a filter reads must be among them.
+        """Return the columns of the published sample that a filter may read: all except those with a
+        document's hash, id, location, verdict, text size and markup.
         """
         return [
             name
@@ -155,8 +155,8 @@ class WhatIf:
         ]
 
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
-        """Return the quantiles that filter steps request, by step, computed over the documents that the
-        filters before the step would keep. Steps that request none are omitted.
+        """Return the quantiles that the filters of `then` request, by step, computed over the documents that
+        the earlier filters of `then` would keep. Steps that request none are omitted.
         """
         thresholds: dict[str, Thresholds] = {}
         for position, (name, stage) in enumerate(self.then.items()):
@@ -273,8 +273,8 @@ def _split_path(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _current_impact(question: WhatIf, source: str) -> Impact:
-    """Return an impact with its two exact counts filled in: how many documents no step drops except filters
-    and deduplication, and how many of these the filters keep.
+    """Return an impact with its two exact counts filled in: how many documents are kept or were first dropped
+    by a filter or deduplication, and how many of these the filters keep.
     """
     total = question.corpus.read_step(source).manifest.counts[source].kept
     corpus_steps = set(_dedup_steps(question))
@@ -307,8 +307,8 @@ def _sample_types(corpus: Corpus) -> list[str]:
 
 
 def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
-    """Return the published sample with the position, text size and verdict of each document, and with the
-    named columns.
+    """Return the published sample with the hash, id, source, location, verdict and text size of each
+    document, and with the named columns.
     """
     step = _funnel_step(corpus)
     record = _sample_record(step)

@@ -91,8 +91,8 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
 
 
 def redact_fields(part: Part, docs: pa.Table) -> pa.Table:
-    """Replace `url` and `meta` with the redacted forms that pii steps wrote. Columns derived from a redacted
-    URL become null.
+    """Return the documents with `url` and `meta` replaced by the redacted forms that pii steps wrote. Columns
+    derived from a redacted URL become null.
     """
     for name in OPTIONAL_COLUMNS:
         if not part.has(f"pii_{name}"):

@@ -39,7 +39,7 @@ class LeftOut:
     replaced: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def markdown(self) -> list[str]:
-        """Return the lines of a section for the dataset card."""
+        """Return the lines of the section `Left out` of the dataset card."""
         lines = ["## Left out", ""]
         if self.sources:
             lines += [f"Sources of the corpus that are not in this export: {', '.join(self.sources)}.", ""]

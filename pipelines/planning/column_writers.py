@@ -17,9 +17,9 @@ from pipelines.stages import STAGES
 
 @cache
 def writers() -> dict[str, str]:
-    """Return, for each column, the first stage that writes it with default knobs or with one switch on:
-    `language`, or `language with paragraphs: true`. Stages whose columns depend on a knob without a default
-    are left out.
+    """Return, for each column except `drop` and `edits`, the first stage that writes it with default knobs,
+    or else the first with one switch on: `language`, or `language with paragraphs: true`. Stages whose
+    columns depend on a knob without a default are left out.
     """
     writer_of: dict[str, str] = {}
     for switched in (False, True):
@@ -32,7 +32,7 @@ def writers() -> dict[str, str]:
 
 def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield (stage, its columns) with default knobs. If `switched`, yield instead one entry for each knob
-    that is off by default, with that knob switched on.
+    that is off by default, with that knob switched on: (`language with paragraphs: true`, its columns).
     """
     for name, kind in STAGES.items():
         knobs = dataclasses.fields(cast(Any, kind))
@@ -48,8 +48,9 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
-    """Return (stage, entry for the corpus file) that would write a column, or None if no such stage is known.
-    If the column has the prefix of another step, the entry has that step's prefix and text.
+    """Return a stage that would write a column, described as in `writers`, and its entry for the corpus file;
+    None if no such stage is known. If the column has the prefix of one of the `steps`, the entry has that
+    step's prefix and text.
     """
     if column in writers():
         stage, _, switch = writers()[column].partition(" with ")
@@ -63,8 +64,8 @@ def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
 
 
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
-    """Return the end of a message about a column that no step before `step` writes. `known` are the existing
-    columns.
+    """Return the end of a message about a column that no step before `step` writes; it may be empty. `steps`
+    are all steps, and `known` the names of the columns written so far.
     """
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]
     if later:
@@ -85,7 +86,7 @@ def check_definitions(
     definitions: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Raise ConfigError if the definition of one of a source's columns is not among the definitions that the
-    step accepts.
+    step accepts. Both mappings are keyed by column; columns that are not in both are not checked.
     """
     for column, known in accepted.items():
         here = definitions.get(column)

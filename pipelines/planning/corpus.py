@@ -86,8 +86,8 @@ def load_corpus_config(
     path: Path, assignments: Sequence[str] = (), stages: Mapping[str, StageClass] | None = None
 ) -> CorpusConfig:
     """Parse a corpus YAML, with `a.b=value` overrides. `stages` maps names to stage classes that the file may
-    use in addition to the built-in stages. Raises ConfigError with file, path and value, and with the nearest
-    valid name if there is one.
+    use in addition to the built-in stages. Raises ConfigError, which names the file, the field and its value,
+    and the nearest valid name if there is one.
     """
     data = override(load_yaml(path), assignments)
     where = path.name

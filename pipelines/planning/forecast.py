@@ -117,7 +117,9 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
 
 
 def _learn(rates: _Rates, root: Location, path: Location) -> None:
-    """Add a finished step to the rates. Files of an older version and damaged files are ignored."""
+    """Add a finished step to the rates. A step whose files are damaged, or were written by an older version,
+    is ignored.
+    """
     try:
         manifest, run = load_step(root, path.parent.name), read_json(path)
     except CorruptFileError:

@@ -55,8 +55,8 @@ class Inventory:
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:
-        """Return the units of work: for each task, the indices in `files` of the files that it reads, in
-        order.
+        """Return the units of work, as `read_units` forms them from `unit_bytes`: for each task, the indices
+        in `files` of the files that it reads, in order.
         """
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
@@ -75,7 +75,9 @@ class Read(Stage):
     version: ClassVar[int] = read.VERSION
 
     def depends(self) -> dict[str, str]:
-        """Return the versions of the libraries and rules by which the source is decoded and normalised."""
+        """Return the versions of the libraries and rules by which the source is decoded and normalised, and
+        the code identity of a format that an installed package provides.
+        """
         source = self.source
         found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
         found |= {"licences": LICENCES_VERSION} if format_of(source.format).shared else {}
@@ -142,7 +144,9 @@ def _times(location: str) -> str:
 
 
 def forget_checksums(output: Location, locations: Collection[str]) -> None:
-    """Make the next inventory read these files again, even if their sizes and times are unchanged."""
+    """Make the next inventory read the files at these locations again, even if their sizes and times are
+    unchanged.
+    """
     cache = _load_cache(output / _CHECKSUMS)
     gone = {digest(location) for location in locations}
     write_json(output / _CHECKSUMS, {"files": {name: entry for name, entry in cache.items() if name not in gone}})

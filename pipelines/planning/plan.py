@@ -41,10 +41,11 @@ PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
 @dataclass(frozen=True)
 class Step:
     """One concrete step. `source` is None for a step of a corpus stage, which spans all `sources`; any other
-    step has one source.
+    step has one source. `identity` is everything that the fingerprint covers.
 
-    `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read;
-    `files` maps the names of the steps whose files it reads to their labels.
+    `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read.
+    `files` maps the names by which the stage refers to steps whose files it reads to the labels of these
+    steps: a step's name, or the kind of a derived step.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Step:
         return f"{self.label}-{self.fingerprint[:FINGERPRINT_DIGITS]}"
 
     def inputs(self) -> tuple[str, ...]:
-        """Return the labels of all steps that this step needs."""
+        """Return the labels of the steps on which this step depends directly."""
         labels = [f"read.{source}" for source in self.sources] if self.name != "read" else []
         for visible in self.visible.values():
             labels.extend(visible)
@@ -112,8 +113,8 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """Return the plan. `poison` lists the documents that are withheld from steps, `files` the published files
-    of steps that are not reproducible.
+    """Return the plan for a corpus, given the inventories of its sources by name. `poison` lists the
+    documents that are withheld from steps, `files` the published files of steps that are not reproducible.
 
     Raises ConfigError if the steps do not fit together: for example, if no step writes a column that is read,
     if two steps write it, or if a step drops documents after deduplication.

@@ -31,7 +31,7 @@ Poison = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def load_poison(output: Location) -> Poison:
-    """Load the documents set aside in an output directory."""
+    """Return the documents that are set aside in an output directory."""
     try:
         entries = read_json(output / _FILE)["documents"]
     except FileNotFoundError:
@@ -43,7 +43,9 @@ def load_poison(output: Location) -> Poison:
 
 
 def record_poison(output: Location, error: PoisonError) -> None:
-    """Add the document that an error names to the list. Raises the error if the document is already listed."""
+    """Add the document that an error names to the list in an output directory. Raises the error if the
+    document is already listed.
+    """
     try:
         entries = read_json(output / _FILE)["documents"]
     except FileNotFoundError:

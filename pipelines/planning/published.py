@@ -26,7 +26,7 @@ def add_published_files(plan: Plan) -> Plan:
 
 
 def explain(step: Step, root: Location) -> str:
-    """Return why a step is not finished, for example what has changed since the last published step of the
+    """Return why a step is not finished, for example what has changed since the last published step with the
     same label.
     """
     if (root / step.directory / "manifest.json").exists():
@@ -92,8 +92,8 @@ def _short(value: Any) -> str:
 
 
 def _latest(step: Step, root: Location) -> StepManifest | None:
-    """Return the newest published step with the label of `step` and another fingerprint; None if there is
-    none.
+    """Return the newest published step with the same label as `step` but another fingerprint; None if there
+    is none.
     """
     directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
     candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]

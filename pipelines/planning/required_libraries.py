@@ -21,7 +21,9 @@ class Need(NamedTuple):
 
 
 def needs_of(config: CorpusConfig) -> Iterator[Need]:
-    """Yield every optional library that building this corpus imports, with the entry that needs it."""
+    """Yield the optional libraries that the output, the sources and the stages of a corpus need, each with
+    the entry that needs it. URLs in the knobs of stages are not considered.
+    """
     yield from _of_url("output", config.output)
     for source in config.sources:
         yield from _of_url(f"source {source.name!r}: root", source.root)

@@ -20,7 +20,7 @@ def check_rules(
     """Raise ConfigError for a rule whose column is missing in some source that the rule judges, and for a
     test or a group that does not fit the type of its column.
 
-    `done` are the earlier steps, and `types` the types of the columns that steps write so far.
+    `done` are the earlier steps, and `types` the types of the columns that these steps and `entry` write.
     """
     stage = entry.stage
     known = {**dict(zip(DOCUMENT.names, DOCUMENT.types, strict=True)), **types, DROP: pa.string()}
@@ -44,8 +44,8 @@ def check_rules(
 
 
 def null_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every rule that tests a column that may be null, but does not say what happens to
-    null values.
+    """Yield one line for every rule that does not say what happens to null values, although the column that
+    it tests may be null.
     """
     done: list[StepConfig] = []
     for entry in config.steps:
@@ -61,8 +61,8 @@ def null_notices(config: CorpusConfig) -> Iterator[str]:
 
 
 def undivided_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every column of `group_by` that does not split some sources, because no step writes
-    it for them.
+    """Yield one line for every column of `group_by` that does not split some sources, because no earlier step
+    writes it for them.
     """
     done: list[StepConfig] = []
     for entry in config.steps:
@@ -82,7 +82,7 @@ def _may_be_null(rule: ColumnTest, done: Sequence[StepConfig]) -> bool:
 
 
 def _judged(config: CorpusConfig, entry: StepConfig, rule: ColumnTest) -> list[str]:
-    """Return the sources with documents that a rule may judge."""
+    """Return the sources of a step whose documents a rule may judge."""
     sources = _sources(config, entry)
     return [source for source in sources if "source" not in rule.when or source in rule.when["source"]]
 

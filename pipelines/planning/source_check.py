@@ -1,8 +1,8 @@
 """Check that a source yields documents as expected, both before and after it is read.
 
-With a wrong `format`, `text_field` or `encoding`, every record is set aside. The build would account for
-these records and publish an empty result. Therefore the first records are read while the build is planned,
-and the counts of the whole source are checked once it is read.
+With a wrong `format`, `text_field` or `encoding`, most or all records may be set aside. The build would
+account for these records and publish a result that is all but empty. Therefore the first records are read
+while the build is planned, and the counts of the whole source are checked once it is read.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ _CHECK = {
     ("bad_header", "bad_quotes", "field_count", "malformed_record", "trailing_bytes", "unclosed_quote", "wrong_suffix",
      *(reason for reason in REASONS if reason.startswith("not_") and reason not in STRUCTURAL)), "format",
 )  # fmt: skip
-"""For each reason, the field of the source that is the most likely cause if the reason is frequent. For a file
+"""For most reasons, the field of the source that is the most likely cause if the reason is frequent. For a file
 that is not of its format (`not_...`), the field is `format`.
 """
 
@@ -66,13 +66,15 @@ class SampleTally:
 
     @property
     def unexpected(self) -> Counter[str]:
-        """The number of records set aside by reason, without the reasons that are expected (STRUCTURAL)."""
+        """The number of records set aside for each reason, without the reasons that are expected
+        (STRUCTURAL).
+        """
         return Counter({reason: count for reason, count in self.aside.items() if reason not in STRUCTURAL})
 
     @property
     def share(self) -> float:
         """The number of records set aside unexpectedly, as a share of these records and the documents
-        together.
+        together; 0 if there are none.
         """
         aside = self.unexpected.total()
         return aside / (aside + self.documents) if aside else 0.0
@@ -88,12 +90,12 @@ class SampleTally:
 
 
 def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """Sample the first records of files spread over a source: up to about 1,000 records and 64 MiB, from at
-    most 64 files, or 4 remote files.
+    """Return the counts of the first records of files spread over a source: up to about 1,000 records and 64
+    MiB, from at most 64 files, or 4 remote files.
 
-    Pages count as documents; nothing is extracted. Archives that would have to be searched for the wanted
-    members are skipped. Raises SourceError as `read_documents` does. Errors of storage and memory are ignored
-    here, because the read step retries.
+    Pages count as documents; nothing is extracted. If the source selects `members`, only zip archives are
+    sampled, because other files would have to be searched for them. Raises SourceError as `read_documents`
+    does. Errors of storage and memory are ignored here, because the read step retries.
     """
     tally = SampleTally()
     most = _REMOTE_FILES if files and files[0].remote is not None else _FILES
@@ -108,8 +110,8 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def _is_searched(file: SourceFile, source: Source) -> bool:
-    """Return whether a stream must be scanned to find the first wanted member. A zip archive has a directory
-    and needs no scan.
+    """Return whether the wanted members can only be found by reading the file from its beginning: always if
+    the source selects members, except in a zip archive, which has a directory.
     """
     return bool(source.members) and not file.path.lower().endswith((".zip", ".whl"))
 
@@ -184,9 +186,9 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
-    """Raise SourceError if too small a share of a source became documents. `read` is the manifest of its
-    published read step, and `directory` the directory of that step. A source that is read only in part is not
-    checked, because a small sample has too few records.
+    """Raise SourceError if too small a share of a source became documents, or none did although the source
+    must not be empty. `read` is the manifest of its published read step, and `directory` the directory of
+    that step. A source that is read only in part is not checked, because a small sample has too few records.
     """
     if source.sample < 1:
         return
@@ -203,8 +205,9 @@ def check_counts(source: Source, read: StepManifest, directory: Location, files:
 
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
-    """Return the end of a message: the first record that was set aside because it lacks its text, and the
-    fields of that record. Empty if there is none. Reads the file up to that record.
+    """Return the end of a message: the first record that was set aside because its text is missing or not a
+    string, and the fields of that record. Empty if there is no such record or it cannot be read again. Reads
+    the file up to that record.
     """
     for record in read.files:
         if record.path.startswith("quarantine/"):
@@ -219,8 +222,8 @@ def _fields_of_first(source: Source, read: StepManifest, directory: Location, fi
 
 
 def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: int) -> tuple[str, ...]:
-    """Return the field names of record `number` of the entry `path`, or an empty tuple if the record is not
-    found or has a text.
+    """Return the field names of the record with this index in the entry `path`, or an empty tuple if the
+    record is not found or is not set aside.
     """
     for file in files:
         if path == file.path or path.startswith(f"{file.path}!"):
@@ -250,6 +253,8 @@ def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> Sou
 
 
 def _shown(fields: Sequence[str]) -> list[str]:
-    """Return the names of fields for a message: at most 20 names, each cut to 40 characters."""
+    """Return the names of fields for a message: at most 20 names, each cut to 40 characters, and the number
+    of the others.
+    """
     names = [name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..." for name in fields]
     return names if len(names) <= _SHOWN_FIELDS else [*names[:_SHOWN_FIELDS], f"{len(names) - _SHOWN_FIELDS} more"]

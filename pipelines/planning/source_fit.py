@@ -84,9 +84,10 @@ short lines is among them: its bound assumes 30 Latin letters, which say less th
 class Sample:
     """Sampled documents of one source, one per row in every table.
 
-    `title` describes them in notices. `columns` holds `text_bytes` and, for a built corpus, `drop_step` and
-    the columns that its steps wrote. `signals` maps each measured text to its `quality_signals` columns,
-    without a prefix, and to its `peer_signals` columns if they were measured.
+    `title` describes them in notices. `columns` holds `text_bytes` and, for a built corpus, `drop_step`,
+    `markup` and the columns that its steps wrote. `signals` maps each text that was measured, such as `text`
+    or `edited_text`, to its `quality_signals` columns, without a prefix, and to its `peer_signals` columns if
+    they were measured.
     """
 
     title: str
@@ -127,8 +128,8 @@ def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
 
 
 def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Sample:
-    """Return a sample of a source of a built corpus. `table` is the sample in its funnel
-    (`funnel.sample_schema`).
+    """Return a sample of a source of a built corpus. `table` is the sample that the corpus's funnel has
+    written, with the schema `funnel.sample_schema`.
     """
     rows = table.filter(pc.equal(table["source"], source))
     ours, peers = (_published_signals(config, source, rows, kind) for kind in (QualitySignals, PeerSignals))
@@ -192,8 +193,9 @@ def _tests_of_filter(
 
 
 def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
-    """Return whether a rule is written for certain languages, scripts or sources, or takes its bounds from
-    quantiles.
+    """Return whether a rule is already adapted to the documents that it judges: it has bounds by group or
+    from quantiles, its `when` tests a column other than `source`, or it is a single rule, not a set, that
+    applies to this source alone.
     """
     if listed.mappings() or listed.quantiles() or any(column != "source" for column in listed.when):
         return True
@@ -202,7 +204,7 @@ def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
     """Return the notices of a plan, based on the published columns if all steps are built, otherwise on the
-    first documents of each source. `tallies` are samples of sources that were already taken; the other
+    first documents of each source. `tallies` holds the samples that were already taken, by source; the other
     sources are sampled here.
     """
     if load_step(root, plan.step("funnel").directory) is not None:
@@ -220,8 +222,8 @@ def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) 
 
 
 def published_notices(plan: Plan, root: Location) -> list[str]:
-    """Return the notices of a corpus, from the documents that its funnel sampled. There are none if it is not
-    built.
+    """Return the notices of a corpus, from the documents that its funnel sampled. There are none if the
+    corpus is not built.
     """
     config, name = plan.config, plan.step("funnel").directory
     directory = root / name
@@ -335,7 +337,7 @@ def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple
     """Yield, for each test of a kind: the test, the signals and the columns of the documents that reach it,
     and which of these documents it judges, bool [n].
 
-    A test is left out if the sample lacks its signal or a column of its `when`.
+    A test is left out if the sample lacks its text, its signal or a column of its `when`.
     """
     names = {*sample.columns.column_names}
     for test in tests:

@@ -97,7 +97,7 @@ def read_records(
 ) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the records of an entry; the first has the number `first`. If the stream breaks, the records
     before the break are kept and one Bad follows them. The same happens if the reader of an installed package
-    fails at a record in `poison`.
+    fails at a record in `poison`; if it fails at any other record, PoisonError is raised.
     """
     kind = format_of(source.format)
     try:
@@ -125,8 +125,8 @@ def _unparsed(
 
 def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the same records, but turn each TextRecord into a RawRecord, whose content is HTML that is yet to
-    be parsed. HTML of more than `most` bytes is set aside as `html_bytes`. A text with a lone surrogate stays
-    as it is, to be set aside later.
+    be parsed. HTML of more than `most` bytes is set aside as `html_bytes`. A text with a lone surrogate is
+    passed on unchanged, to be set aside later.
     """
     for record in records:
         if isinstance(record, TextRecord):
@@ -176,7 +176,7 @@ def _foreign_records(
 
 def _is_record(record: Any) -> bool:
     """Return whether an object is a Bad with a reason of REASONS, or a TextRecord whose values have the right
-    types.
+    types and whose `meta`, if not None, is a JSON object.
     """
     if isinstance(record, Bad):
         return record.reason in REASONS

@@ -78,8 +78,8 @@ def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
 def distribution_chart(
     column: str, by_source: Mapping[str, Mapping[str, Any]], thresholds: Sequence[Mapping[str, Any]]
 ) -> Markup:
-    """Draw a column's distribution, with a row for each source. A row shows all documents, the kept documents
-    in front of them, and the bounds of filters.
+    """Draw a column's distribution, with a row for each source that has values. A row shows all documents,
+    the kept documents in front of them, and the bounds of filters.
 
     The height of a bar grows with the square root of its share, so that tails are visible. Each row is scaled
     to its own peak.
@@ -122,8 +122,8 @@ def _mark_bounds(
     """Add the bounds of a rule to `bounds`, and the ranges of values that it drops to `shaded`. On an axis of
     whole numbers, an upper bound is drawn after the highest number that it keeps.
 
-    If documents of one source have different bounds, only the values that all bounds drop are shaded. If
-    there are more than two, they are not labelled.
+    If documents of one source have different bounds, only the values that all bounds drop are shaded. If more
+    than two bounds of one side apply to the source, they are not labelled.
     """
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
         by_group = _bounds(test, end, source)

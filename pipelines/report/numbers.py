@@ -70,8 +70,9 @@ def collect(
 def _source(
     name: str, manifest: CorpusManifest, published: Mapping[str, StepManifest], corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the counts of one source: what was read, what was set aside, and what was kept. If only a sample
-    of the source was read, `records` counts the sample, but `decoded_bytes` counts the whole files.
+    """Return the facts of one source: its licence, origin and format, and the counts of what was read, set
+    aside and kept. If only a sample of the source was read, `records` counts the sample, but `decoded_bytes`
+    counts the whole files.
     """
     facts, rows = manifest.sources[name], [row for row in manifest.funnel if row["source"] == name]
     read_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
@@ -97,7 +98,7 @@ def _source(
 
 
 def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
-    """Return the printed ids of the first three quarantined records, by reason."""
+    """Return the printed ids of the first three quarantined records for each reason."""
     places: dict[str, list[str]] = {}
     for record in corpus.quarantined(source):
         printed = places.setdefault(record.reason, [])
@@ -139,8 +140,8 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: CorpusManifest) -> dict[str, Any]:
-    """Return the facts of one shard set: its tokenizer, its tokens by source and split, and the measured
-    overlap between splits.
+    """Return the facts of one shard set: its tokenizer, its tokens by source and split, the measured overlap
+    between splits and, if it has groups, the sizes of its domains.
     """
     shard_set, facts, knobs = manifest.shard_sets[name], published[name].facts, published[name].identity["knobs"]
     reason = facts["overlap"].get("not_measured")
@@ -192,8 +193,9 @@ def _split(shards: list[ShardRecord], source: str, split: str) -> dict[str, Any]
 
 
 def _totals(sources: list[dict[str, Any]], shard_sets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return sums over all sources. Tokens are counted in the first shard set; they are null if the corpus
-    has no shard set.
+    """Return sums over all sources. Tokens are counted in the first shard set. `train_tokens` and
+    `validation_tokens` are null if the corpus has no shard set; `test_tokens` is present only if there are
+    any.
     """
     names = ("files", "decoded_bytes", "records", "documents", "text_bytes", "documents_kept", "text_bytes_kept")
     totals: dict[str, Any] = {name: sum(source[name] for source in sources) for name in names}

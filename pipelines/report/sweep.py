@@ -2,9 +2,9 @@
 the bound would keep.
 
 The shares come from the histograms that a build publishes, and consider this bound alone. They are exact for
-a lower bound at the beginning of a bin, which is a number of two significant digits (see
-materialise.column_profile), and for integers below 100. Otherwise they are estimated within the bin.
-Documents without a value are treated as filters treat them by default.
+integers below 100 and for a lower bound at the beginning of a bin, which is a number of two significant
+digits (below 1, of two decimals; see materialise.column_profile). Otherwise they are estimated within the
+bin. Documents without a value are treated as filters treat them by default.
 """
 
 from collections.abc import Mapping

@@ -26,8 +26,8 @@ from pipelines.vectors.word_vectors import WordVectors
 RANKS = (1, 5, 10)
 Seeds = Literal["identical", "numerals"]
 LEAST_PAIRS = 10
-"""Minimum number of pairs to fit a map on, and of held-out pairs. With fewer, a share of them would mean
-little.
+"""Minimum number of pairs to fit a map on, and of held-out pairs. Shares of fewer held-out words would
+mean little.
 """
 REFINED_WORDS = 15_000
 """The number of most frequent words of each space among which refinement looks for pairs, as in the authors'
@@ -37,15 +37,17 @@ code (facebookresearch/MUSE, `dico_max_rank`).
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The result of looking up held-out source words. `at` gives, for each rank of RANKS, the number of words
-    with a translation among that many nearest target words.
+    """The result of looking up the translations of `words` held-out source words. For each rank k of RANKS,
+    `at[k]` is the number of these words with a translation among the k nearest target words.
     """
 
     words: int
     at: Mapping[int, int]
 
     def share(self, rank: int) -> float:
-        """Return the share of words with a translation among the `rank` nearest target words."""
+        """Return the share of words with a translation among the `rank` nearest target words. `rank` is one
+        of RANKS.
+        """
         return self.at[rank] / self.words
 
     def error(self, rank: int) -> float:
@@ -55,8 +57,8 @@ class Retrieval:
 
 @dataclass(frozen=True)
 class MapFit:
-    """A fitted map: the number of pairs it was fitted on, and how well it retrieves held-out words by CSLS
-    and by cosine.
+    """A fitted map: the number of pairs on which it was fitted, and how well it retrieves the translations of
+    held-out words by CSLS and by cosine.
     """
 
     pairs: int
@@ -66,9 +68,9 @@ class MapFit:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Two aligned spaces: `source`, which has been mapped, and `target`. Both are centred, with vectors of
-    length 1. `seeds` is the fit on the seeds, and `refined` the last fit of the refinement; without
-    refinement both are the same.
+    """Two aligned spaces: `source`, which has been mapped by `rotation`, and `target`. The vectors of both
+    were centred and then scaled to length 1. `seeds` is the fit on the seeds, and `refined` the last fit of
+    the refinement; without refinement both are the same.
     """
 
     source: WordVectors
@@ -87,7 +89,8 @@ def align_spaces(
     refinements: int = 5,
     seed: int = 0,
 ) -> Alignment:
-    """Map `source` onto `target`, using pairs of words. The share `held_out` of the pairs is used only for
+    """Map `source` onto `target`, using pairs of words. The map is refitted `refinements` times. About the
+    share `held_out` of the source words in the pairs, chosen by a hash with `seed`, is used only for
     measuring, not for fitting. Held-out words stay in both vocabularies, so refinement may find a held-out
     pair by itself.
 
@@ -121,9 +124,9 @@ def align_spaces(
 
 
 def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tuple[str, str]]:
-    """Return a pair for each word that both spaces have, in the order of `source`. With `numerals`, only
-    words of digits are used, in which `.` and `,` are allowed (Artetxe, Labaka and Agirre 2017, "Learning
-    bilingual word embeddings with (almost) no bilingual data", section 4.2).
+    """Pair each word that both spaces have with itself, and return the pairs in the order of `source`. With
+    `numerals`, only words of digits are used, in which `.` and `,` are allowed (Artetxe, Labaka and Agirre
+    2017, "Learning bilingual word embeddings with (almost) no bilingual data", section 4.2).
     """
     common = [word for word in source.words if word in target.rows]
     if kind == "numerals":
@@ -132,8 +135,9 @@ def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tu
 
 
 def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
-    """Return the distinct pairs of a dictionary in which both words have vectors. As in MUSE, each line of
-    the file has a word and its translation. Raises UserError for a line that does not have two words.
+    """Return the distinct pairs of a bilingual dictionary, without those in which a word has no vector. As in
+    MUSE, each line of the file has a source word and its translation. Raises UserError for a line that does
+    not have two words.
     """
     pairs = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -164,9 +168,10 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 
 
 def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> MapFit:
-    """Measure how well a map retrieves held-out words. `wanted` has the target rows of the translations, by
-    the source row of each held-out word. `pairs` is the number of pairs on which the map was fitted, for the
-    result.
+    """Measure how well a map retrieves the translations of held-out words, by CSLS and by cosine. `mapped`
+    and `after` are the vectors of the mapped source space and of the target space. `wanted` has the target
+    rows of the translations, by the source row of each held-out word. `pairs`, the number of pairs on which
+    the map was fitted, is only copied to the result.
     """
     penalties = mean_similarity(after, mapped), np.zeros(len(after), np.float32)
     retrievals = []

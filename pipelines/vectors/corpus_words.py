@@ -1,4 +1,6 @@
-"""Write the kept, edited text of a corpus as a file of words for fastText, with one line per document."""
+"""Write the words of a corpus's kept documents, after edits, to a file for fastText, with one line per
+document.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,12 +11,12 @@ from pipelines.contracts.parts import Part
 
 
 def write_words(corpus: Corpus, sources: Sequence[str], lower: bool, sink: BinaryIO) -> Counter[str]:
-    """Write one line for every kept document of some sources: its words, separated by spaces. Return the
-    counts of the words.
+    """Write one line for every kept document of `sources`: the words of its edited text, in lower case if
+    `lower` is set, separated by spaces. Return the counts of the words.
 
-    Words are those of pipelines/kernels/text/segment.py, without punctuation. In scripts without spaces,
-    every letter is a word. One part and the counts are held in memory. No word begins with `<`, so fastText
-    cannot mistake a word for a label or its end-of-line mark.
+    Words are defined in pipelines/kernels/text/segment.py. In scripts without spaces, every letter is a word.
+    The text of one part and the counts are held in memory. No word begins with `<`, so fastText cannot
+    mistake a word for a label or its end-of-line mark.
     """
     counts: Counter[str] = Counter()
     for source in sources:

@@ -1,4 +1,4 @@
-"""`vectors moved`: find the words whose neighbours differ between two corpora, such as the texts of two
+"""`vectors moved`: find the words whose vectors differ most between two corpora, such as the texts of two
 years.
 
 The old space is mapped onto the new space, with all common words as pairs (orthogonal Procrustes). The
@@ -44,7 +44,9 @@ class Displacement:
         return [float(each) for each in np.quantile(self.distances, shares)]
 
     def farthest(self, count: int, near: int = 5) -> list[MovedWord]:
-        """Return the `count` words that moved farthest, each with its `near` nearest words in both spaces."""
+        """Return the `count` words that moved farthest, in descending order of distance, each with its `near`
+        nearest words in both spaces.
+        """
         order = np.argsort(-self.distances, kind="stable")[:count]
         return [
             MovedWord(
@@ -56,8 +58,8 @@ class Displacement:
 
 
 def find_moved_words(old: WordVectors, new: WordVectors, most: int) -> Displacement:
-    """Compare the common words of two spaces. Only the first `most` words of each space, which are its most
-    frequent, are considered.
+    """Compare the common words of two spaces. Only the first `most` words of each space are considered;
+    trainers write the most frequent words first.
 
     Raises UserError for spaces of different dimensions, or with fewer than LEAST_PAIRS common words.
     """

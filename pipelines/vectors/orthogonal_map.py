@@ -21,8 +21,8 @@ def fit_rotation(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def mean_similarity(queries: np.ndarray, keys: np.ndarray, nearest: int = NEAREST) -> np.ndarray:
-    """Return the mean cosine between each query and its `nearest` keys, float32 [queries]. All rows must have
-    length 1.
+    """Return the mean cosine between each query and its `nearest` most similar keys, float32 [queries]. If
+    there are fewer keys, the mean is over all of them. All rows must have length 1.
     """
     count = min(nearest, len(keys))
     means = [np.partition(block, -count, axis=1)[:, -count:].mean(axis=1) for block in _similarities(queries, keys)]
@@ -50,7 +50,9 @@ def retrieve(queries: np.ndarray, keys: np.ndarray, penalty: np.ndarray, count: 
 
 
 def mutual_pairs(mapped: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of words that are mutually nearest by CSLS, as (rows of `mapped`, rows of `target`)."""
+    """Return the pairs of words that are mutually nearest by CSLS, as two arrays: their rows in `mapped` and
+    their rows in `target`.
+    """
     target_penalty, mapped_penalty = mean_similarity(target, mapped), mean_similarity(mapped, target)
     forth = retrieve(mapped, target, target_penalty, 1)[:, 0]
     back = retrieve(target, mapped, mapped_penalty, 1)[:, 0]

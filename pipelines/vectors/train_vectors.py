@@ -1,11 +1,11 @@
 """`vectors train`: train CBOW or skip-gram vectors of words (Mikolov et al. 2013, arXiv 1301.3781 and
 1310.4546) on the text of a corpus with fastText. Character n-grams are not used.
 
-fastText initialises a tenth of its matrix per thread, so with fewer than eleven threads part of the matrix is
+fastText initialises a tenth of its matrix per thread, so with fewer than ten threads part of the matrix is
 uninitialised memory. Here fastText gets initial vectors for all words as pretrained vectors, drawn from
 U(-1/dim, 1/dim) as in the library. A single thread then suffices, and the same corpus, settings and library
-always give the same file on one machine. Several threads race on the weights, so that every run gives a
-different file.
+always give the same file on one machine. Several threads race on the weights, so the file differs from run to
+run.
 """
 
 import tempfile
@@ -48,7 +48,7 @@ class VectorSettings:
     """Number of dimensions."""
     window: int = 5
     """Maximum number of words on each side. The actual number is drawn for every word, from 1 to the maximum.
-    Windows end at the end of a document, and after 1,024 words.
+    Windows do not extend beyond a document, or beyond a block of about 1,000 words, which fastText takes as a line.
     """
     epoch: int = 5
     """Number of passes over the text."""
@@ -86,12 +86,13 @@ class VectorSettings:
 def train_vectors(
     corpus: Location, output: LocalPath, settings: VectorSettings, sources: Sequence[str] | None, *, overwrite: bool
 ) -> dict[str, Any]:
-    """Train vectors on the kept documents of some sources of a corpus (None: all), and write vectors.txt and
-    vectors.json into `output`. Returns the content of vectors.json.
+    """Train vectors on the kept documents of a corpus, and write vectors.txt and vectors.json into `output`.
+    Returns the content of vectors.json. If `sources` is None, all sources are used.
 
     The text is written to a temporary directory in `output`. Raises ConflictError if `output` is a file, if
     it is not empty and `overwrite` is not set, or if another process is training there. Raises UserError if
-    fewer than two words occur `min_count` times, or if the training fails.
+    `sources` is empty or has an unknown name, if fewer than two words occur `min_count` times, or if the
+    training fails.
     """
     opened = open_corpus(corpus)
     names = opened.choose_sources(sources, "--sources")
@@ -124,10 +125,10 @@ def _train(
 
 
 def fit_vectors(text: Path, counts: Counter[str], settings: VectorSettings) -> tuple[WordVectors, int]:
-    """Train vectors on a file of words. `counts` are the counts of all its words. Returns the vectors, the
-    most frequent word first, and how many words of the text have a vector, counted with repetition. A file of
-    initial vectors is written into the directory of the text. Raises UserError if fewer than two words occur
-    `min_count` times, or if the training fails.
+    """Train vectors on a file of words. `counts` gives the number of occurrences of every word in the file.
+    Returns the vectors, the most frequent word first, and how many words of the text have a vector, counted
+    with repetition. A file of initial vectors is written into the directory of the text. Raises UserError if
+    fewer than two words occur `min_count` times, or if the training fails.
     """
     import fasttext
 

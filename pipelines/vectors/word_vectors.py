@@ -26,7 +26,7 @@ class WordVectors:
 
     @cached_property
     def rows(self) -> dict[str, int]:
-        """The row of every word."""
+        """The row index of every word."""
         return {word: row for row, word in enumerate(self.words)}
 
     @cached_property
@@ -42,7 +42,7 @@ class WordVectors:
         return self.rows[word]
 
     def first(self, count: int) -> "WordVectors":
-        """Return the vectors of the first `count` words."""
+        """Return the first `count` words and their vectors."""
         return WordVectors(self.words[:count], self.matrix[:count])
 
 
@@ -62,9 +62,9 @@ def check_output(output: LocalPath, *, overwrite: bool) -> None:
 
 
 def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
-    """Write vectors in the text format of word2vec. The first line has the number of words and of dimensions.
-    Each further line has a word and its numbers, with seven significant digits. The file appears whole or not
-    at all.
+    """Write vectors in the text format of word2vec. The first line has the number of words and the number of
+    dimensions. Each further line has a word and its values, rounded to seven significant digits. The file
+    appears whole or not at all.
     """
 
     form = " ".join(["%.7g"] * vectors.matrix.shape[1])
@@ -82,7 +82,8 @@ def read_vectors(place: LocalPath, most: int | None = None) -> WordVectors:
     only the first `most` words are read. A word may contain any character except a line feed.
 
     Raises UserError for a missing file. Also raises UserError, with the number of the line, for a wrong
-    header, a wrong number of values, an invalid value or a repeated word.
+    header, a wrong number of values, a value that is not a finite number, a word that is not UTF-8 or a
+    repeated word.
     """
     path = vectors_file(place)
     if not path.is_file():
@@ -131,10 +132,10 @@ def neighbours(vectors: WordVectors, word: str, count: int) -> list[Neighbour]:
 
 
 def complete_analogy(vectors: WordVectors, words: tuple[str, str, str], count: int) -> list[Neighbour]:
-    """Return the words that best complete an analogy: they are to the third word (c) as the second (b) is to
-    the first (a). They have the highest cos(b) - cos(a) + cos(c), and the three given words are excluded
-    (3CosAdd; Mikolov, Yih and Zweig 2013, "Linguistic Regularities in Continuous Space Word Representations",
-    section 4). Scores are divided by the length of b - a + c, so they are cosines.
+    """Return the `count` words that best complete an analogy, best first: they are to the third word (c) as
+    the second (b) is to the first (a). They have the highest cos(b) - cos(a) + cos(c), and the three given
+    words are excluded (3CosAdd; Mikolov, Yih and Zweig 2013, "Linguistic Regularities in Continuous Space
+    Word Representations", section 4). Scores are divided by the length of b - a + c, so they are cosines.
     """
     a, b, c = (vectors.row(word) for word in words)
     query = unit_rows((vectors.unit[b] - vectors.unit[a] + vectors.unit[c])[None])[0]
@@ -150,8 +151,9 @@ def _highest(vectors: WordVectors, query: np.ndarray, without: set[int], count: 
 
 @dataclass(frozen=True)
 class AnalogyScore:
-    """The result of answering one section of analogy questions. `questions` counts all of them, `covered`
-    those whose four words all have vectors, and `correct` the correct answers.
+    """The result of answering one section of analogy questions. `questions` is the number of questions,
+    `covered` the number of those whose four words all have vectors, and `correct` the number of correct
+    answers.
     """
 
     section: str
@@ -161,9 +163,10 @@ class AnalogyScore:
 
 
 def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore]:
-    """Answer a file of questions in the format of word2vec's questions-words.txt. Sections begin with a line
-    `: NAME`. A question is a line of four words, the last of which is the answer. If no word of the vectors
-    has a capital letter, the questions are converted to lower case.
+    """Answer a file of analogy questions in the format of word2vec's questions-words.txt, and return the
+    score of each section. Sections begin with a line `: NAME`. A question is a line of four words, the last
+    of which is the answer. If no word of the vectors has a capital letter, the questions are converted to
+    lower case.
 
     Raises UserError for any other line that is not blank.
     """

@@ -19,10 +19,10 @@ LLAMA3: Final = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 PATTERNS: Final[dict[str, str]] = {"gpt2": GPT2, "llama3": LLAMA3}
-"""Regexes by name. `llama3` (also used by cl100k) separates line ends and cuts numbers after three digits.
-With 16,384 tokens, it gave 0.5 % more bytes per token than `gpt2` on textbooks, 3.5 % more on technical
-documents and 3.7 % more on forum posts, but 2.1 % fewer on Wikipedia, where years are frequent
-(benchmarks/train_tokenizer.py).
+"""Regexes by name. `llama3` (also used by cl100k) separates line ends from the spaces after them, and cuts
+numbers into groups of at most three digits. With 16,384 tokens, it gave 0.5 % more bytes per token than
+`gpt2` on textbooks, 3.5 % more on technical documents and 3.7 % more on forum posts, but 2.1 % fewer on
+Wikipedia, where years are frequent (benchmarks/train_tokenizer.py).
 """
 
 SMALLEST_VOCABULARY: Final = len(SPECIALS) + 256
@@ -41,8 +41,9 @@ def train_byte_bpe(
     multiset of texts and the options.
 
     Ids are assigned in order to the reserved tokens of `tokenizer.vocabulary.specials` (0 to 127), to the 256
-    bytes, and to one token per merge. A pair of tokens is merged only if it occurs at least `min_frequency`
-    times. `texts` is read once, and only distinct pre-tokens are kept in memory.
+    bytes (ordered by the characters that represent them), and to one token per merge. A pair of tokens is
+    merged only if it occurs at least `min_frequency` times. `texts` is read once, and only distinct
+    pre-tokens are kept in memory.
 
     Raises ValueError for a `vocab_size` below 384 (`SMALLEST_VOCABULARY`), for a `min_frequency` below 1, for
     texts with too few repeated pairs to fill the vocabulary (a smaller one is never returned silently), for

@@ -27,12 +27,12 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
     learned as in `train_byte_bpe`: two tokens are merged only if they occur side by side at least
     `min_frequency` times in the texts. A text is encoded as with `base`, except that some tokens are joined.
     If `base` has `ignore_merges`, a word that has become a token is always encoded as that token. The result
-    depends only on the multiset of texts. `texts` is read again if merges of different tokens give the same
-    text, so it must not be an iterator.
+    depends only on the multiset of texts. `texts` is read again if a learned merge yields a text that is
+    already a token, so it must not be an iterator.
 
-    Raises ValueError if `base` is not a byte-level BPE that keeps every byte, if `base` and the added
-    reserved tokens already fill `vocab_size`, for texts with too few repeated pairs, and for a text with a
-    lone surrogate.
+    Raises ValueError if `base` is not a byte-level BPE that keeps every byte, if an ordinary token of `base`
+    has the name of a reserved token that must be added, if `base` and the added reserved tokens already fill
+    `vocab_size`, for texts with too few repeated pairs, and for a text with a lone surrogate.
     """
     if base.kind not in ("byte_bpe", "bytes") or not base.keeps_bytes:
         raise ValueError(
@@ -63,8 +63,8 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
 def _learn(
     texts: Iterable[str], base: Definition, numbers: Iterable[int], count: int, min_frequency: int
 ) -> list[tuple[str, str]]:
-    """Return up to `count` merges, learned on texts in which characters stand for the tokens of the base. The
-    alphabet is the tokens with the ids `numbers`.
+    """Return up to `count` merges as pairs of strings, learned on texts in which one character stands for
+    each token of the base. `numbers` are the ids of the tokens whose characters form the alphabet.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -104,9 +104,8 @@ def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
 
 
 def _joined(learned: Iterable[tuple[str, str]], tokens: dict[int, str]) -> list[tuple[str, str]]:
-    """Return the learned merges as pairs of tokens. A merge is omitted if its text is already a token, or if
-    it builds on an omitted merge. The base encodes such a text differently, so the merge would never apply as
-    learned.
+    """Return the learned merges as pairs of tokens. A merge is omitted if its text is already a token,
+    because each text is listed once in a vocabulary. A merge that builds on an omitted merge is omitted, too.
     """
     known = set(tokens.values())
     texts = {chr(_FIRST + number): token for number, token in tokens.items()}

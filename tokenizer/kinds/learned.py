@@ -10,8 +10,10 @@ from typing import Any
 from tokenizer.vocabulary.specials import SPECIALS
 
 COVERAGE = 0.9995
-"""Share of all characters that a vocabulary covers, as in SentencePiece (Kudo and Richardson 2018; its documentation
-recommends 0.9995 for languages with many characters and 1 for others). Rarer characters become `<unk>`."""
+"""Default share of the characters of the texts, without white space, that a vocabulary covers, as in
+SentencePiece (Kudo and Richardson 2018; its documentation recommends 0.9995 for languages with many characters
+and 1 for others). Rarer characters are unknown.
+"""
 
 
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:

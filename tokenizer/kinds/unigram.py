@@ -22,8 +22,8 @@ def train_unigram(
     one, spaces at both ends are removed, and one is added before the first word. `lowercase` also folds case.
     A run of characters outside `coverage` becomes `<unk>`. Pieces have at most 16 characters.
 
-    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, and for
-    values out of range.
+    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
+    with a lone surrogate, and for values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, 1)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

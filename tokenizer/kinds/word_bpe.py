@@ -38,8 +38,8 @@ def train_word_bpe(
     mark, ordered by code point, and to one token per merge. White space is not kept: decoding writes one
     space between words. `lowercase` folds case, as in GPT. Characters outside `coverage` become `<unk>`.
 
-    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, and for
-    values out of range.
+    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
+    with a lone surrogate, and for values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -26,8 +26,8 @@ def train_wordpiece(
     are removed, and every Chinese character and punctuation mark is a word. A word of more than 100
     characters, or with a character outside `coverage`, becomes `<unk>`.
 
-    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, and for
-    values out of range.
+    Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
+    with a lone surrogate, and for values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

@@ -11,8 +11,8 @@ def add_reserved(definition: Definition, wanted: Iterable[str]) -> bytes:
     the vocabulary lacks. They get new ids at the end.
 
     `wanted` contains names of objectives or tokens, as in `specials.required_tokens`. A reserved token is
-    lacking if no special token of the vocabulary plays its role. Text is encoded as before. Raises ValueError
-    for an unknown name, and if a reserved name is an ordinary token of the vocabulary.
+    lacking if no special token of the vocabulary plays its role. `Encoder` encodes text as before. Raises
+    ValueError for an unknown name, and if a token to be added is already an ordinary token of the vocabulary.
     """
     from tokenizers import AddedToken, Tokenizer
 

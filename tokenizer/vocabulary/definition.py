@@ -2,9 +2,9 @@
 
 Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special
 token, and the setting `encode_special_tokens=True` is not saved in the file. A copy without special added
-tokens encodes such a string as plain characters in both libraries. Unigram vocabularies also contain the
-special tokens as pieces with the best score, so the copy gives these pieces names that cannot occur in a
-text.
+tokens encodes such a string as plain characters in both libraries. Vocabularies other than BPE can also match
+special tokens as words or pieces, so the copy renames these to names that contain spaces, which no word
+contains.
 """
 
 import json
@@ -50,8 +50,8 @@ class Definition:
     @cached_property
     def first_byte(self) -> int | None:
         """The id of byte 0 if text is encoded as its bytes plus a constant, else None. This requires a
-        vocabulary without merges, consecutive ids for the 256 bytes, and a text that is not changed before
-        encoding.
+        vocabulary without merges, consecutive ids for the 256 bytes, no added tokens except special ones, and
+        a text that is not changed before encoding.
         """
         model = self.data["model"]
         first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
@@ -111,8 +111,8 @@ class Definition:
 
     @cached_property
     def plain_json(self) -> str:
-        """The copy of the file that encodes text, without special added tokens, truncation, padding, dropout
-        and post-processing.
+        """The copy of the file that encodes text: without special added tokens, truncation, padding, dropout
+        and post-processing, and with its special tokens renamed unless it is a BPE.
         """
         dropped = {"truncation": None, "padding": None, "post_processor": None}
         changed = {"added_tokens": self._plain_added, "model": self._plain_model()}

@@ -2,9 +2,9 @@
 vocabulary that is trained here from scratch.
 
 Readers of token shards add these tokens. Text never yields them, except `<unk>` (see `tokenizer.encode`).
-They cover the objectives of all families: padding, document marks, BERT's classification and masking tokens,
-T5's 100 sentinels, the marks of fill-in-the-middle (Bavarian et al. 2022), and spare tokens. No objective
-therefore needs a different vocabulary.
+They cover the objectives of all model families: padding, document marks, BERT's classification and masking
+tokens, T5's 100 sentinels, the marks of fill-in-the-middle (Bavarian et al. 2022), and spare tokens. No
+objective therefore needs a different vocabulary.
 """
 
 import difflib

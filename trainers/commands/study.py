@@ -1,5 +1,5 @@
-"""`study`: run a study, which answers a question about training data and is defined in a single file, or fit
-laws to existing runs.
+"""`study`: plan, run and report a study, which answers a question about training data and is defined in a
+single file; or fit laws to existing runs.
 """
 
 import argparse

@@ -1,6 +1,4 @@
-"""The configuration of a model: a `transformers` architecture, its sizes and its position scheme. Imports
-nothing heavy.
-"""
+"""The configuration of a model: its architecture, its sizes and its position scheme. Imports nothing heavy."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -166,8 +164,7 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class Model:
-    """A `transformers` architecture and its sizes. `width` is the hidden size, `feed_forward` the inner size
-    of a block.
+    """An architecture and its sizes. `width` is the hidden size, `feed_forward` the inner size of a block.
 
     `layers` is the depth of each stack; `decoder_layers` overrides it for the decoder. `head_width` is the
     width of one head, which in T5 3B and 11B is not width / heads. `position` is one of the architecture's
@@ -180,13 +177,13 @@ class Model:
 
     `embedding_size` is the width of the embeddings, which a matrix maps to `width`. For a BERT with such
     embeddings, use electra without a generator and train it with objective masked. `generator_size` adds the
-    generator that objective replaced_tokens trains. The generator has `generator_layers` layers, and this
-    share of the discriminator's heads, width and feed-forward size (Clark et al., 2020, table 6: 1/4 for
-    small and large, 1/3 for base). The two share the embeddings. In DeBERTa, the generator has the whole
-    width (`generator_size: 1`) and usually fewer layers (He et al., 2023, section 5.1: half as many). With
-    `embedding_sharing: gradient_disentangled`, the discriminator's embeddings are the sum of the generator's
-    and a separate table, and the discriminator's loss trains only that table (section 3.2). With `shared`,
-    both losses train the same embeddings.
+    generator that objective replaced_tokens trains. The generator has `generator_layers` layers, and
+    `generator_size` is its share of the discriminator's heads, width and feed-forward size (Clark et al.,
+    2020, table 6: 1/4 for small and large, 1/3 for base). The two share the embeddings. In DeBERTa, the
+    generator has the whole width (`generator_size: 1`) and usually fewer layers (He et al., 2023, section
+    5.1: half as many). With `embedding_sharing: gradient_disentangled`, the discriminator's embeddings are
+    the sum of the generator's and a separate table, and the discriminator's loss trains only that table
+    (section 3.2). With `shared`, both losses train the same embeddings.
 
     `layer_groups` divides the layers into groups of consecutive layers that share parameters. `shared_parts`
     says which: `all`, only those of the `attention`, or only those of the `feed_forward`, each with its norm

@@ -67,14 +67,15 @@ class Data:
     longer than a row. `full_sentences` and `doc_sentences` fill rows with whole sentences
     (`trainers.rows.sequences`). `segment_pairs` and `sentence_pairs` fill them with two parts of text
     (`trainers.rows.sentence_pairs`). Marks that an objective adds to each document count towards
-    `sequence_length`, so no row exceeds it.
+    `sequence_length`.
 
     `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources'
     tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax over the tokens that
     the weights apply to), `tokens**0.7` (proportional to a power of the tokens, with an exponent from 0 to 1;
-    `temperature` is `tokens**0.3`), or the name of a mixture that the corpus manifest suggests. `max_epochs`,
-    one number or one per source, limits how often a source is read over the whole run. Once a source reaches
-    its limit, the others share its weight.
+    `temperature` is `tokens**0.3`), or the name of a mixture that the manifest of the corpus suggests (if
+    there is only one corpus). `trainers pretrain` also takes the path of a YAML file with a mapping
+    `weights`. `max_epochs`, one number or one per source, limits how often a source is read over the whole
+    run. Once a source reaches its limit, the others share its weight.
 
     If `shards` split sources into domains (docs/domains.md), each domain is read as a separate source, and
     both mappings may name any level. A name stands for the domains below it that are not covered by a longer
@@ -155,11 +156,11 @@ class Validation:
 
     The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
-    equally. `document_bits_per_byte` compares all runs on a corpus whose objective gives a likelihood of
-    text: causal, fill_in_the_middle, prefix_lm, or a mixture with one of these. Runs with other objectives do
-    not have it. It is measured on whole documents in windows of 256 positions, or fewer if the model has
-    fewer, independent of packing and sequence length. See `trainers.data.document_loss`. `documents: false`
-    omits this metric, which saves at least half the time of a validation.
+    equally. `document_bits_per_byte` compares all runs on the same corpus that have an objective with a
+    likelihood of text: causal, fill_in_the_middle, prefix_lm, or a mixture with one of these. Runs with other
+    objectives lack it. It is measured on whole documents in windows of 256 positions, or fewer if the model
+    has fewer, independent of packing and sequence length. See `trainers.data.document_loss`. `documents:
+    false` omits this metric, which saves at least half the time of a validation.
     """
 
     every: int = 250
@@ -181,9 +182,9 @@ class PeriodicEvaluation:
 
     A separate process evaluates the checkpoints while training goes on, with `threads` CPU threads and low
     priority. The results are in `RUN/evaluations`, in the log and in the report. If an evaluation takes
-    longer than `every` steps, some checkpoints are skipped. A run ends only when its last checkpoint has been
-    evaluated. `data` is the directory of the tasks' files; null takes `$GRISTMILL_TASKS`. `limit` and `shots`
-    mean the same as in `trainers evaluate`.
+    longer than `every` steps, some checkpoints are skipped. At its end, a run waits for the evaluation of its
+    last checkpoint. `data` is the directory of the tasks' files; null means `$GRISTMILL_TASKS`. `limit` and
+    `shots` mean the same as in `trainers evaluate`.
     """
 
     suite: str

@@ -7,8 +7,8 @@ documents:
 - From the validation split of each source, the documents with the smallest ids (which are hashes) are taken,
   until their text reaches BUDGET_BYTES. Documents of more than MAX_DOCUMENT_BYTES are skipped.
 - Each document is cut into chunks of half a window. A chunk is predicted from the previous chunk, and the first
-  chunk from no text. A window is WINDOW positions, or fewer if the model has fewer.
-  In a mixture, the objective's token takes one of them.
+  chunk from no text. A window is WINDOW positions, or fewer if the model has fewer. If the objective is part of
+  a mixture and marked by a token, this token takes one of them.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
 The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)
@@ -139,7 +139,7 @@ def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData |
 
 
 def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
-    """Return the tokens of the measured documents of a source, and the total number of bytes of their text."""
+    """Return the tokens of each measured document of a source, and the total number of bytes of their text."""
     shards = [source.shard(number) for number in range(len(source.shards))]
     ids = np.concatenate([_id_prefixes(shard.doc_ids) for shard in shards])
     sizes = np.concatenate([shard.n_bytes for shard in shards])

@@ -32,8 +32,8 @@ class JobCorpus(Protocol):
 
 
 class JobSource(Protocol):
-    """A source or a task whose losses are reported separately. `tokens` and `text_bytes` are totals over one
-    epoch.
+    """A source or a task whose losses are reported separately. Its totals `tokens` and `text_bytes` are those
+    of one epoch.
     """
 
     @property

@@ -71,7 +71,7 @@ class OrderPhase:
 @dataclass(frozen=True)
 class Samples:
     """Samples as arrays of shape [n]: global sample index, source index, sequence index within the source,
-    tokens of the sequence, and the number of epochs of the source that began before the sample's own.
+    tokens of the sequence, and index of the source's epoch, counted over all phases.
     """
 
     number: np.ndarray

@@ -1,9 +1,9 @@
 """Turn the shards of a build into batches: memory-map the shards, cut their documents into sequences, and
 make each worker's rows from the sequences.
 
-The stream of a source is cut into sequences once. `trainers.data.order` determines the sequence of sample n,
-and the objective turns it into inputs and targets. The tokens and targets of a sample therefore depend on the
-corpus and the configuration of the data, but not on the number of workers or the micro-batch.
+The stream of a source is cut into sequences once for each phase of a run. `trainers.data.order` determines
+the sequence of sample n, and the objective turns it into inputs and targets. The tokens and targets of a
+sample therefore do not depend on the number of workers or the micro-batch.
 """
 
 import math
@@ -50,9 +50,11 @@ class TrainingCorpus:
     """The shards, by split and domain, of one or more corpora that were made with the same tokenizer. A
     domain is a source, or the part of a source in one group.
 
-    `directory` is the directory of the first corpus. `empty` names the sources and domains that have no
-    training documents, `columns` the optional columns that all shards have, and `span_types` the types of
-    spans that all shards record. `test` is the split `test`, which only some sources have.
+    `directory` is the directory of the first corpus, and `shard_set` the name of its shard set. `mixtures`
+    are the mixtures that the corpus's manifest suggests; there are none if several corpora are read. `empty`
+    names the sources and domains that have no training documents, `columns` the optional columns that all
+    shards have, and `span_types` the types of spans that all shards record. `test` is the split `test`, which
+    only some sources have.
     """
 
     fingerprint: str
@@ -264,8 +266,8 @@ class TrainingData:
         (marks of the frame included), sequences and epochs, and the tokens that the mixture requested.
 
         `padding` counts the positions of these sequences that hold no token of the source's stream, so marks
-        that an objective itself adds to each document count as padding. `cropped` counts the tokens of these
-        epochs that are in no sequence.
+        that an objective itself adds to each document count as padding. `cropped` estimates how many tokens
+        the packing left out in these epochs.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -385,8 +387,8 @@ def _pack(
 
 
 def stream_length(config: Pretraining) -> int:
-    """Return the maximum number of tokens of the document stream in one row of the model at the final
-    sequence length. It differs from the sequence length where the objective adds or removes tokens.
+    """Return the maximum number of stream tokens in one row at the final sequence length. It differs from the
+    sequence length where the objective adds or removes tokens.
     """
     return config.objective.stream_length(config.data.sequence_length, config.model.family)
 

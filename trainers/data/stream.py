@@ -105,8 +105,8 @@ class SourceStream:
             )
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
-        """Return this source, cut into sequences by a packing of `trainers.rows.sequences`. Opens only the
-        shards whose packing is not in the cache.
+        """Return this source, cut into sequences by `packing`, one of the packings of
+        `trainers.rows.sequences`. Opens only the shards whose packing is not in the cache.
         """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
@@ -134,7 +134,8 @@ class SourceStream:
         marks: Mapping[str, int],
     ) -> None:
         """Write the sequences with the indices `sequences`, each of up to `length` tokens, into the rows
-        `rows` of `batch`, and set `filled` to the number of columns written in each row.
+        `rows` of `batch`, and set `filled` to the number of columns written in each row. `marks` maps the
+        special tokens to their ids.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1

@@ -97,8 +97,8 @@ class Denoising(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions of the document and its marks; for a decoder the document counts
-        twice. Noise makes a document longer only if there are free positions.
+        """Return the number of positions that a document of `tokens` tokens and its marks take; in a decoder,
+        the tokens count twice. Noise makes a document longer only if there are free positions.
         """
         return tokens + 2 if family == "encoder_decoder" else 2 * tokens + 2
 

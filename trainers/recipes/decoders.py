@@ -12,8 +12,8 @@ def demo_decoder() -> Pretraining:
     """A small Llama that two CPU cores train in about two minutes, including start-up.
 
     The settings were chosen by measurement on the demo corpus, with 500,000 training tokens per run. Two
-    layers reached a lower loss than four at lower cost. Initial weights with a standard deviation of 0.06
-    reached a lower loss than with 0.02. Steps of 2,048 tokens keep the fixed cost of a step small.
+    layers reached a lower loss than four at lower cost. A standard deviation of 0.06 for the initial weights
+    led to a lower loss than 0.02. Steps of 2,048 tokens keep the fixed cost of a step small.
     """
     return Pretraining(
         name="demo_decoder",
@@ -89,17 +89,23 @@ def _larger(name: str, layers: int, width: int, heads: int, rate: float) -> Pret
 
 
 def gpt2_medium() -> Pretraining:
-    """GPT-2 medium, 354,823,168 parameters: `gpt2_small` with the learning rate of GPT-3 medium."""
+    """GPT-2 medium, 354,823,168 parameters: `gpt2_small` with 24 layers of width 1,024, at the learning rate
+    of GPT-3 medium.
+    """
     return _larger("gpt2_medium", 24, 1024, 16, 3e-4)
 
 
 def gpt2_large() -> Pretraining:
-    """GPT-2 large, 774,030,080 parameters: `gpt2_small` with the learning rate of GPT-3 large."""
+    """GPT-2 large, 774,030,080 parameters: `gpt2_small` with 36 layers of width 1,280, at the learning rate
+    of GPT-3 large.
+    """
     return _larger("gpt2_large", 36, 1280, 20, 2.5e-4)
 
 
 def gpt2_xl() -> Pretraining:
-    """GPT-2 XL, 1,557,611,200 parameters: `gpt2_small` with the learning rate of GPT-3 XL."""
+    """GPT-2 XL, 1,557,611,200 parameters: `gpt2_small` with 48 layers of width 1,600, at the learning rate of
+    GPT-3 XL.
+    """
     return _larger("gpt2_xl", 48, 1600, 25, 2e-4)
 
 
@@ -207,7 +213,7 @@ def llama_1b() -> Pretraining:
 
 def llama_160m() -> Pretraining:
     """A Llama of the size of GPT-2 small, 162,417,408 parameters with a vocabulary of 32,000: `llama_1b` with
-    the batch size, optimizer and schedule of `gpt2_small`.
+    the batch size, optimizer and schedule of `gpt2_small`, for 3.2 B tokens.
     """
     large, small = llama_1b(), gpt2_small()
     return replace(

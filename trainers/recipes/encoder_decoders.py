@@ -86,8 +86,8 @@ def byt5_small() -> Pretraining:
     """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` over bytes.
 
     The encoder has three times as many layers as the decoder, spans have 20 bytes on average, and sequences
-    of 1,024 come in batches of 2^20 bytes. The parameter count includes the 384 ids of the tokenizer `bytes`:
-    256 bytes and 128 special tokens.
+    of 1,024 come in batches of 2^20 bytes. The parameter count is for a vocabulary of 384, the size of the
+    tokenizer `bytes`: 256 bytes and 128 special tokens.
     """
     base = t5_v1_1_base()
     return replace(

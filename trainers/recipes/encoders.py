@@ -23,8 +23,8 @@ def bert_base() -> Pretraining:
     bf16.
 
     Left out: the 10 % of rows that are short on purpose (`short_seq_prob`); Adam without bias correction,
-    which matters in the first warm-up steps; and the truncation of initial weights at two deviations (here
-    they are normally distributed).
+    which matters in the first warm-up steps; and the truncation of initial weights at two standard deviations
+    (here they are normally distributed).
     """
     return Pretraining(
         name="bert_base",
@@ -113,8 +113,8 @@ def spanbert_large() -> Pretraining:
 
 def deberta_v2_xlarge() -> Pretraining:
     """DeBERTa-v2-xlarge (He et al., 2021, section 5.2.1 and table 8; microsoft/deberta-v2-xlarge):
-    887,871,588 parameters with the table and the layers of its enhanced mask decoder; 884,593,152 without
-    these, as published.
+    887,871,588 parameters with the head for masked tokens and the position table of its enhanced mask
+    decoder; 884,593,152 without these, as published.
 
     1,000,000 steps of 2,048 texts of 512 at 1.5e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
     0.999, epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1; spans of up to three words are masked.
@@ -137,10 +137,10 @@ def deberta_v2_xlarge() -> Pretraining:
 
 def deberta_base() -> Pretraining:
     """DeBERTa-base (He et al., 2021, appendix A.2; microsoft/deberta-base): 139,637,337 parameters with the
-    table and the layers of its enhanced mask decoder; 138,601,728 without these, as published. Its vocabulary
-    is GPT-2's with BERT's special tokens.
+    head for masked tokens and the position table of its enhanced mask decoder; 138,601,728 without these, as
+    published. Its vocabulary is GPT-2's with BERT's special tokens.
 
-    All other settings are those of `deberta_v2_xlarge`, except a learning rate of 2e-4.
+    The training settings are those of `deberta_v2_xlarge`, except for a learning rate of 2e-4.
     """
     xlarge = deberta_v2_xlarge()
     return replace(
@@ -154,8 +154,8 @@ def deberta_base() -> Pretraining:
 
 
 def deberta_large() -> Pretraining:
-    """DeBERTa-large, 406,789,209 parameters (405,163,008 without its mask decoder, as published):
-    `deberta_base` with 24 layers of width 1,024.
+    """DeBERTa-large, 406,789,209 parameters (405,163,008 without the head for masked tokens and the position
+    table, as published): `deberta_base` with 24 layers of width 1,024.
     """
     base = deberta_base()
     return replace(base, name="deberta_large", model=replace(base.model, layers=24, width=1024, heads=16))
@@ -200,8 +200,8 @@ def xlnet_large() -> Pretraining:
     500,000 steps of 8,192 texts of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6, weight
     decay 0.01, dropout 0.1. One in six tokens is predicted, in spans of up to five. Computed in bf16.
 
-    Left out: recurrence over segments, which longer rows with `data.bptt=512` provide here; the second of two
-    segments, which has no separate loss; and separate orders for each half of a row.
+    Left out: recurrence over segments (for this, set `data.bptt=512` and a greater length of rows); the
+    second of two segments, which has no separate loss; and separate orders for each half of a row.
     """
     bert = bert_large()
     return replace(

@@ -1,7 +1,8 @@
 """Recipes of models for one language, for many languages or for one domain, in published sizes: mBERT, XLM-R,
 mT5, CamemBERT, AlephBERT, SciBERT, BERTweet.
 
-Each is a model of another file with a different vocabulary, data and hyper-parameters.
+All are variants of recipes for BERT, RoBERTa or T5 with another vocabulary; most also have other data
+settings or hyper-parameters.
 """
 
 from dataclasses import replace

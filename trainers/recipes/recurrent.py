@@ -59,8 +59,8 @@ def tiny_awd_lstm() -> Pretraining:
 
 def elmo() -> Pretraining:
     """ELMo (Peters et al., 2018, section 3.4) over the corpus's tokens: two layers of 4,096 cells in each
-    direction, projected to 512; 75,563,008 parameters in the layers, and the embeddings, which are tied to
-    the output layer.
+    direction, projected to 512. The layers have 75,563,008 parameters; the embeddings, which are tied to the
+    output layer, come on top.
 
     Ten epochs of the 768,648,884 words of the 1B Word Benchmark. The authors' batches of 384 times 20 tokens
     (allenai/bilm-tf, bin/train_elmo.py) are 60 rows of 128 here. Dropout is 0.1 before every layer and before

@@ -123,7 +123,9 @@ def _evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Return a configuration without credentials in addresses, because reports are shared."""
+    """Return a configuration without credentials (`trainers.runs.sinks.redacted`), because reports are
+    shared.
+    """
     if isinstance(value, dict):
         return {key: _without_secrets(entry) for key, entry in value.items()}
     if isinstance(value, list):

@@ -40,7 +40,7 @@ class Curves:
         self.other_losses = [name for name in names if name != "loss"]
 
     def overall(self) -> list[LineChart]:
-        """Draw the losses over all sources, with marks where the run was resumed or skipped a step. Only
+        """Draw the losses over all sources, with marks where a run was resumed or skipped a step. Only
         comparable runs share a chart.
         """
         return [

@@ -25,8 +25,9 @@ class RunComparison:
 
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
-    """Yield comparisons of every group with the first group of its task and split. Runs with the same seed
-    are compared. If each of the two groups has a single run, these runs are compared whatever their seeds.
+    """Yield comparisons of the first group of each task and split with every later group. Runs with the same
+    seed are compared. If each of the two groups has a single run, these runs are compared whatever their
+    seeds.
     """
     first: dict[tuple[str, str], Group] = {}
     for group in groups:

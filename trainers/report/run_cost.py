@@ -18,8 +18,8 @@ def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
 
     Operations are those of training (`engine.hardware.mfu`), without validation. The device hours are summed
     over the parts of the run, which begin with `start` events. A part counts its wall-clock time, from its
-    start to its last event, times its number of workers. The energy of a part is estimated if it was not
-    measured (`engine.hardware.footprint`).
+    start to its last event, times its number of workers. If the energy of a part was not measured, it is
+    estimated from nominal power where that is known (`engine.hardware.footprint`).
     """
     parts = parts_of(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None

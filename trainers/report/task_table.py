@@ -21,7 +21,8 @@ _MOST_SHOWN = 3  # maximum number of fields in the label of a configuration
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one run on one split of its task. `scores` maps each metric to its score, a `Score` of
+    """The scores of one run on one split of its task. In a run of several tasks, `task` names them all,
+    joined by commas, and `split` is TASK.SPLIT. `scores` maps each metric to its score, a `Score` of
     `trainers.tasks.scores.resampling` as JSON. `floors` are the scores of majority predictions from the
     training split.
     """
@@ -153,9 +154,10 @@ def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
 
 
 def table(results: Sequence[Result]) -> list[str]:
-    """Return the lines of a table: task, split and metric, then the mean, standard deviation, median and all
-    values over runs that differ only in their seed. For a single run, its 95 % interval takes the place of
-    the standard deviation. The floor is the score of majority predictions.
+    """Return the lines of a table with a row per task, split, metric and configuration. It has the mean,
+    standard deviation, median and all values over the runs that differ only in their seed, and the score of
+    majority predictions as `floor`. For a single run, its 95 % interval takes the place of the standard
+    deviation. Lines with the signatures of metrics follow the table.
     """
     rows = list(score_rows(group_results(results)))
     lines = [

@@ -5,14 +5,14 @@ ledger after the step, see `trainers.runs.ledger`) and `checkpoint.json`. The re
 written last; it has the checksums of the other files, the step, and the fingerprints of code, configuration,
 corpus and tokenizer.
 
-No tensor in a checkpoint depends on the ZeRO stage or the world size, so a run can resume with different
-ones. The state of the data is the step, because every sample is a function of its number; `order` only saves
-replaying the order from the start. Random generators need no state: the dropout masks are a function of the
-seed, the step, the worker, the micro-batch and the window of its rows. Nor is the state of recurrent models
-stored: what they carry from window to window ends with the step.
+Tensors are stored in the same form for every ZeRO stage and world size, so a run can resume with different
+ones. The state of the data is the step, because every sample is a function of its index; the record's `order`
+only avoids replaying the order from the start. Random generators need no state: the dropout masks are a
+function of the seed, the step, the worker, the micro-batch and the window of its rows. The state that
+recurrent models carry from window to window ends with the step, so it is not stored either.
 
-One rename publishes a checkpoint. The checkpoint that it replaces is removed only afterwards, so a good
-checkpoint exists at every moment. A second checkpoint of the same step is `step-00000100.2/`.
+One rename publishes a checkpoint. The checkpoint that it replaces is removed only afterwards, so that one of
+the two is there at every moment. A second checkpoint of the same step is `step-00000100.2/`.
 """
 
 import errno
@@ -50,8 +50,8 @@ ALONE = ParallelLayout(workers=1, micro_batch=1)
 
 @dataclass(frozen=True)
 class Best:
-    """The best validation of a fine-tuning run: its `step`, the `value` of the task's first metric (minus the
-    loss if the model answers in text), and the number of validations since then.
+    """The best validation of a fine-tuning run: its `step`, its `value` of the task's first metric (the
+    negated loss if the model answers in text), and the number of validations since then.
     """
 
     step: int
@@ -76,9 +76,10 @@ class Checkpoint:
     `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite. The
     optimizer has made `updates` updates, including the updates of a parent whose optimizer state was kept
     (None in checkpoints written before 2026-11-28). `split` is the layout of the workers in the last step,
-    `order` the state of `trainers.data.order`. `best` is set in fine-tuning runs, `online_weights` in runs
-    with online weights of domains (`training.weighting`), and `averaging` with averaged SGD, whose
-    checkpoints have the averages as weights.
+    `order` the state of `trainers.data.order`, and `checksum` that of the record. `best` is set in
+    fine-tuning runs after their first validation, `online_weights` in runs with online weights of domains
+    (`training.weighting`), and `averaging` in runs with averaged SGD. Once averaging has begun, the weights
+    in their checkpoints are the averages.
     """
 
     path: LocalPath
@@ -113,8 +114,8 @@ def save(
     averaging: Averaging | None = None,
     updates: int | None = None,
 ) -> LocalPath:
-    """Publish a checkpoint after `step` steps, and return its path. Keep the newest `keep` checkpoints, those
-    at multiples of `keep_every`, and `best`.
+    """Publish a checkpoint after `step` steps, and return its path. Keep the checkpoint of `best`, the newest
+    `keep` of the others, and those at multiples of `keep_every` (0 for none).
 
     Checkpoints of later steps are removed too: they were corrupt when the run resumed from an earlier one,
     and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
@@ -176,7 +177,9 @@ def save(
 
 
 def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[[], None] = lambda: None) -> None:
-    """Remove the unfinished checkpoints of killed `save`s, and the checkpoints that they would have removed."""
+    """Remove what a killed `save` left: its unfinished checkpoint, and the published checkpoints that it
+    would have removed.
+    """
     _remove_attempts(run / "checkpoints", check)
     last = newest(run, lambda _: None)
     if last is not None:
@@ -253,7 +256,9 @@ def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None)
 
 def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
     """Return the checkpoint that export and prediction use: the best of a fine-tuning run, otherwise the
-    newest. None if there is no checkpoint. Raises CorruptFileError if the best is missing or damaged.
+    newest. None if there is no checkpoint. `warn` is called as in `newest`.
+
+    Raises CorruptFileError if the best is missing or damaged, and UserError if all checkpoints are corrupt.
     """
     latest = newest(run, warn)
     if latest is None or latest.best is None or latest.best.step == latest.step:
@@ -358,9 +363,10 @@ class _State(Mapping[str, dict[str, Any]]):
 
 
 def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
-    """Read {parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} to the CPU.
+    """Return a mapping {parameter name: {"weight": tensor, name of optimizer state: tensor, ...}}.
 
-    The tensors of a parameter are read on access, so that no worker holds all of them a second time.
+    The tensors of a parameter are read to the CPU on access, so that no worker holds all of them a second
+    time.
     """
     return _State(checkpoint)
 

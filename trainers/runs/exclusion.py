@@ -26,11 +26,12 @@ def read_excluded(run: LocalPath) -> frozenset[bytes]:
 
 
 def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
-    """Exclude the documents that `file` names from `run`. Returns the number of excluded documents, earlier
-    ones included.
+    """Exclude the documents named in `file` from the loss of `run`, and record this in the run's directory.
+    Returns the number of excluded documents, earlier ones included.
 
-    Each line of `file` is a printed id, `source/path#record`, or 32 hex digits; blank lines are skipped.
-    Raises UserError for any other line, and for a document that is in no training shard of the corpus.
+    Each line of `file` has a document's id, either as printed, `source/path#record`, or as 32 hex digits;
+    blank lines are skipped. Raises UserError if the file is not UTF-8, for any other line, and for a document
+    that is in no training shard of the corpus.
     """
     wanted: dict[bytes, str] = {}
     try:
@@ -67,7 +68,7 @@ def _identifier(name: str, where: str) -> bytes:
 
 
 def _in_shards(corpus: TrainingCorpus, wanted: dict[bytes, str]) -> set[bytes]:
-    """Return the ids of `wanted` that are in a training shard."""
+    """Return the ids among the keys of `wanted` that are in a training shard."""
     ids, present = pa.array(list(wanted), ID), set()
     for source in corpus.train.values():
         for number in range(len(source.shards)):

@@ -1,9 +1,11 @@
 """A run's ledger, `ledger.json`: the tokens that its steps have read from each source, and the tokens that
 the mixture requested.
 
-Each checkpoint contains the ledger of its step; `RUN/ledger.json` is a copy of the newest one. If a run
-continues its parent's data, its ledger counts the parent's sequences too. The corpus, `resolved.yaml` and the
-ledger determine every sequence read, because every sample is a function of its number.
+Each checkpoint contains the ledger of its step; `RUN/ledger.json` is a copy of the newest ledger. If a run
+continues its parent's data, its ledger counts the parent's sequences too. If a run has changed to another
+corpus, its ledger counts only what it has read since then, from sample `first_sample` on. The corpus,
+`resolved.yaml` and the ledger determine every sequence counted, because every sample is a function of its
+index.
 """
 
 from typing import Any
@@ -20,7 +22,7 @@ FORMAT = "gristmill-ledger/1"
 
 
 def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTraining, step: int) -> dict[str, Any]:
-    """Return the ledger of the first `step` steps, as plain data."""
+    """Return the ledger after `step` steps, as plain data. It counts the samples from `data.since` on."""
     samples = step * (config.batch.sequences or 0)
     return {
         "format": FORMAT,
@@ -39,8 +41,9 @@ def copy_ledger(run: LocalPath) -> None:
     """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the copy cannot be
     written.
 
-    A process that was suspended between reading and writing could replace a newer copy with an older one. The
-    copy is therefore checked after writing, and repeated until it matches the newest checkpoint.
+    A process that was suspended between reading and writing could replace a newer copy with an older one.
+    After each write, the copy is therefore compared with the newest checkpoint's ledger again, and rewritten
+    until the two match.
     """
     path = run / "ledger.json"
     try:
@@ -71,7 +74,7 @@ def read_ledger(run: LocalPath) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """Format the ledger's entries by source, `seen`, as a line: for each source, the tokens read and
+    """Format `seen`, the ledger's entry of each source, as one line: for each source, the tokens read and
     requested, the epochs, and the share of padding.
     """
     return "; ".join(

@@ -1,12 +1,12 @@
-"""The parent of a new run (`init`), from which it takes its initial weights: another run's checkpoint, an
-export, or a Hugging Face directory.
+"""The parent of a new run (`init`), from which the run takes its initial weights: another run's checkpoint,
+an export, or a Hugging Face directory.
 
-Nothing is downloaded, no code of the directory runs, and only safetensors are read. The new run records its
-parent in `run.json` and in its ledger. Until its first checkpoint, it needs the parent's files unchanged and
-in the same location. A fine-tuning run needs its base until it ends. If its method freezes the base, the base
-is needed for as long as the run is used, because the run's checkpoints contain only the trained parameters. A
-parent that is still training does not take this into account: it deletes checkpoints according to its
-`checkpoints.keep`.
+Nothing is downloaded, no code in the parent's directory runs, and only safetensors are read. The new run
+records its parent in `run.json` and in its ledger. Until its first checkpoint, it needs the parent's files
+unchanged and in the same location. A fine-tuning run needs its base until it ends. If its method freezes the
+base, the base is needed for as long as the run is used, because the run's checkpoints contain only the
+trained parameters. A parent that is still training does not take this into account: it deletes checkpoints
+according to its own `checkpoints.keep`.
 """
 
 import json
@@ -98,8 +98,8 @@ def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
 
 
 def require_parent(record: Mapping[str, Any]) -> None:
-    """Raise UserError if the parent in a run's record (`run.json`), or the checkpoint that the run began
-    from, is missing.
+    """Raise UserError if the parent that a run began from is missing, or lacks the run's initial checkpoint.
+    `record` is the field `parent` of the run's `run.json`.
     """
     path = LocalPath(record["path"])
     try:
@@ -113,9 +113,10 @@ def require_parent(record: Mapping[str, Any]) -> None:
 
 
 def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
-    """Return the record of the parent for a new run's `run.json`: its path, kind, fingerprints and
-    checkpoint, and the step, tokens and optimizer updates with which the run begins. If the run continues the
-    parent's data, `inherited` holds what the parent's `run.json` records about changes of the corpus.
+    """Return the record of the parent for a new run's `run.json`: its path, kind and fingerprints, the
+    checksum and step of its checkpoint (not for a Hugging Face directory), and the step, tokens and optimizer
+    updates with which the new run begins. If the new run continues the parent's data, `inherited` holds what
+    the parent's `run.json` records about changes of the corpus.
 
     Raises UserError if the parent's tokenizer does not fit, and ConfigError if the run cannot continue the
     parent's data.
@@ -156,8 +157,8 @@ def updates(run: Mapping[str, Any], found: checkpoint.Checkpoint) -> int:
     """Return the number of optimizer updates behind a checkpoint of a run. `run` is the content of the run's
     `run.json`.
 
-    The parent's updates are included if the run kept its optimizer state. If the checkpoint does not record
-    the number, every step that was not skipped counts as one update.
+    The updates of the run's parent are included if the run kept the parent's optimizer state. If the
+    checkpoint does not record the number, every step that was not skipped counts as one update.
     """
     if found.updates is not None:
         return found.updates

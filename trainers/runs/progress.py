@@ -28,7 +28,9 @@ class Progress:
         self._outcome: Outcome = "failed"
 
     def write(self, event: str, **fields: Any) -> None:
-        """Record an event and show its line."""
+        """Record an event and show its line. The event `start` also starts the sinks. Does nothing on workers
+        other than the first.
+        """
         if self._log is None or self._path is None:
             return
         self._record(event, fields)
@@ -54,7 +56,7 @@ class Progress:
 
     def sync(self) -> None:
         """Flush the log to the disk, so that a power failure cannot lose events from before the next
-        checkpoint. Raises UserError if the disk fails.
+        checkpoint. Raises UserError if the log cannot be written.
         """
         if self._log is None:
             return
@@ -120,7 +122,7 @@ def _label(loss: str) -> str:
 
 
 def _losses(entry: dict[str, Any]) -> str:
-    """Format the losses of a source, and its bits per byte if the objective predicts text."""
+    """Format the loss of a source, followed by its bits per byte if the objective predicts text."""
     return f"{entry['loss']:.4f}" + (f" ({entry['bits_per_byte']:.3f})" if "bits_per_byte" in entry else "")
 
 

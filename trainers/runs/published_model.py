@@ -83,8 +83,11 @@ def read_configuration(path: Path) -> Any:
 
 
 def model_of(path: Path, specials: dict[str, int]) -> Model:
-    """Return the sizes of the model in a Hugging Face directory. Raises ConfigError, which names the field,
-    if a field has a value that our model does not support.
+    """Return the sizes of the model in a Hugging Face directory. `specials` are the ids of its special tokens
+    by name.
+
+    Raises ConfigError if our model does not support a value in the directory's configuration, and UserError
+    if the configuration cannot be read or its `model_type` is not supported.
     """
     theirs = read_configuration(path)
     name = _TYPES.get(theirs.model_type, theirs.model_type)
@@ -99,8 +102,12 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
-    """Raise ConfigError if two configurations differ in a field that changes results although no tensor
-    differs in shape, or in the type of scaling of rotary positions. The message names the first such field.
+    """Raise ConfigError if two Hugging Face configurations, our model's and that of `path`, differ in a field
+    that decides its results (`_DECISIVE`, `_FIXED`), or scale rotary positions by different methods. In the
+    first case, the message names the first field that differs.
+
+    A field that is missing or null in one of them is not compared, unless our models support only one value
+    of this field.
     """
     for name in (*_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
@@ -151,8 +158,8 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
 
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
-    """Return the layers of a head of this form that a directory contains: {parameter name, beginning with
-    `task_head.`: fp32 tensor}. Missing layers are left out.
+    """Return the layers that a directory contains of a head of the given form: {parameter name, beginning
+    with `task_head.`: fp32 tensor}. Missing layers are left out.
     """
     from safetensors import safe_open
 
@@ -171,8 +178,8 @@ def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the report of `transformers` on new and unused tensors, because callers report missing tensors
-    themselves.
+    """Suppress the report of `transformers` on new and unused tensors during the block, because callers
+    report missing tensors themselves. Its progress bars are disabled from then on.
     """
     from transformers.utils import logging
 

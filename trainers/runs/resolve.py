@@ -1,5 +1,5 @@
-"""Resolve a pretraining configuration: compute the null values that depend on the corpus. No other code
-computes these values.
+"""Resolve a pretraining configuration: compute the values that depend on the corpus. No other code computes
+these values.
 """
 
 import difflib
@@ -46,8 +46,12 @@ _EPOCHS = 4.0  # for UniMax if max_epochs is not a number: four lose little agai
 
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
-    """Compute the null values that depend on the corpus, and return the configuration with them. Resolving
-    the result changes nothing. Raises ConfigError for values that do not fit the corpus or one another.
+    """Return the configuration with the values that depend on the corpus: null values are filled in, and a
+    named mixture becomes the weights of the sources. Resolving the result changes nothing.
+
+    Raises ConfigError for values that do not fit the corpus or one another, and UserError if the corpus has
+    no training documents, or if the files of a parent, a reference model or an evaluation are missing or do
+    not fit.
     """
     family = config.model.family
     if family not in config.objective.families:
@@ -221,8 +225,8 @@ def _steps(order: Order, size: int, tokens: int) -> int:
 
 
 def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
-    """Return the data section with its weights and caps computed by source and checked against the corpus.
-    `budget` is the approximate number of tokens.
+    """Return the data section with its weights and caps computed by source and checked against the corpus,
+    and with the corpus's shard set filled in. `budget` is the approximate number of tokens.
     """
     # Reading some tokens from a subset takes as many epochs as reading 1 / subset times as many from the
     # whole.
@@ -260,8 +264,9 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
 def _weights(
     wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
-    """Return the weights by domain, sorted by name. `field` is the setting that they come from, `span` the
-    number of tokens that they apply to. `epochs` is the limit on epochs for UniMax.
+    """Return the positive weights by leaf domain, sorted by name. `wanted` is the name of a mixture or the
+    weights of domains at any level. `field` is the setting that it comes from, `span` the number of tokens
+    that it applies to. `epochs` is the limit on epochs for UniMax.
     """
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
     if not sizes:
@@ -309,7 +314,7 @@ def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
 
 
 def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:
-    """Return (field, value in `config`, value in `other`) of every field that differs."""
+    """Return (field, value in `config`, value in `other`) for every field that differs, sorted by field."""
     here, there = _flat(plain(config)), _flat(plain(other))
     return [
         (name, here.get(name), there.get(name)) for name in sorted({*here, *there}) if here.get(name) != there.get(name)
@@ -336,8 +341,9 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Return lines that describe what a budget reads: the phases, the sources (with a warning where documents
-    are repeated), the cost of packing, and the points where the mixture changes.
+    """Return lines that describe what the run reads: its phases, its sources (with a warning where documents
+    are repeated), those that are not read or not validated, the cost of packing, and the points where the
+    mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
@@ -381,9 +387,9 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
 
 
 def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
-    """Return one line per source with its share of the tokens and its epochs, and a warning if the source is
-    read more than once. A new phase counts as another epoch; the budget reaches `phases` phases. Each source
-    that its cap stops gets a second line at the end.
+    """Return one line per source with its share of the requested tokens, its tokens and its epochs, and a
+    warning if its documents are or may be read more than once. A new phase counts as another epoch; the
+    budget reaches `phases` phases. At the end, each source that its cap stops gets a second line.
     """
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])

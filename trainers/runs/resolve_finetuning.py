@@ -1,4 +1,4 @@
-"""Resolve a fine-tuning job: compute the values that it leaves null from its tasks and its base."""
+"""Resolve a fine-tuning job: compute, from its tasks and its base, the values that it leaves null."""
 
 import math
 from dataclasses import replace

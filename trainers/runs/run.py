@@ -66,9 +66,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
     configuration, except for fields that may change within a run.
 
     Raises ConflictError if they differ, naming the difference, or if the directory of a new run holds other
-    files. With `another_corpus`, the run may read another corpus with the same tokenizer from its newest
-    checkpoint on, with the weights given for that corpus; `run.json` records the step of the change. If the
-    configuration has changed, `resolved.yaml` is written again, unless the run is finished.
+    files. With `another_corpus`, a pretraining run may read another corpus with the same tokenizer from its
+    newest checkpoint on, with the weights given for that corpus; `run.json` records the step of the change.
+    If the configuration has changed, `resolved.yaml` is written again, unless the run is finished.
     """
     if not (path / "run.json").exists():
         # A run that was killed at its start may have left these files. They are written again.
@@ -122,8 +122,8 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
     """Return `init` with the parent's step that the run at `path` recorded when it began, because the parent
-    may have trained further since. Return `init` unchanged if it names a step, or if the run has not begun or
-    began with other settings.
+    may have trained further since. Return `init` unchanged if it is None or names a step, or if the run has
+    not begun or began with another `init`.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
@@ -148,7 +148,9 @@ def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
 
 
 def read_run(path: LocalPath) -> dict[str, Any]:
-    """Read a run's `run.json`. Raises UserError if `path` is not a run, or a run of another version."""
+    """Read a run's `run.json`. Raises UserError if `path` is not a run, or a run of another version, and
+    CorruptFileError if the file is damaged.
+    """
     try:
         record = read_json(path / "run.json", "restore it from a copy, or begin another run")
     except (FileNotFoundError, NotADirectoryError):
@@ -204,17 +206,17 @@ def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str 
 
 
 def as_yaml(config: Job) -> str:
-    """Format a configuration as the YAML that `read_config` reads."""
+    """Format a configuration as YAML, as in `resolved.yaml` but without the checksum in its first line."""
     return yaml.dump(plain(config), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
 
 
 def write_config(path: LocalPath, config: Job) -> None:
-    """Write a run's `resolved.yaml`."""
+    """Write a run's `resolved.yaml`, with its checksum in the first line."""
     (path / "resolved.yaml").write_atomic(sealed(as_yaml(config).encode()))
 
 
 def sealed(text: bytes) -> bytes:
-    """Return YAML preceded by a comment with its checksum."""
+    """Return YAML text preceded by a comment line with its checksum."""
     return b"# xxh3_128 of the lines below: " + xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text
 
 
@@ -223,9 +225,9 @@ def locked(path: LocalPath) -> Iterator[None]:
     """Lock a run's directory while the block runs. Raises ConflictError if another process trains in it, on
     this machine or another.
 
-    If this process is suspended so long that another process takes over the directory, it exits as soon as it
-    continues, so that two processes never write the same log. Temporary files of killed processes are removed
-    from the directory.
+    If this process is suspended so long that another process takes over the directory, it exits soon after it
+    continues, so that two processes do not go on writing the same log. Temporary files of killed processes
+    are removed from the directory.
     """
 
     def end() -> None:

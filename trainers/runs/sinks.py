@@ -1,10 +1,11 @@
 """Sinks: copies of the measurements in `log.jsonl` in TensorBoard, Weights & Biases or MLflow.
 
-A sink follows the log in a separate thread, so a sink that is slow, hangs or fails neither delays nor changes
-training. It first receives the part of the run's history that it lacks. After a resume, a sink that failed
-before or was just added is therefore complete. The libraries' own environment variables (WANDB_PROJECT,
-WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others) determine where they write, so no
-configuration contains an API key.
+Once open, a sink follows the log in a separate thread, so a sink that is slow, hangs or fails neither delays
+nor changes the training steps. It first receives the part of the run's history that it lacks. A resume
+therefore also fills in a sink that failed before or was just added; `WeightsAndBiases` describes an
+exception. Where W&B and MLflow write is determined by the libraries' own environment variables
+(WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others), so no configuration
+contains an API key.
 
 To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and to the
 extras in pyproject.toml.
@@ -42,8 +43,9 @@ _SECRET_NAME = re.compile("KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL")
 
 @dataclass(frozen=True)
 class Description:
-    """A run as described to a sink: its directory, its settings by name, the identity that the sink gave it
-    earlier (None for a new run), and the last step in its log (0 if there is none).
+    """A run as described to a sink: its directory, its settings by dotted name, the identity that the sink
+    gave it earlier (None if it gave none), and the last step whose measurements are in the run's log (0 if
+    there is none).
     """
 
     run: LocalPath
@@ -53,8 +55,8 @@ class Description:
 
 
 class Sink(Protocol):
-    """The counterpart of a run in a library for metrics. The constructor may raise any error. In a new run,
-    the error ends the run before its first step.
+    """The counterpart of a run in a library for metrics. The constructor may raise any error; `open_sinks`
+    handles it.
     """
 
     identity: str | None
@@ -91,16 +93,17 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step, seconds)
 
     def close(self, outcome: Outcome) -> None:
-        """Flush the file."""
+        """Flush and close the file."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, whose steps must increase. A step that an earlier part of the run has logged
-    is not logged again.
+    """A run in Weights & Biases. Its steps must increase, so a step that an earlier part of the run has
+    logged online is not logged again.
 
-    Offline, each part of a run is a directory. The earlier directories are replaced by one with the whole
-    history, unless one of them has been synced or all of them have been removed.
+    Offline, each part of a run has a directory of its own. A resume replaces the earlier directories by one
+    with the whole history. If one of them has been synced or all of them have been removed, it instead adds a
+    directory that begins after the last step in the run's own log.
     """
 
     def __init__(self, described: Description) -> None:
@@ -121,8 +124,8 @@ class WeightsAndBiases:
 
     def _take_over(self, described: Description) -> int:
         """Return the first step for which an offline run needs a row. If an earlier part was synced, or all
-        of them were removed, this is the step after the last one logged. Otherwise, it is 0, and the
-        directories of the earlier parts are removed.
+        of them were removed, this is the step after the last one in the run's own log. Otherwise, it is 0,
+        and the directories of the earlier parts are removed.
         """
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
@@ -133,8 +136,8 @@ class WeightsAndBiases:
         return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log a row, unless an earlier part of the run has logged the step. If the library already has a row
-        for the step, it merges the two.
+        """Log a row, unless W&B has the step's row from an earlier part of the run. If this part has already
+        logged a row for the step, the library merges the two.
         """
         if step >= self._next:
             self._run.log(dict(values), step=step)
@@ -217,11 +220,13 @@ def require_libraries(names: Sequence[str]) -> None:
 def open_sinks(
     names: Sequence[str], run: LocalPath, config: Any, show: Callable[[str], None] | None = None
 ) -> "list[Follower]":
-    """Open the sinks of a run with its resolved configuration; `show` prints a line for each.
+    """Open the sinks of a run, and return a follower for each. `config` is the run's resolved configuration.
+    `show` prints a line before each sink is opened. The identities of new sinks are recorded in the run's
+    `sinks.json`.
 
-    Raises UserError if a sink lacks a setting, such as the address of its server. If a sink cannot be opened
-    for another reason, UserError is raised only before the run's first step. Later the run continues without
-    that sink and reports the failure.
+    Raises UserError if the library of a sink is missing, or if a sink lacks a setting, such as the address of
+    its server. If a sink cannot be opened for another reason, UserError is raised only before the run's first
+    measurement. Later the run continues without that sink and reports the failure.
     """
     require_libraries(names)
     path = run / FILE
@@ -269,8 +274,8 @@ class Follower:
         self._failure, self._told = failure, False
 
     def begin(self, log: Path) -> None:
-        """Send the sink the measurements in the log so far, except those that a later part of the run
-        repeated, and then new measurements as they are written.
+        """Start to send the sink the measurements in the log so far, except those that a later part of the
+        run repeated, and then new measurements as they are written.
         """
         self._start(log, log.stat().st_size)
 
@@ -281,7 +286,7 @@ class Follower:
             self._thread.start()
 
     def failure(self) -> str | None:
-        """Return the message of a failure in the first call after it; otherwise return None."""
+        """Return the message of a failure at the first call after the failure; otherwise return None."""
         if self._failure is None or self._told:
             return None
         self._told = True
@@ -291,7 +296,9 @@ class Follower:
         )
 
     def close(self, outcome: Outcome) -> None:
-        """Wait for the sink to deliver its remaining metrics, for at most a minute."""
+        """Let the sink deliver its remaining metrics and end the run with `outcome`. Waits for at most a
+        minute.
+        """
         self._outcome = outcome
         self._end.set()
         if self._thread is None:  # the run ended before its first step
@@ -313,9 +320,9 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step or validation event by the name of their metric. Examples of names
-    are `train/loss`, `train_loss/NAME` for a source or a level above it, and `data_FIELD/NAME` for the data
-    read from a source.
+    """Return the finite numbers of a step or validation event, except its step and time, by metric name.
+    Examples of names are `train/loss`, `train_loss/NAME` for a source or a level above it, and
+    `data_FIELD/NAME` for the data read from a source.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}
@@ -345,8 +352,9 @@ def _is_number(value: Any) -> bool:
 def safe(name: str) -> str:
     """Return a name that every sink accepts: up to 80 ASCII letters, digits, `_`, `.` and `-`.
 
-    A name that is not of this form, or that begins with `.` or `-`, is cut to 60 characters, all of them but
-    letters, digits, `_` and `-` become `_`, and a digest is appended, so that different names stay different.
+    A name that is not of this form, or that begins with `.` or `-`, is cut to 60 characters. Those that are
+    not ASCII letters, digits, `_` or `-` become `_`, and a digest is appended, so that different names stay
+    different.
     """
     if _PLAIN.fullmatch(name):
         return name
@@ -362,14 +370,16 @@ def _settings(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def describe(error: BaseException) -> str:
-    """Return the type and message of an error in one line, without secrets."""
+    """Return the type and message of an error in one line, without secrets. The message is cut to 300
+    characters.
+    """
     message = redacted(" ".join(str(error).split()))
     return f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
 
 
 def redacted(text: str) -> str:
-    """Return `text` without credentials and queries in URLs, and without the values of secret environment
-    variables that have 6 characters or more.
+    """Return `text` without credentials and queries in URLs, and without the values of environment variables
+    whose names suggest a secret, such as `API_KEY`. Values of fewer than 6 characters are not replaced.
     """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)

@@ -3,8 +3,8 @@ Parquet file of the same name with a row per item.
 
 `trainers evaluate RUN --checkpoints` writes them. The user starts this command, or training starts it in a
 separate process; training and reports read the results. NAME is the suite or the tasks, followed by the
-settings that differ from the defaults. A result belongs to one checkpoint: if the checkpoint of that step has
-another checksum now, the result is ignored.
+settings that differ from the defaults. A result belongs to one checkpoint: if the checkpoint of that step now
+has another checksum, the command evaluates it again.
 """
 
 import os
@@ -28,8 +28,9 @@ class StoredEvaluation:
     """The evaluation of a checkpoint, without its rows.
 
     `checkpoint` is the checksum of the checkpoint, `items` a digest of the items. `scores` has the main score
-    of every task, and the mean of the suite under the name `SUITE.mean`. Each score has value, error, low,
-    high, n, version and, if defined, chance and verdict. `record` is the content of the whole file.
+    of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`. Each score has value,
+    error, low, high, n, version and, if defined, chance and verdict. `record` is the content of the whole
+    file.
     """
 
     path: LocalPath
@@ -48,18 +49,18 @@ class StoredEvaluation:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The version of the task or suite of each score."""
+        """For each score, the version of its task or suite."""
         return versions_of(self.scores)
 
     @property
     def below_or_at_chance(self) -> list[str]:
-        """The names of the scores that are not above chance."""
+        """The names of the scores whose verdict is at or below chance. Scores without a verdict are left out."""
         return [name for name, score in self.scores.items() if score.get("verdict", "above") != "above"]
 
 
 def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
-    """Return the settings with the directory of the tasks' files filled in. If `limit` is not set, the
-    suite's limit is used.
+    """Return the settings with the directory of the tasks' files, which defaults to $GRISTMILL_TASKS, and the
+    limit on items, which defaults to the suite's.
 
     Raises ConfigError for an unknown suite, and for a suite with several numbers of shots if none is chosen.
     Raises UserError if files of the suite are missing.
@@ -82,7 +83,9 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 
 
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
-    """Return the name of an evaluation: its title, followed by the settings that differ from the defaults."""
+    """Return the name of an evaluation: its title, with `_` for `/`, followed by `settings`, those that
+    differ from the defaults.
+    """
     return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a run in Ray's exporter, recorded by the first worker (`gristmill.metrics`)."""
+"""Metrics of a run for Ray's exporter (`gristmill.metrics`). Only the first worker records them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,9 @@ class RunMetrics:
         self._exporter = Exporter(METRICS, run=run)
 
     def take(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Update the metrics with the numbers of an event of the run's log."""
+        """Update the metrics from one event of the run's log. Only `step`, `validation`, `skipped` and
+        `checkpoint` events change a metric.
+        """
         if event == "step":
             self._exporter.record("training_step", fields["step"])
             self._exporter.record("training_steps", fields["steps"])

@@ -9,7 +9,7 @@ from gristmill.storage.location import FileRecord
 from trainers.tasks.schema.task import Task
 
 HIDDEN = -100
-"""Stands for a label or tag that is hidden, and for the right candidate if there is none."""
+"""Stands for a label, tag or right candidate that is hidden or does not exist."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Examples:
 
     The fields that hold the gold depend on the task's kind:
 
-    - `labels`, int64 [n]: index into the task's labels for `classify`, number of the right candidate for `choose` and
+    - `labels`, int64 [n]: index into the task's labels for `classify`, index of the right candidate for `choose` and
       `minimal_pairs`; -100 if hidden or if no candidate is right
     - `values`, float64 [n]: the numbers for `regress`; NaN if hidden
     - `tags`, int64, one per word: index into the task's labels for `tag`; -100 if hidden
@@ -32,7 +32,7 @@ class Examples:
       the question has no answer
     - `targets`: the accepted texts for `generate`, `span`, `choose` and `facts`
 
-    `groups`, int64 [n], is the number of each example's group; `question_accuracy` counts a group as one. In
+    `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts a group as one. In
     `minimal_pairs`, each example has two candidates, and candidate 0 is the acceptable text; `subtasks` and
     `fields` name the subtask and the field that each example belongs to. In `facts`, the subtask is the
     relation.

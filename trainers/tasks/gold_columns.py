@@ -1,4 +1,5 @@
-"""Read and validate the gold of examples: labels, numbers, candidates, tags, answer spans and target texts.
+"""Read and validate the gold of examples: labels, numbers, right candidates, tags, answer spans and target
+texts.
 
 Each `read_` function reads the gold of one RowSet. Invalid gold raises UserError, which names the file and
 the row.
@@ -61,7 +62,7 @@ def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Read the number of each row's right candidate, int64 [rows]; -100 if no candidate is right. `counts`
+    """Read the index of each row's right candidate, int64 [rows]; -100 if no candidate is right. `counts`
     holds the number of candidates of each row.
     """
     rename = layout.rename or {}
@@ -103,8 +104,8 @@ def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np
 
 
 def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
-    """Convert the tags of a sentence to BIO. Raises UserError for a tag that does not belong to the scheme or
-    cannot follow the previous tag.
+    """Convert the tags of a sentence to BIO. Raises UserError for a tag that does not belong to the scheme
+    and, unless the scheme is iob1, for an I or E tag that does not continue an entity.
     """
     bio: list[str] = []
     previous = "O"

@@ -11,8 +11,8 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
     """Return the same prediction for every example: the most common gold in `train`.
 
-    It is a label for `classify`, a tag for `tag`, a candidate number for `choose`, and the most common first
-    accepted text for `generate`. Among equally common values, the lowest number wins, or the text that occurs
+    It is a label for `classify`, a tag for `tag`, a candidate index for `choose`, and the most common first
+    accepted text for `generate`. Among equally common values, the lowest index wins, or the text that occurs
     first. For `regress` the prediction is the mean of the values, and for `span` it is that there is no
     answer.
     """

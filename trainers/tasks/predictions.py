@@ -2,7 +2,7 @@
 
 The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and, if there are scores, `score`;
 its schema metadata holds the task, the split, the model and the threshold. A prediction is a label for
-classify, a number for regress, a candidate number for choose, a list of labels for tag, and a text for span
+classify, a number for regress, a candidate index for choose, a list of labels for tag, and a text for span
 and generate. Gold has the same type, except that it is the list of accepted texts for span and generate.
 `score` holds one number per label or candidate for classify and choose; for span, it holds the score of the
 answer and the score of no answer. Some tasks have further columns: `group`, `accepted` and `text` (texts of
@@ -87,10 +87,10 @@ def predictions_of(
     """Return the predictions for the examples of a split. All arrays and lists are in the order of
     `examples`.
 
-    `predicted` holds labels, candidate numbers, numbers, the tags of all words, or texts, as in `Examples`.
-    `scores` holds an array per example: one number per label or candidate, or for span the scores of the
-    answer and of no answer. `nats` and `tokens` are the loss of each gold text and its number of tokens; if
-    nothing else was measured, `predicted` is None.
+    `predicted` holds label indices, candidate indices, numbers, the tag indices of all words, or texts,
+    depending on the kind of task. `scores` holds an array per example: one number per label or candidate, or
+    for span the scores of the answer and of no answer. `nats` and `tokens` are the loss of each gold text and
+    its number of tokens; if nothing else was measured, `predicted` is None.
 
     Raises UserError if a predicted number is not finite.
     """

@@ -231,8 +231,8 @@ def _join(name: str, parts: list[Any]) -> Any:
 
 
 def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
-    """Return the ids of the examples or, without a column for ids, their numbers from 0. Raises UserError for
-    an id that occurs twice.
+    """Return the ids of the examples or, without a column for ids, their indices as text. Raises UserError
+    for an id that occurs twice.
     """
     column = layout.roles.get("id")
     if column is None:

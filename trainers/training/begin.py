@@ -1,7 +1,7 @@
 """Read the initial tensors of a run (`init`) from its parent, and check them against the run's model. Also
 describe in a line what a run begins with or resumes from.
 
-Only safetensors are read, and no code from the parent's directory is executed.
+Weights are read from safetensors only, and no code from the parent's directory is executed.
 """
 
 import json
@@ -128,8 +128,8 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
-    """Return a line that describes the trained parameters of a fine-tuning run that do not begin with weights
-    of its base; empty if there are none, or no base.
+    """Return a line on a fine-tuning run's trained parameters that are not initialised from its base. It is
+    empty if there are none, if the run has no base, and for other runs.
     """
     if not isinstance(config, Finetuning) or not base:
         return ""

@@ -25,7 +25,7 @@ class CostMeter:
 
     @property
     def sources(self) -> str:
-        """The names of the energy meters in use, for the start of the log; empty if there are none."""
+        """The names of the energy meters in use, for the `start` event; empty if there are none."""
         return " and ".join(self._meter.sources) if self._meter is not None else ""
 
     def fields(self, flops: np.ndarray) -> dict[str, Any]:

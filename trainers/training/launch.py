@@ -308,8 +308,8 @@ def _each(nodes: Sequence[int], workers: int) -> int:
 
 
 def _step_of_checkpoint(run: LocalPath) -> int:
-    """Return the step of the newest intact checkpoint, 0 if there is none. Corrupt checkpoints are not
-    reported here, because the workers report them.
+    """Return the step of the newest intact checkpoint, 0 if the run has no checkpoint. Raises UserError if
+    all checkpoints are corrupt. Corrupt checkpoints are not reported here, because the workers report them.
     """
     latest = checkpoint.newest(run, lambda message: None)
     return latest.step if latest else 0

@@ -209,8 +209,9 @@ class Training:
             batches.close()
 
     def _halve(self, step: int, error: RuntimeError) -> None:
-        """Halve the micro-batch after an out-of-memory error, if it is automatic, greater than 1 and the run
-        has one worker. Otherwise re-raise the error.
+        """Halve the micro-batch after an out-of-memory error, so that the step is repeated. Re-raise any
+        other error. Also re-raise this one if the micro-batch is not automatic or is 1, if the run has
+        several workers, or if the step cannot be repeated (`Engine.discard`).
         """
         automatic = self.config.execution.micro_batch == "auto" and self.engine.world == 1
         if not (automatic and self.micro_batch > 1 and is_out_of_memory(error) and self.engine.discard()):
@@ -258,9 +259,7 @@ class Training:
         return Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
-        """Return the operations per token in the step after the first `step` steps, which depend on its
-        phase.
-        """
+        """Return the operations per token in the phase of the step with index `step`."""
         return self.flops[self.data.order.phase_of(step * self.sequences)]
 
     def _check(self) -> None:
@@ -268,7 +267,7 @@ class Training:
             check_attempt(self.path, self.attempt)
 
     def _batches(self, first: int) -> Generator[tuple[list[Batch], int]]:
-        """Yield, for every step after `first` steps, this worker's micro-batches and the number of tokens
+        """Yield, for every step from index `first` on, this worker's micro-batches and the number of tokens
         that all workers read.
         """
         order = self.data.order.clone()  # it runs ahead of what is logged

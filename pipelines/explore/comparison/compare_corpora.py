@@ -80,7 +80,7 @@ class CorpusComparison:
     ngrams: NgramComparison | None
 
     def samples(self, source: str, kind: Kind, reason: str | None, count: int) -> list[str]:
-        """Return the printed ids of up to `count` documents of a source that changed in the given way, for
+        """Return the printed ids of up to `count` documents of a source that differ in the given way and for
         the given reason. They are evenly spaced in the order of ids, and so spread over the files.
         """
         found = self.documents.filter(

@@ -17,7 +17,7 @@ _DISTRIBUTIONS, _NGRAMS = 10, 5  # printed: distributions, and n-grams of each l
 
 def show_corpora(comparison: CorpusComparison, samples: int) -> None:
     """Print how many documents each source kept before and keeps now, why documents differ, and up to
-    `samples` ids for each reason. Then print the distributions and n-grams that differ most.
+    `samples` ids for each source and reason. Then print the distributions and n-grams that differ most.
     """
     console = wide_console()
     old, new = comparison.old.manifest, comparison.new.manifest

@@ -30,8 +30,9 @@ def required_literals(pattern: str) -> list[str] | None:
 
 
 def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
-    """Return the longest literal that every match of the alternative at the offset `at` contains, or an empty
-    string if there is none, and the offset at which the alternative ends. None if the meaning is uncertain.
+    """Return the longest literal found at the outermost level of the alternative at the offset `at`, which
+    every match contains, and the offset at which the alternative ends. The literal is empty if none is found:
+    groups, classes and optional items are not searched. None if the meaning is uncertain.
     """
     runs: list[str] = [""]
     while at < len(pattern) and pattern[at] != "|":
@@ -54,7 +55,8 @@ def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
 
 def _read_item(pattern: str, at: int) -> tuple[str, int] | None:
     """Return one item of an expression and the offset at which it ends. A literal character is returned as
-    itself; a class, a group or a position is returned as an empty string. None if the meaning is uncertain.
+    itself; a class, a group, a position or an escaped letter is returned as an empty string. None if the
+    meaning is uncertain.
     """
     character = pattern[at]
     if character == "\\":

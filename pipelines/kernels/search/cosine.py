@@ -75,8 +75,8 @@ def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.
 
 def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
     """Elect greedily among vectors [n, width], which are in order of preference. A vector stays unless its
-    cosine to a vector that stays is `least` or more. Return the index of the first such vector for each, or
-    STAYS, int64 [n].
+    cosine to a vector that stays is `least` or more. Return, for each vector, the index of the first such
+    vector, or STAYS; int64 [n].
     """
     winner = np.full(len(vectors), STAYS, np.int64)
     chosen = np.empty(0, np.int64)

@@ -1,8 +1,8 @@
 """Find, for each window of a set of blocks, the first block that contains the same bytes.
 
 Only blocks of one group, which have the same minimizer, can share windows
-(pipelines/kernels/search/substrings.py). A **run** is a range of windows of a block whose first occurrences
-follow each other in one earlier block.
+(pipelines/kernels/search/substrings.py). A **run** is a range of windows of one block that all occur first in
+one earlier block, one after another.
 """
 
 from typing import NamedTuple

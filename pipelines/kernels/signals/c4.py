@@ -4,7 +4,8 @@ The first test that a line fails decides its verdict. In tfds and datatrove, a l
 dropped therefore cannot drop its page. The variants also differ in the tests that they apply, in the marks
 that may end a line, and in what counts as a line; `tests/pipelines/kernels/reference_signals.py` states them
 in plain Python. Citation markers ([1], [edit], [citation needed]) are removed from lines before the lines are
-judged. Lines with markers are judged separately, as the documents of another block.
+judged, but the test for long words, and datatrove's test for few words, still see the markers. Lines with
+markers are judged separately, as the documents of another block.
 """
 
 from typing import NamedTuple

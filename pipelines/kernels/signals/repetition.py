@@ -2,7 +2,7 @@
 
 Distinct words of a document are numbered (`distinct.number_spans`), so an (n + 1)-gram is identified by the
 numbers of its two n-grams. An (n + 1)-gram that occurs twice consists of n-grams that occur twice, so each
-size examines only what the previous size kept, a small part of ordinary text. Numbers of n-grams are exact;
+size examines only what the previous size kept, a small part of ordinary text. N-grams are compared exactly;
 only words are compared by 64-bit hashes.
 
 Time and memory are linear in the words of a document: tables grow with the distinct n-grams, to at most about

@@ -1,7 +1,7 @@
 """Dates and names in English text, found by patterns. They are the spans of salient span masking (REALM: Guu
 et al., 2020, section 3.4, which finds dates with a regular expression and names with a tagger).
 
-**Date**: a month with its day, its year or both, and the day of the week if it comes before (`Friday, 4 July 1969`,
+**Date**: a month with its day (and the day of the week before them), its year or both (`Friday, 4 July 1969`,
 `July 4th`, `Sept. 1969`); an ISO date (`1969-07-04`); a year from 1000 to 2099, a decade (`1960s`), or two years with
 a dash between them (`1914-18`). A number is not a year if it follows a letter, a digit, a point, a comma, a hyphen, a
 slash, a hash or one of `$£€¥₹₩₽`, or if it comes before a letter, a percent sign, or a digit after a point, comma,

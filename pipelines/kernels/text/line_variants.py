@@ -38,8 +38,8 @@ class SplitLines(NamedTuple):
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
     """Return two sets of lines, given the `lines` of a block between line feeds. The first set has all lines
-    between breaks of any kind, some of which are also lines between line feeds. The second has the lines
-    between line feeds that are not in the first.
+    between breaks of any kind, including each line between line feeds that has no other break inside. The
+    second has the other lines between line feeds.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [

@@ -71,9 +71,10 @@ def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarr
 def _forms() -> tuple[np.ndarray, np.ndarray]:
     """Return (an entry for every code point, int32 [0x110000]; UTF-8 bytes, uint8).
 
-    The entry of a character that changes gives the position and size of its normal form in the bytes, which
-    begin with a space. All other entries are _SAME, _DIGIT or _REORDERED. _REORDERED marks a character whose
-    normal form contains a combining mark, because normalisation may move such a mark past others.
+    An entry is _SAME for a character that does not change, _DIGIT for a decimal digit, and _REORDERED for a
+    character whose normal form contains a combining mark, because normalisation may move such a mark past
+    others. For any other character, the entry gives the position and size of its normal form in the bytes,
+    which begin with a space.
     """
     characters = [chr(point) for point in ASSIGNED.tolist()]
     categories = np.array(list(map(unicodedata.category, characters)))

@@ -1,4 +1,4 @@
-"""Find the phrases, braces and citation markers of C4's rules in a block of documents.
+"""Find the phrases, opening braces and citation markers of C4's rules in a block of documents.
 
 Phrases are matched as bytes; the case of ASCII letters is ignored.
 """

@@ -1,4 +1,6 @@
-"""Cut texts in a buffer to prefixes, count the characters of texts, and lower-case texts in capitals."""
+"""Cut texts in a buffer to prefixes, count the characters of texts, and lower-case texts that are written in
+capitals.
+"""
 
 import numpy as np
 

@@ -45,11 +45,13 @@ _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 class FileGroup:
     """Files of a directory that one source can read.
 
-    `kind` is the name of their format. `patterns` are globs for the files, `members` for the members of
-    archives. `text_field` is the field with the most text, and `url_field` the field with URLs. `columns` are
-    fields that could become columns, with their types: fields of the records, or fields that the format puts
-    into `meta`. `turns` is set if the text is in conversations: the field that holds the turns, and the
-    template of a turn. `text_field` is None if `turns` is set, or if no sampled record has any text.
+    `kind` is the name of their format, and `bytes` their total size. `patterns` are globs for the files,
+    `members` for the members of archives. `text_field` is the field with the most text, and `url_field` a
+    field with URLs, as the first records of one file show; they are `text` and `url` for archives and for
+    formats without fields. `columns` are fields that could become columns, with their types: fields of the
+    records, or fields that the format puts into `meta`. `turns` is set if the text is in conversations: the
+    field that holds the turns, and the template of a turn. `text_field` is None if `turns` is set, or if no
+    sampled record has any text.
     """
 
     kind: str
@@ -71,6 +73,7 @@ class FileGroup:
 
 def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     """Return the groups of files below a directory, and the number of files that no format reads, by suffix.
+    Files of one format form one group, and archives with files of that format another.
 
     Hidden files and directories are skipped, as globs skip them. A bare git repository counts as one file.
     """
@@ -109,8 +112,8 @@ def _repositories(directory: Path, found: list[Path]) -> FileGroup:
 
 
 def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
-    """Yield the files below a directory that are not hidden, and append the bare git repositories found there
-    to `repositories`.
+    """Yield the files below a directory that are not hidden. Append the bare git repositories found there to
+    `repositories` instead of yielding their files.
     """
     for root, folders, names in os.walk(directory):
         if git_directory(Path(root)) == Path(root):
@@ -166,8 +169,9 @@ def _fields(
     """Return what the first records of a file show: the text field, the URL field, the typed columns, and the
     turns.
 
-    The typed columns are fields that contain only numbers, only dates or only Booleans. The turns are a field
-    and its template if conversations hold more text than any text field; the text field is then None.
+    The typed columns are fields that contain only numbers, only dates or only Booleans, apart from empty
+    values. The turns are the field that holds them and the template of a turn, if that field contains more
+    text than any text field; the text field is then None.
     """
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
         return "text", "url", (), None
@@ -210,7 +214,7 @@ def _turns(name: str, values: list[Any]) -> tuple[str, str] | None:
 
 
 def _length(values: list[Any]) -> int:
-    """Return the number of characters in all strings of lists of turns."""
+    """Return the number of characters in all strings of all turns. `values` are lists of turns."""
     return sum(len(text) for turns in values for turn in turns for text in turn.values() if isinstance(text, str))
 
 

@@ -42,8 +42,8 @@ def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], C
     """Return a source for every group of files (`group_files`) in every directory, and the number of files
     that no format reads, by suffix.
 
-    Raises UserError for a directory that does not exist or has no readable file, and for records without
-    text.
+    Raises UserError for a directory that does not exist or has no file that a format reads, and for records
+    without text.
     """
     sources: list[StarterSource] = []
     unknown: Counter[str] = Counter()
@@ -82,9 +82,9 @@ def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
 def write_starter(
     sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample] | None = None
 ) -> None:
-    """Write the corpus file. With `samples` of its sources, comments describe them, sources in other
-    languages than English are left out of the filter, and an existing file is overwritten. Without `samples`,
-    raises ConflictError if the file exists.
+    """Write a corpus file with these sources. If `samples` is given, comments describe the sampled documents,
+    sources that are mainly in a language other than English are left out of the filter, and an existing file
+    is overwritten. If it is None, raises ConflictError if the file exists.
     """
     try:
         with file.open("x" if samples is None else "w", encoding="utf-8") as sink:
@@ -94,8 +94,8 @@ def write_starter(
 
 
 def starter_text(sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample]) -> str:
-    """Return the text of the corpus file. `samples` has the samples of those sources that were sampled, by
-    source name.
+    """Return the text of a corpus file with these sources. `samples` has the samples of those sources that
+    were sampled, by source name. `file` is only mentioned in comments.
     """
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)
@@ -148,7 +148,7 @@ def sample_line(sample: StarterSample) -> str:
 
 def rule_lines(name: str, sample: StarterSample) -> list[str]:
     """Return one line for each set of rules, with the share of the first documents of a source that the set
-    would drop, and a last line for all sets together. Empty if the sample has no rules.
+    would drop, and a last line for all sets together. The list is empty if no set was applied to the sample.
     """
     lines = []
     for whole, *rules in (sample.dropped or {}).values():

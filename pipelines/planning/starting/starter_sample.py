@@ -34,13 +34,13 @@ class RuleShare(NamedTuple):
 
 @dataclass(frozen=True)
 class StarterSample:
-    """The first documents of a source.
+    """What the first documents of a source show. `documents` is their number.
 
     `languages` are (ISO 639 code, share of the documents), the largest share first; `und` stands for
-    documents without a language. `dropped` maps the name of each set of rules to the share of the documents
-    that the whole set would drop, followed by the share for each rule of the set that drops any, the largest
-    first. `dropped_by_any` is the share that all sets together would drop. `reason` says why there are no
-    documents, if there are none.
+    documents whose language could not be detected. `dropped` maps the name of each set of rules to the share
+    of the documents that the whole set would drop, followed by the share for each rule of the set that drops
+    any, the largest first. `dropped_by_any` is the share that all sets together would drop. `reason` says why
+    there are no documents, if there are none.
     """
 
     documents: int
@@ -51,16 +51,16 @@ class StarterSample:
 
     @property
     def language(self) -> str:
-        """The most frequent language; `und` if no document has one."""
+        """The most frequent detected language; `und` if none was detected."""
         return next((name for name, _ in self.languages if name != UNDETERMINED), UNDETERMINED)
 
 
 def sample_for_start(source: Source, rule_sets: Sequence[str]) -> StarterSample:
-    """Read up to about 4 MB of text from at most 16 files of a source, detect its languages, and apply the
-    named sets of rules to it.
+    """Return what the first documents of a source show: read up to about 4 MB of text from at most 16 of its
+    files, detect the languages of the documents, and apply the named sets of rules to them.
 
-    If the source cannot be read, the sample has no documents and gives the reason; `plan` says what to do
-    about it.
+    If the source cannot be read or the files have no documents, the sample has no documents and gives the
+    reason; `plan` says what to do about it.
     """
     try:
         files = list_files(source)

@@ -4,8 +4,8 @@
 A long licence is recognised by its title, which includes its version. A short licence is recognised by the
 sentences that grant and restrict rights, taken from the texts of the SPDX list. Layout, case, comment signs
 and the names of copyright holders are ignored. The text of the GPL does not say whether later versions are
-allowed, so `GPL-2.0` names only the text, as on GitHub. A notice in a file does say so, and gives
-`GPL-2.0-or-later` or `GPL-2.0-only`.
+allowed, so `GPL-2.0` names only the text, as on GitHub. A notice in a file does say whether they are, and
+gives `GPL-2.0-or-later` or `GPL-2.0-only`.
 """
 
 import re
@@ -70,7 +70,7 @@ def licences_in(text: str) -> list[str]:
     """Return the SPDX identifiers of the licences in a licence file, sorted. `unknown` is among them if the
     file also has much other text, or a permission notice whose conditions are not those of a known licence.
     It is the only identifier if no licence is recognised, or if the file restricts commercial use. A file
-    without ASCII letters and digits gives an empty list.
+    without any ASCII letter or digit gives an empty list.
     """
     words = _WORDS.findall(text.lower())
     plain = f" {' '.join(words)} "
@@ -135,7 +135,7 @@ def together(licences: list[str]) -> str | None:
 
 def _variant(name: str, plain: str) -> str:
     """Return the licence of the family `name`, judging by `plain`, the words from the grant on. Return
-    `unknown` for a permission notice with other conditions than those of the known licences.
+    `unknown` for a permission notice whose conditions are not those of a known licence.
     """
     if name == "MIT":
         if "shall be used for good not evil" in plain:

@@ -1,5 +1,5 @@
-"""Find the licences of directories. For a checkout they come from the licence files beside and above a file,
-for an archive from the licence files inside it, if it has any.
+"""Find the licences that apply to files, by directory. In a checkout they come from the licence files in the
+nearest directory above a file that has any, in an archive from the licence files inside it, if there are any.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ class RepositoryLicences:
 
     def __call__(self, file: SourceFile, path: str) -> dict[str, str]:
         """Return SPDX expressions by directory for the entry `path` of a file; `nearest` chooses the one that
-        applies. For a member of an archive, these are the directories in the archive that have a licence
+        applies. For a member of an archive, the keys are the directories in the archive that have a licence
         file; the archive is read an extra time to find them. For any other file, or if the archive has no
-        licence files, at most the root has an expression. It is made from the licence files of the directory
-        nearest to the file.
+        licence files, the only key is the root, "", and its expression is made from `file.licences`. The
+        result is empty if there are none.
 
         Raises SourceError or StorageError if the archive or a licence file cannot be opened. Damage is
         ignored here, because the reader reports it.

@@ -103,8 +103,8 @@ def decompress(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tupl
 
 
 def rechunk(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the same stream in small chunks, for callers that copy the rest of a chunk or create many objects
-    per chunk.
+    """Yield the same stream in chunks of at most CHUNK_BYTES, for callers that copy the unread rest of a
+    chunk or create many objects per chunk.
     """
     for chunk in chunks:
         for start in range(0, len(chunk), CHUNK_BYTES):

@@ -42,8 +42,8 @@ def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
 
 
 def directory_of(path: str) -> str:
-    """Return the directory of a file in the form that `nearest` looks up: `a.tar!b` for `a.tar!b/c`, and an
-    empty string for a file at the root.
+    """Return the directory of a file in the form that `nearest` looks up: `a.tar!b` for `a.tar!b/c`, `a.tar!`
+    for `a.tar!c`, and an empty string for a file at the root of the source.
     """
     archive, mark, inner = path.rpartition("!")
     parent = str(PurePosixPath(inner).parent)

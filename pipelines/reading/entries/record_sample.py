@@ -1,4 +1,4 @@
-"""Choose the records to read when a source is only sampled, by a hash of their ids."""
+"""Choose which records of a source to read, by a hash of their ids, if the source is only sampled."""
 
 from dataclasses import dataclass
 
@@ -19,5 +19,5 @@ class RecordSample:
     share: float
 
     def has(self, key: int, record: int) -> bool:
-        """Return whether record number `record` of the file with this key is in the sample."""
+        """Return whether the record with the number `record`, of the file with this key, is in the sample."""
         return xxhash.xxh3_64_intdigest(document_id(key, record) + _PURPOSE) < self.share * 2.0**64

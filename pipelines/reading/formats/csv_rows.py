@@ -29,7 +29,8 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     itself is too long or undecodable, it is set aside and nothing else is read. Other rows set aside:
 
     - `field_count`: a row with more or fewer fields than the first.
-    - `bad_quotes`: a row with a quote or a lone carriage return where RFC 4180 allows none.
+    - `bad_quotes`: a row with characters between a closing quote and the next delimiter, or with a lone carriage
+      return outside quotes. A quote inside an unquoted field is kept as it is, although RFC 4180 forbids it.
     - `unclosed_quote`: a row with a quoted field that does not end within `max_document_bytes` or the file. Only its
       first line is set aside and reading resumes at the second. From the 17th such row of a file on, all lines
       read for the row are set aside.

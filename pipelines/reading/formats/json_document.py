@@ -25,8 +25,8 @@ def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     jsonl.
 
     At most about `max_document_bytes` of an element are held in memory. If the document does not end, the
-    rest is set aside as `truncated`. Bytes after the document count as one more record, set aside as
-    `trailing_bytes`.
+    rest is set aside as `truncated`. Bytes other than white space after the document count as one more
+    record, set aside as `trailing_bytes`.
     """
     head, chunks = peek(entry.chunks, len(BOM))
     mark = BOM

@@ -100,8 +100,8 @@ def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per non-blank JSON text. A text with more than about _MOST_VALUES values is set aside
-    as `too_many_values`: parsed, they would take far more memory than the text, and orjson crashes when an
-    allocation fails.
+    as `too_many_values`, because its values would take far more memory than the text, and orjson crashes when
+    an allocation fails.
     """
     import orjson
 

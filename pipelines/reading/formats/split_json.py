@@ -1,4 +1,4 @@
-"""Cut a JSON record that is too long to hold into documents, as a stream."""
+"""Stream a JSON record that is too long to hold in memory, and cut it into documents."""
 
 import codecs
 import json
@@ -29,8 +29,8 @@ def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord
     `pieces` are the bytes of the record; at most a few times `max_document_bytes` of them are held. All
     documents carry the fields before the text; the last document also carries the fields after it. A record
     whose text does not begin within about `max_document_bytes` is set aside as `oversized`. If the rest is
-    not JSON, cannot be decoded, or is too long after the text, the documents so far are kept and the rest is
-    set aside as one more record.
+    not JSON, cannot be decoded, has a lone surrogate, or is too long after the text, the documents so far are
+    kept and the rest is set aside as one more record.
     """
     try:
         yield from _split(pieces, source)

@@ -1,11 +1,11 @@
 """Read objects of a git repository through `git cat-file`, in a process that trusts nothing in the
 repository.
 
-The process runs in an empty temporary repository that we create. All it gets of the other repository is the
-directory of its objects (GIT_OBJECT_DIRECTORY, git(1)). Therefore the other repository's configuration,
-hooks, attributes, grafts and replacements are never read, nothing is checked out, and no missing object is
-fetched. On Linux, the kernel bounds the memory of the process (RLIMIT_AS). The content of every object that
-is read is compared with its id, so a commit id determines everything that is read.
+The process runs in an empty temporary repository that we create. Of the other repository it sees only the
+directory of objects (GIT_OBJECT_DIRECTORY, git(1)). Therefore the other repository's configuration, hooks,
+attributes, grafts and replacements are never read, nothing is checked out, and no missing object is fetched.
+On Linux, the kernel bounds the memory of the process (RLIMIT_AS). The content of every object that is read is
+compared with its id, so a commit id determines everything that is read.
 """
 
 import hashlib

@@ -22,9 +22,9 @@ Kind = Literal["file", "not_regular", "submodule", "missing_object", "corrupt", 
 
 
 class GitFile(NamedTuple):
-    """A file of a commit: its path, its kind, and the id of its content. A `kind` other than `file` is the
-    reason why the file is set aside; it then has no content. A directory that cannot be read counts as one
-    such file, and so does the rest of a commit with too many files.
+    """A file of a commit: its path, its kind, and the id of its content (`name`). A `kind` other than `file`
+    is the reason why the file is set aside; it then has no content. A directory that cannot be read counts as
+    one such file, and so does the rest of a commit with too many files.
     """
 
     path: bytes

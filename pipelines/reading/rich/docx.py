@@ -1,4 +1,6 @@
-"""The text of a Word document (Office Open XML, ECMA-376, part 1): paragraphs, lists and tables in their order."""
+"""The text of a Word document (Office Open XML, ECMA-376, part 1): paragraphs, lists and tables, in the order
+of the document.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,9 +27,9 @@ def docx_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
     indented by its level. A table row is a line, with a tab between cells. Footnotes and endnotes follow at
     the end. Running heads, comments, deleted text and field codes are left out.
 
-    `meta` gets those of `title`, `author`, `language` and `created` that the document has. Reasons:
-    `not_docx`, `encrypted`, `xml_doctype`, `corrupt`, `truncated`, `unsupported_compression`, `html_bytes`
-    (for a member of the package), `decoded_limit`, `oversized`, and `no_text_extracted`.
+    `meta` gets `title`, `author`, `language` and `created`, each if the document has it. Reasons: `not_docx`,
+    `encrypted`, `xml_doctype`, `corrupt`, `truncated`, `unsupported_compression`, `html_bytes` (for a member
+    of the package), `decoded_limit`, `oversized`, and `no_text_extracted`.
     """
     if data.startswith(b"\xd0\xcf\x11\xe0"):  # a compound file: an encrypted document, or one of Word 97
         return {"reason": "encrypted" if "EncryptedPackage".encode("utf-16-le") in data else "not_docx"}, ""

@@ -34,10 +34,10 @@ def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
     name. A command is left out if its file is already being included, if it nests deeper than TeX allows, or
     if the archive lacks its file. Plain TeX has no preamble and is taken as a whole.
 
-    `meta` gets `title`, `main` (the name of the main file in an archive), and how many `files` were used, how
-    many commands were left out because the archive lacks the file (`missing_inputs`), and how many for
-    another reason (`cut_inputs`). Counts of 0 are omitted. Reasons: `not_latex`, `corrupt`, `truncated`,
-    `too_many_files`, `oversized`, `no_text_extracted`.
+    `meta` gets `title`; `main`, the name of the main file in an archive; `files`, the number of files used;
+    `missing_inputs`, the number of commands left out because the archive lacks the file; and `cut_inputs`,
+    the number of commands left out for another reason. Counts of 0 are omitted. Reasons: `not_latex`,
+    `corrupt`, `truncated`, `too_many_files`, `oversized`, `no_text_extracted`.
     """
     try:
         files = _files(data, limits.text_bytes)
@@ -160,8 +160,8 @@ def _included(text: str, folder: str, files: Mapping[str, str]) -> set[str]:
 
 
 def _resolve(reference: str, folder: str, files: Mapping[str, str]) -> str | None:
-    """Return the name of the file that an input command refers to. References are relative to `folder`, the
-    directory of the main file. Return None if the archive lacks the file.
+    """Return the name of the file that an input command refers to. The reference is relative to `folder`.
+    Return None if the archive lacks the file.
     """
     name = posixpath.normpath(posixpath.join(folder, reference.strip().strip('"')))
     return next((each for each in (f"{name}.tex", name) if each in files), None)

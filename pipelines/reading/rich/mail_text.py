@@ -1,4 +1,4 @@
-"""The text that the sender of a message wrote: decoded, without quotes and signature."""
+"""The text that the sender of a message wrote: decoded, without quoted text and signature."""
 
 import re
 from collections.abc import Iterator
@@ -35,8 +35,8 @@ def mail_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
     lines. An attribution is a paragraph of up to three lines, or the last line of a longer paragraph, if it
     ends in a colon and has an `@` or a digit.
 
-    `meta` gets those of `from`, `subject`, `date` (ISO 8601, in UTC), `message_id`, `in_reply_to` and `list`
-    that the message has. Reasons: `bad_message`, `undecodable`, `html_nodes`, `html_depth`, and `oversized`.
+    `meta` gets `from`, `subject`, `date` (ISO 8601, in UTC), `message_id`, `in_reply_to` and `list`, each if
+    the message has it. Reasons: `bad_message`, `undecodable`, `html_nodes`, `html_depth`, and `oversized`.
     """
     import resiliparse.extract.html2text
     import resiliparse.parse.html  # noqa: F401

@@ -70,9 +70,7 @@ def _without_heads(pages: Sequence[list[str]]) -> list[list[str]]:
 
 
 def _edges(page: Sequence[str]) -> set[int]:
-    """Return the positions of the first and last lines of a page that are not empty, up to EDGE_LINES of
-    each.
-    """
+    """Return the indices of the first and last lines of a page that are not empty, up to EDGE_LINES of each."""
     top = islice((place for place, line in enumerate(page) if line), EDGE_LINES)
     bottom = islice((place for place in range(len(page) - 1, -1, -1) if page[place]), EDGE_LINES)
     return {*top, *bottom}

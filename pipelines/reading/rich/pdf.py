@@ -1,4 +1,4 @@
-"""The text layer of a PDF, read with pdfium, without what repeats on its pages.
+"""The text layer of a PDF, read with pdfium, without running heads and page numbers.
 
 pdfium returns the text of a page in the order in which the page draws it. For files made by word processors
 and TeX this is the reading order, columns included. `pipelines.reading.rich.page_lines` processes the lines

@@ -2,9 +2,8 @@
 takes.
 
 expat checks that the XML is well-formed and has no document type; without callbacks it takes a third of the
-time. In well-formed XML, `<` only begins a tag, a comment, a section or an instruction. If there are no
-comments, sections or instructions, a regular expression finds every tag. Other XML is left to
-`zip_package.read_elements`.
+time. In well-formed XML, `<` only begins a tag, a comment, a CDATA section or a processing instruction. If
+there are only tags, a regular expression finds every one. Other XML is left to `zip_package.read_elements`.
 """
 
 import re
@@ -35,7 +34,7 @@ def read_plain(
     namespace, as `zip_package.read_elements` does.
 
     Raises BrokenInput where that function does. Raises NotPlain for encodings other than UTF-8, comments,
-    sections, instructions, and elements inside those of `texts`.
+    CDATA sections, processing instructions, and elements inside those of `texts`.
     """
     check_xml(data)
     skipped, depth = "", 0  # the element that is left out, and how many of its name are open

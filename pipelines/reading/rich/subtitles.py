@@ -36,14 +36,14 @@ class _Cue:
 def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the whole file as one document: the lines of its cues.
 
-    Consecutive lines are joined with a space, within a cue and across cues. A new line of text begins after
-    the end of a sentence, and before a dash, which marks another speaker. If a cue follows the previous cue
-    without a pause, lines that repeat the end of that cue are left out, because rolling captions show every
-    line twice.
+    Consecutive lines are joined with a space, within a cue and across cues. A new line of text begins only
+    after the end of a sentence, and before a dash, which marks another speaker. If a cue follows the previous
+    cue without a pause, lines that repeat the end of that cue are left out, because rolling captions show
+    every line twice.
 
-    `meta` holds `cues` (their number), `seconds` (when the last of them ends), and for WebVTT the `language`
-    that its header names. A file without a line of times is set aside as `not_subtitles`. Subtitles are never
-    split; a file over `max_document_bytes` is set aside as `oversized`.
+    `meta` holds `cues` (their number), `seconds` (the time at which the last cue ends), and for WebVTT the
+    `language` that its header names. A file without a line of times is set aside as `not_subtitles`.
+    Subtitles are never split; a file over `max_document_bytes` is set aside as `oversized`.
     """
     held = entry.read(source.max_document_bytes)
     if held is None:

@@ -205,8 +205,8 @@ def format_of(name: str) -> Format:
 
 
 def format_code(name: str) -> dict[str, str]:
-    """Return where the code of a format comes from (`gristmill.libraries.provenance`); empty for built-in
-    formats.
+    """Return the code identity of a format, as `gristmill.libraries.provenance` gives it: versions and a
+    digest of the source. Empty for built-in formats.
     """
     reader = format_of(name).reader
     return provenance(reader) if callable(reader) else {}

@@ -73,8 +73,8 @@ def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[st
 
 
 def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (head with what the page declares, its main text), or (head with the reason why there is no
-    text, "").
+    """Return (head, main text) of a page, or (head with the reason why there is no text, ""). With a text,
+    the head holds what the page declares and, if requested, its measures.
     """
     from resiliparse.parse.html import HTMLTree
 

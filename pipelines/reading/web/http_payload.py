@@ -142,8 +142,8 @@ def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
 
 
 def _decode_stream(body: bytes, limit: int, clipped: bool) -> bytes:
-    """Decompress gzip or zstd, recognised by the first bytes. A body that is not compressed is returned
-    unchanged.
+    """Decompress gzip, zstd or another compression, recognised by the first bytes. A body that is not
+    compressed is returned unchanged.
     """
     pieces = []
     try:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 VERSION = "2"
-"""Documents with these fields depend on this version. Increase it when a change finds other values."""
+"""Documents with these fields depend on this version. Increase it when a code change alters the values."""
 _CHARACTERS = 500  # kept of a value
 _JSON_CHARACTERS, _JSON_NODES = 1 << 18, 10_000  # parsed of JSON-LD
 _TITLES = ("og:title", "twitter:title", "dc.title", "dcterms.title", "citation_title")
@@ -34,8 +34,9 @@ def page_fields(tree: Any) -> dict[str, str]:
     """Return `page_title`, `page_date`, `page_author` and `page_language`, each only if the page declares it.
     `tree` is resiliparse's HTMLTree.
 
-    The date is the declared day of publication, as YYYY-MM-DD. The language is the declared tag in the form
-    of BCP 47, with `-` instead of `_`.
+    The date is the declared day of publication or, if none is declared, the only day that the page's `time`
+    elements name, as YYYY-MM-DD. The language is the declared tag in the form of BCP 47, with `-` instead of
+    `_`.
     """
     metas, linked = _metas(tree), list(_linked_data(tree))
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))

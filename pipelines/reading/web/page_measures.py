@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 VERSION = "1"
-"""Documents with these fields depend on this version. Increase it when a change finds other values."""
+"""Documents with these fields depend on this version. Increase it when a code change alters the values."""
 _NO_LETTERS = re.compile(r"[\W_]+")
 
 

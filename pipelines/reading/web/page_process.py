@@ -288,8 +288,8 @@ class Extractor:
             self._child.stdin.write(json.dumps(lines).encode() + b"\n")
 
     def _receive_answers(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
-        """Yield the answers for the last `count` pages sent of a batch; fewer if the child dies. For a page
-        on which the parser raised an exception, yield text that names the exception.
+        """Yield the answers for the `count` pages of a batch that were sent last; fewer if the child dies.
+        For a page on which the parser raised an exception, yield text that names the exception.
         """
         assert self._child is not None
         assert self._child.stdout is not None

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 VERSION = "1"
-"""Documents made from pages depend on this version. Increase it when a change records other declarations."""
+"""Documents made from pages depend on this version. Increase it when a code change alters what is recorded."""
 FIELDS = ("robots", "x_robots_tag", "tdm_reservation", "tdm_policy")
 """The fields of `meta`. Each is a list of declared texts, with those from HTTP before those from the page."""
 _HEADERS = {"x-robots-tag": "x_robots_tag", "tdm-reservation": "tdm_reservation", "tdm-policy": "tdm_policy"}

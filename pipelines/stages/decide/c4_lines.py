@@ -80,7 +80,7 @@ class C4Lines(MeasuresText, PartStage):
         return unicode_version()
 
     def check(self) -> None:
-        """Check that the variant and the tests are known."""
+        """Raise ValueError for an unknown variant or test."""
         super().check()
         if self.rules not in ("paper", "tfds", "datatrove"):
             raise ValueError(f"rules: got {self.rules!r}, allowed: paper, tfds, datatrove")
@@ -120,8 +120,9 @@ class C4Lines(MeasuresText, PartStage):
 
 
 def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.ndarray", ...], "np.ndarray"]:
-    """Return the edits of a block, sorted by start, as (row, start, end, rule), and the COUNTS of its
-    documents; all int64.
+    """Return the edits of a block, sorted by start, as the arrays (document, start, end, rule), and the
+    COUNTS of its documents; all int64. Starts and ends are byte positions in the block, and rules are indices
+    into RULES.
     """
     import numpy as np
 
@@ -163,8 +164,8 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
 def _judge_lines(
     segments: "Segments", hits: "Hits", variant: str, without: int
 ) -> tuple["StrippedLines", "np.ndarray", "np.ndarray"]:
-    """Return the non-blank lines as the variant defines them, the rule that removes each line, int64 (_BLANK
-    if the line stays), and the COUNTS of each document, int64 [documents, 3].
+    """Return the non-blank lines as the variant defines them, the index in RULES of the rule that removes
+    each line, int64 (_BLANK if the line stays), and the COUNTS of each document, int64 [documents, 3].
     """
     import numpy as np
 

@@ -45,7 +45,9 @@ class ExclusionList:
     """
 
     def check(self) -> None:
-        """Check that the name can be part of a rule, and that the files exist."""
+        """Raise ValueError if the name cannot be part of a rule, if no file is given, or if a file does not
+        exist.
+        """
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name: got {self.name!r}, expected lower-case letters, digits and underscores")
         if not self.files:
@@ -82,7 +84,7 @@ class Exclude(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("lists",)
 
     def check(self) -> None:
-        """Check that there is at least one list, and that no two lists have the same rule name."""
+        """Raise ValueError if there is no list, or if two lists have the same rule name."""
         if not self.lists:
             raise ValueError("lists: got an empty list, expected at least one {name: ..., by: ..., files: [...]}")
         reasons = [each.reason for each in self.lists]
@@ -94,8 +96,8 @@ class Exclude(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a sample can estimate the effect of the stage. Always true: lists decide about each
-        document independently.
+        """Whether the effect of the stage can be estimated from a random sample of the corpus. Always true:
+        lists decide about each document independently.
         """
         return True
 
@@ -108,7 +110,9 @@ class Exclude(CorpusStage):
         return tuple(map(Column, names))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: the name and the kind of the first list that names the document, as `NAME.BY`."""
+        """Return `drop`: the name and the kind of the first list that names the document, as `NAME.BY`, or
+        null.
+        """
         return pa.schema([(DROP, pa.string())])
 
     def depends(self) -> dict[str, str]:
@@ -126,8 +130,9 @@ class Exclude(CorpusStage):
         return {each.reason: tuple(file_checksum(Path(file)) for file in each.files) for each in self.lists}
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Look up every document in the lists and commit its `drop`. Return the facts: for each list, how
-        many of its entries and how many documents match.
+        """Look up every document in the lists and commit its `drop`. Return the facts: for each list, the
+        number of distinct entries, of lines that repeat an entry, of entries that match a document, of
+        entries that match none, and of documents that the list names.
         """
         tasks = [_Task(self, out, part) for part in parts]
         lists = [load_list(each, self._checksums[each.reason]) for each in self.lists]

@@ -16,7 +16,9 @@ from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule, Threshold, group_names, values_of
 
 Thresholds = Mapping[Quantile, Mapping[str, float]]
-"""Computed thresholds by group: the value of `per`, or "" if it is null or there is no `per`."""
+"""Computed thresholds by request and group. The group is the value of `per`, or "" if it is null or there is
+no `per`.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,11 @@ class Filter(PartStage):
         return tuple(map(column_named, dict.fromkeys(names)))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: the name of the first rule that fails."""
+        """Return `drop`: the name of the first rule that fails, null if none fails."""
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """Check that there is at least one rule, and that no two entries have a rule with the same name."""
+        """Raise ValueError if there is no rule, or if two entries have a rule with the same name."""
         if not self.rules:
             raise ValueError("rules: got an empty list, expected at least one rule")
         reasons: dict[str, int] = {}
@@ -55,16 +57,22 @@ class Filter(PartStage):
                     raise ValueError(f"rules[{number}]: {rule.reason()!r} also names rules[{first}]; give one a `name`")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the `drop` of each document."""
+        """Return the `drop` of each document. A filter with quantile rules must first get their thresholds
+        through `use`.
+        """
         return self.decide(docs, {})
 
     def derived_steps(self) -> Mapping[str, CorpusStage]:
-        """Return the step that computes the thresholds of quantile rules, if there are any."""
+        """Return the step that computes the thresholds of quantile rules, under the name `quantiles`; empty
+        if there are no such rules.
+        """
         requests = self.quantiles()
         return {"quantiles": Quantiles(requests)} if requests else {}
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """Return the filter with the computed thresholds of its quantile rules."""
+        """Return this filter with the computed thresholds of its quantile rules. `facts` has the facts of the
+        step of `derived_steps`, under its name there.
+        """
         thresholds = {}
         for entry in facts["quantiles"]["thresholds"]:
             request = Quantile(entry["signal"], entry["side"], entry["quantile"], entry["per"])
@@ -125,7 +133,9 @@ class _Resolved(PartStage):
 
 
 def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresholds: Mapping[str, float]) -> pa.Array:
-    """Return whether each value is on the wrong side of its group's threshold, boolean [n]; false for null."""
+    """Return whether each value is on the wrong side of its group's threshold, boolean [n]; false for null,
+    and in a group without a threshold.
+    """
     compare = pc.greater_equal if request.side == "at_least" else pc.less_equal
     # Thresholds are values of the column and have its type. A group without a threshold has no value to test.
     if groups is None:
@@ -137,8 +147,9 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Return whether each value fails the rule, boolean [n]. The rule's quantile bounds and its `when` are
-    not applied. `groups` are the values of `per`, which select a bound from a mapping.
+    """Return whether each value fails the rule, boolean [n]. A null fails if the rule drops nulls and has a
+    test for it, which may be a quantile. For other values, the rule's quantile bounds are not applied, and
+    its `when` never is. `groups` are the values of `per`, which select a bound from a mapping.
     """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))
@@ -198,7 +209,9 @@ def _bound(rule: Rule, bound: Threshold | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def _comparable(rule: Rule, kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a column is compared with a bound."""
+    """Return the type in which a column of type `kind` is compared with a bound. Raises ConfigError if `kind`
+    is neither a number nor a date.
+    """
     if pa.types.is_floating(kind) or pa.types.is_timestamp(kind):
         return kind  # in float64, a float32 ratio of exactly 0.1 would be greater than the bound 0.1
     if pa.types.is_integer(kind):

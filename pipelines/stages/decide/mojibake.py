@@ -64,7 +64,7 @@ class Mojibake(ReadsText, PartStage):
         return library_versions(_LIBRARY) | unicode_version()
 
     def check(self) -> None:
-        """Check that ftfy is installed."""
+        """Raise ValueError if ftfy is not installed."""
         if find_spec(_LIBRARY) is None:
             raise ValueError(f"mojibake: ftfy is not installed; run: {install_extra(_LIBRARY)}")
         super().check()
@@ -115,7 +115,7 @@ def _lines(text: str) -> Iterator[str]:
 
 def _differences(old: str, new: str) -> Iterator[tuple[int, int, str]]:
     """Yield (start, end, replacement), with positions in characters, such that the replacements turn `old`
-    into `new`. Each range in `old` has at least one character.
+    into `new`. Each range of `old` has at least one character.
     """
     for anchors in _ANCHORS:
         was, now = anchors.split(old), anchors.split(new)

@@ -41,7 +41,7 @@ class ParetoSampling(PartStage):
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """Check that all values are in range."""
+        """Raise ValueError for a value out of range."""
         if self.alpha <= 0:
             raise ValueError(f"alpha: got {self.alpha}, expected a number above 0")
         check_seed(self.seed)

@@ -36,7 +36,7 @@ class PatternRule:
 
     name: str
     """Letters, digits and underscores, not beginning with a digit. The column is NAME_count, and the rule of the edits
-    `patterns.NAME`.
+    is `patterns.NAME`.
     """
     pattern: str
     """The expression, in RE2's syntax. Without `(?s)` at the beginning, `.` does not match a line feed;
@@ -123,7 +123,7 @@ class Patterns(ReadsText, PartStage):
         return library_versions("pyarrow")
 
     def check(self) -> None:
-        """Check that there are rules, and that their names are unique."""
+        """Raise ValueError if there is no rule, or if two rules have the same name."""
         if not self.rules:
             raise ValueError(
                 "rules: got an empty list, expected at least one rule, such as {name: footnote, pattern: '\\[[0-9]+\\]'}"
@@ -139,7 +139,7 @@ class Patterns(ReadsText, PartStage):
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return the counts and the edits of each document. Raises UserError if a text contains one of the
-        marks. Stored text never does, but an earlier step can insert one.
+        marks U+0001 to U+0003. Stored text never does, but an earlier step can insert one.
         """
         texts = docs[self.text].combine_chunks()
         if pc.any(pc.match_substring_regex(texts, _MARKS)).as_py():
@@ -160,7 +160,7 @@ class Patterns(ReadsText, PartStage):
 
 
 def _matches(rule: PatternRule, texts: pa.Array) -> Iterator[tuple[int, list[_Edit]]]:
-    """Yield the row of each text with a match, and its matches as edits."""
+    """Yield the row of each text with a match, and its matches as edits. Empty matches are left out."""
     rows = pc.indices_nonzero(pc.match_substring_regex(texts, rule.expression))
     marked = pc.replace_substring_regex(texts.take(rows), rule.expression, rule.marked).cast(pa.large_binary())
     for row, data in zip(rows.to_pylist(), marked.to_pylist(), strict=True):

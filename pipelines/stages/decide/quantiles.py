@@ -1,9 +1,10 @@
 """Quantile thresholds: exact values over a whole corpus, for the quantile rules of a filter and the quantile
 groups of `shards`.
 
-The plan puts this step before a step that needs such thresholds. It reads only columns, and reads them twice:
-first to count coarse bins, then to count the values in the bins that contain a quantile. The driver holds the
-bins and, for each threshold and group, the distinct values of one bin, never a whole column.
+The plan puts a `Quantiles` step before a step that needs such thresholds. The step reads only columns, and
+reads them twice: first to count coarse bins, then to count the values in the bins that contain a quantile.
+The driver holds the bins and, for each threshold and group, the distinct values of one bin, never a whole
+column.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +45,8 @@ class Quantiles(CorpusStage):
         return tuple(dict.fromkeys([Drop(), *map(column_named, names)]))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Return the facts: `thresholds`, with one entry per request that gives the threshold and the number
-        of documents of each group.
+        """Return the facts: `thresholds`, with one entry per request. For each group that has values, the
+        entry gives the threshold and the number of documents with a value.
         """
         coarse = _count(parts, self.requests, None, cluster)
         targets = {at: _find(counts, self.requests[at[0]]) for at, counts in coarse.items()}
@@ -75,8 +76,8 @@ def _find(counts: Mapping[int, int], request: Quantile) -> tuple[int, int, int]:
 
 
 def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
-    """Return the key at a rank (counting from 0, in ascending order of keys), and the number of values with
-    lower keys.
+    """Return the key at a rank (an index into the values in ascending order of their keys), and the number of
+    values with lower keys.
     """
     before = 0
     for key in sorted(counts):
@@ -110,8 +111,8 @@ def _count(
 
 
 def count_values(task: _Task) -> Counted:
-    """Count the documents of a part per request and group: by coarse bin, or by value within the requested
-    bins. Adjacent requests for the same column and `per` share the keys and the coarse counts.
+    """Count the kept documents of a part per request and group: by coarse bin, or by value within the
+    requested bins. Adjacent requests for the same column and `per` share the keys and the coarse counts.
     """
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)

@@ -74,7 +74,7 @@ class Rule:
     single-precision numbers are compared in single precision. NaN satisfies no bound.
     """
     at_most: Bound | None = None
-    """Keep if the value is at most this. A number, a date, or a mapping by the values of `per`."""
+    """Keep if the value is at most this: a number, a date, or a mapping by the values of `per`."""
     one_of: tuple[Value, ...] = ()
     """Keep if the value is one of these. Documents without a language have the language `und`."""
     none_of: tuple[Value, ...] = ()
@@ -89,7 +89,7 @@ class Rule:
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     """The rule, or the set, applies only to documents whose values of these columns are listed: `when:
     {language: [ko, ja]}` gives some languages their own rules. It never drops other documents, including
-    those whose value is null."""
+    those with null in such a column."""
     per: str = ""
     """The column whose values are the keys of mappings of bounds, such as language or source. A quantile is
     computed for each value of this column; default: over all documents of the step.
@@ -102,8 +102,9 @@ class Rule:
     """
 
     def check(self) -> None:
-        """Check that exactly one of `rules` and `signal` is given, that a signal has a test, that `at_least`
-        is not above `at_most`, and that quantiles are from 0 to 1.
+        """Raise ValueError if both or neither of `rules` and `signal` are given, if a signal has no test, if
+        a named set is given a test or a name of its own, if `at_least` is above `at_most`, if a quantile is
+        not from 0 to 1, or if `prefix`, `per` or `when` would have no effect.
         """
         names = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile")
         tests = [name for name in names if getattr(self, name) not in (None, ())]
@@ -140,8 +141,8 @@ class Rule:
             )
 
     def _check_bounds(self) -> None:
-        """Check that each mapping of bounds has a default, at least one bound and a column `per`, and that
-        `at_least` is never above `at_most`.
+        """Raise ValueError if a mapping of bounds has no `default`, no bound at all or no column `per`, or if
+        `at_least` is above `at_most` for any value of `per`.
         """
         for name, bounds in self.mappings().items():
             if not self.per:
@@ -176,12 +177,12 @@ class Rule:
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Return whether documents with a null value are dropped."""
+        """Return whether documents with a null value are dropped, if a test applies to them."""
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"
 
     def quantiles(self) -> tuple[Quantile, ...]:
-        """Return the thresholds of this rule that must be computed."""
+        """Return the thresholds of this rule that must be computed; none for a named set."""
         assert self.signal is not None or self.rules is not None
         sides = (("at_least", self.at_least_quantile), ("at_most", self.at_most_quantile))
         return tuple(Quantile(self.signal or "", side, q, self.per) for side, q in sides if q is not None)
@@ -196,7 +197,7 @@ class Rule:
         return tuple(replace(rule, signal=f"{self.prefix}{rule.signal}", when=self.when) for rule in rules)
 
     def reason(self) -> str:
-        """Return the value of `drop` if this rule fails."""
+        """Return the value of `drop` if this rule fails. The rule must have a signal."""
         assert self.signal is not None
         return self.name or self.signal
 

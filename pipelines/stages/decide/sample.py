@@ -57,7 +57,7 @@ class UniformSample(CorpusStage):
     """Changes the random choice; 0 or more."""
 
     def check(self) -> None:
-        """Check that exactly one limit is given, and that all values are in range."""
+        """Raise ValueError unless exactly one limit is given and all values are in range."""
         given = [name for name in ("share", "documents", "total") if getattr(self, name) not in (None, {})]
         if len(given) != 1:
             raise ValueError(
@@ -81,14 +81,14 @@ class UniformSample(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a sample can estimate the effect of the stage. True only for a `share` without `per`, which
-        decides about each document independently.
+        """Whether the effect of the stage can be estimated from a random sample of the corpus. True only for
+        a `share` without `per`, which decides about each document independently.
         """
         return self.is_plain
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns of `per` and of `total`, and earlier drops. A `share` without `per` needs only
-        the id.
+        """Return the columns of `per` and of `total`, and earlier drops. A `share` without `per` reads
+        nothing, because the id is always available.
         """
         return () if self.is_plain else (Drop(), *map(column_named, dict.fromkeys([*self.per, *self.total])))
 
@@ -136,7 +136,7 @@ class _Task:
 
 
 def choose_documents(task: _Task) -> dict[str, Any]:
-    """Commit the `drop` of the documents of a part; return its counts."""
+    """Commit the `drop` of the documents of a part, for a `share` without `per`. Return its counts."""
     receipt = task.out.receipt(task.part.unit)
     if receipt is None:
         assert task.stage.share is not None

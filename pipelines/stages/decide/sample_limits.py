@@ -39,7 +39,8 @@ _HALF = np.uint64(32)
 @dataclass(frozen=True)
 class Limits:
     """The limit of each group: `share` of the group's total, rounded up, or `most` if `share` is None. The
-    total is the sum of the column `of`, or the number of documents if `of` is empty.
+    total is the sum of the column `of`, or the number of documents if `of` is empty. The columns `per` define
+    the groups, and `seed` the random order.
     """
 
     share: float | None
@@ -119,8 +120,8 @@ def limit_parts(
 
 
 def send_documents(task: _Task) -> FileRecord:
-    """Commit the documents of a part that no earlier step dropped, grouped by range. Returns the file. Raises
-    UserError if the column of `total` has a negative number.
+    """Commit the kept documents of a part (ids, groups, random numbers and weights), grouped by range.
+    Returns the file. Raises UserError if the column of `total` has a negative number.
     """
     if done := task.done("documents"):
         return done
@@ -208,7 +209,7 @@ def _before(groups: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def find_beyond(task: _Task) -> FileRecord:
-    """Commit the row numbers of the documents in a range that are beyond the limit of their group, grouped by
+    """Commit the row indices of the documents in a range that are beyond the limit of their group, grouped by
     part. Returns the file.
     """
     if done := task.done("beyond"):

@@ -1,4 +1,4 @@
-"""Random numbers of documents. They are functions of the seed, the purpose and the document's id alone, so
+"""Random numbers for documents. They are functions of the seed, the purpose and the document's id alone, so
 the division into parts, the number of workers and the order of documents do not affect them.
 """
 

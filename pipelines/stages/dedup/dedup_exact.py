@@ -52,7 +52,7 @@ class DedupExact(CorpusStage):
     cluster: ClassVar[str] = "exact_cluster"
 
     def check(self) -> None:
-        """Check that at least one copy is kept, and that the locations in `against` are valid."""
+        """Raise ValueError if `keep_up_to` is less than 1 or a location in `against` is not valid."""
         check_against(self.against)
         if self.keep_up_to < 1:
             raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")

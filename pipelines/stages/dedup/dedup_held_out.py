@@ -33,8 +33,8 @@ class DedupHeldOut(CorpusStage):
     split.
 
     Held-out documents are never dropped. Without this stage, such copies remain in training; if the corpus
-    has MinHash signatures, `plan` and the report show how many held-out documents have one. Documents dropped
-    by earlier steps are not compared. The stage must come before other deduplication stages.
+    has MinHash signatures, `plan` and the report show how many held-out documents have such a copy. Documents
+    dropped by earlier steps are not compared. The stage must come before other deduplication stages.
     """
 
     bands: int = 14
@@ -45,7 +45,7 @@ class DedupHeldOut(CorpusStage):
     version: ClassVar[int] = 1
 
     def check(self) -> None:
-        """Check that `bands` and `rows` are at least 1."""
+        """Raise ValueError if `bands` or `rows` is less than 1."""
         for name in ("bands", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
@@ -152,7 +152,7 @@ class _WriteTask:
 
 
 def write_drops(task: _WriteTask) -> int:
-    """Commit the `drop` of a part, and return how many documents it drops."""
+    """Commit the `drop` of the documents of a part, and return the number of documents that it drops."""
     part = task.part
     receipt = task.out.receipt(part.unit)
     if receipt is None:

@@ -29,8 +29,9 @@ KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 
 @dataclass(frozen=True)
 class Candidates:
-    """One part whose documents compete, with its place among all competing parts. `number` is its index among
-    them. Rows are numbered across all these parts, and `first` is the number of this part's first row.
+    """One part whose documents compete, with its place among all competing parts. `number` is the index of
+    the part among them. Rows are numbered across all these parts, and `first` is the number of this part's
+    first row.
 
     `rank` is the position of its source in the order of sources, in which the sources of finished corpora
     come last. `index` holds the file records of the file index and of the quarantine that were written when
@@ -127,9 +128,9 @@ def check_against(against: Sequence[str]) -> None:
 
 
 def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
-    """Return the parts of a build, followed by the parts of the finished corpora. Raises UserError if a
-    source of a finished corpus lacks the column, if the column's type differs, or if its values were not all
-    computed in the same way.
+    """Return the parts of a build, followed by the parts of the finished corpora `against`, as `Candidates`.
+    Raises UserError if a source of a finished corpus lacks the column, if the column's type differs, or if
+    its values were not all computed in the same way.
     """
     inputs: list[Candidates] = []
     ranks: dict[tuple[str, str], int] = {}

@@ -54,7 +54,7 @@ class DedupMinhash(CorpusStage):
     rows: int | None = None
     """Values per band, which must all agree. Default: 8, or derived from `threshold`."""
     threshold: float | None = None
-    """Jaccard similarity from which documents are near-copies. If neither `bands` nor `rows` is given, it
+    """Jaccard similarity at or above which documents are near-copies. If neither `bands` nor `rows` is given, it
     determines both, as datasketch does for the signature's length. `verify` compares similarities with it.
     """
     verify: Literal["none", "signature", "jaccard"] = "none"
@@ -85,7 +85,7 @@ class DedupMinhash(CorpusStage):
     places: ClassVar[tuple[str, ...]] = paths
 
     def check(self) -> None:
-        """Check ranges and combinations of values."""
+        """Raise ValueError for values that are out of range or do not fit together."""
         check_against(self.against)
         for name in ("bands", "rows", "keep_up_to"):
             value = getattr(self, name)
@@ -195,7 +195,7 @@ class _BandTask:
 def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
     """Group the documents of a part that share a band key, directly or through other documents. Commit and
     return two files: the distinct band keys, each with the lowest node of its group, by partition of keys;
-    and the groups. A node is the number of a document's row across all competing parts.
+    and the groups. A node is a document's row number, counted across all competing parts.
 
     A part sends each key only once, so a page with a million copies in a part is one entry per band.
     """

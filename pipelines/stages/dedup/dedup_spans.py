@@ -80,7 +80,7 @@ class DedupSpans(ReadsText, CorpusStage):
     keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Check that all values are in range."""
+        """Raise ValueError for a value out of range."""
         for name, minimum in (("window", 1), ("min_words", 1), ("min_left_words", 0)):
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected {minimum} or more")
@@ -293,7 +293,9 @@ def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Tabl
 
 
 def write_edits(task: _PartTask) -> dict[str, int]:
-    """Commit the columns of a part. Returns the numbers of units, removed units, and dropped documents."""
+    """Commit the columns of a part. Returns the numbers of `units`, of `removed` units and of `dropped`
+    documents.
+    """
     unit = task.part.unit
     receipt = task.out.receipt(unit)
     if receipt is None:

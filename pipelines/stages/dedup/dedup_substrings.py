@@ -80,7 +80,7 @@ class DedupSubstrings(ReadsText, CorpusStage):
     keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Check that all values are in range."""
+        """Raise ValueError for a value out of range."""
         for name, minimum in (("min_bytes", 10), ("min_left_words", 0)):
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected {minimum} or more")
@@ -92,7 +92,7 @@ class DedupSubstrings(ReadsText, CorpusStage):
 
     def writes(self) -> pa.Schema:
         """Return `drop`, `edits`, the bytes removed, and the winners. Bytes and winners are null if a
-        document did not compete.
+        document did not compete. The winner of the longest cut is also null if there is no cut.
         """
         return _WRITTEN
 
@@ -154,7 +154,9 @@ def _lists(cuts: pa.Table, rows: int, values: pa.Array) -> pa.Array:
 
 
 def write_edits(task: PartTask) -> dict[str, int]:
-    """Commit the columns of a part. Returns the numbers of cuts, of bytes cut, and of dropped documents."""
+    """Commit the columns of a part. Returns the numbers of cuts (`substrings`), of `bytes` cut and of
+    `dropped` documents.
+    """
     unit = task.part.unit
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -187,7 +189,8 @@ def _columns(task: PartTask) -> tuple[pa.Table, dict[str, int]]:
 
 def _describe(cuts: pa.Table, compete: np.ndarray) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Return, for each row, the bytes removed, the winner of its longest cut (of the first one if several are
-    equally long), and the winners of all its cuts.
+    equally long), and the winners of all its cuts. All are null for a document that does not compete, and the
+    winner also if there is no cut.
     """
     rows, lengths = cuts["row"].to_numpy(), cuts["end"].to_numpy() - cuts["start"].to_numpy()
     removed = np.bincount(rows, lengths, len(compete)).astype(np.int64)

@@ -23,7 +23,7 @@ class DedupUrl(DedupExact):
     Documents that an earlier step dropped do not compete, nor do this corpus's documents in a given
     validation or test split. A document without a URL is kept. Crawl indexes ignore these prefixes too,
     because sites move from one form to the other and serve the same pages under both. Text is not compared:
-    if a page changed between two visits, only the preferred version is kept.
+    if a page changed between two visits, only the preferred versions are kept, up to `keep_up_to` of them.
     """
 
     keep: tuple[KeepKey, ...] = ()
@@ -44,7 +44,7 @@ class DedupUrl(DedupExact):
     cluster: ClassVar[str] = "url_cluster"
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
-        """Return xxh3_128 of each URL without scheme and `www.`."""
+        """Return the xxh3_128 of each URL without a leading `http://` or `https://` and `www.`."""
         from xxhash import xxh3_128_digest
 
         bare = pc.replace_substring_regex(values, "^https?://(www\\.)?", "")

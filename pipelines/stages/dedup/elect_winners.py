@@ -111,8 +111,8 @@ def summarise_clusters(task: _Task) -> FileRecord:
 
 def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
     """Elect the winners of a partition's clusters. Returns two files, and the number of clusters by size,
-    counting only clusters of several documents of which at least one is new. The first file has the results
-    for the members' parts, the second the requests for evidence to the winners' parts.
+    counting only clusters of several documents of which at least one is new. The first file has the results,
+    grouped by the members' parts. The second has the requests to the winners' parts for their evidence.
     """
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -241,8 +241,8 @@ def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarr
 
 
 def write_verdicts(task: _Task) -> dict[str, int]:
-    """Commit the columns of a part: `drop`, preferred document, size, copies and, if the schema has them,
-    similarity and the document that was kept instead.
+    """Commit the columns of a part: `drop`, the preferred document, the size of the cluster, the copies and,
+    if the schema has them, the similarity and the document that was kept instead.
 
     Returns two counts: `dropped`, and `spared`, the number of documents that are kept although the first
     election did not choose them.

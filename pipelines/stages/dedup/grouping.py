@@ -1,6 +1,6 @@
 """The interface between deduplication stages and the election: how a stage groups and compares its documents
-(`Grouping`), its policy, and the election in one partition. The functions are helpers for tables of documents
-and their clusters.
+(`Grouping`), its policy (`DedupPolicy`), and the election in one partition (`Election`). The functions are
+helpers for tables of documents and their clusters.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -88,7 +88,7 @@ def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def address(parts: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.Array:
-    """Return the part and row of each document as 16 bytes."""
+    """Return the part and row of each document as 16 bytes, which serve as a key."""
     both = np.stack([parts.to_numpy().astype(np.int64), rows.to_numpy()], axis=1)
     return pa.FixedSizeBinaryArray.from_buffers(ID, len(both), [None, pa.py_buffer(np.ascontiguousarray(both))])
 

@@ -33,7 +33,9 @@ class KeepKey:
     """Whether the highest or the lowest value of the column is preferred."""
 
     def check(self) -> None:
-        """Check that exactly one of `sources` and `column` is given, and that `column` is not `source`."""
+        """Raise ValueError if both or neither of `sources` and `column` are given, or if `column` is
+        `source`.
+        """
         if bool(self.sources) == (self.column is not None):
             raise ValueError("column: a key is either `sources` or `column`, got both or neither")
         if self.column == "source":
@@ -94,8 +96,8 @@ def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
     columns `cluster`, `standing` (the document's priority), `key0` and so on for the keys, `rank` (of the
     source) and `id`.
 
-    A lower standing comes first, before all keys. Null keys come last. Ties between the keys go to the
-    earlier source, then to the lower id: a hash of the file's path, then the record.
+    A lower standing comes first, before all keys. Null keys come last. Ties between the keys go to the lower
+    rank, then to the lower id. An id consists of a hash of the file's path and the number of the record.
     """
     order = [("cluster", "ascending"), ("standing", "ascending")]
     for number, key in enumerate(keys):

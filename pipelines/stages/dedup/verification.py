@@ -83,9 +83,9 @@ def elect_among_spared(
     parts: int,
     cluster: Cluster,
 ) -> tuple[list[FileRecord], list[FileRecord], int]:
-    """Run the second election. Returns three things: the files of dropped documents, by part; the files that
-    count, by part, the documents dropped in favour of each winner; and the number of new documents outside
-    the electorates that are kept. These were not compared with one another.
+    """Run the second election. Returns three things: the files of dropped documents, grouped by part; the
+    files with the number of documents dropped in favour of each winner, grouped by the winner's part; and the
+    number of new documents outside the electorates that are kept, which were not compared with one another.
     """
     partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]

@@ -57,7 +57,8 @@ def load_entries(kind: str, files: Sequence[str]) -> EntryList:
 
 def list_lines(file: str) -> Iterator[tuple[str, str]]:
     """Yield (`FILE:LINE`, text) of each line of a list file, plain or .gz. Surrounding white space is
-    removed. Blank lines and lines that begin with `#` are skipped.
+    removed. Blank lines and lines that begin with `#` are skipped. Raises UserError if the file cannot be
+    decompressed or is not UTF-8.
     """
     try:
         with gzip.open(file) if file.endswith(".gz") else open(file, "rb") as lines:
@@ -74,8 +75,8 @@ def list_lines(file: str) -> Iterator[tuple[str, str]]:
 
 
 def host_keys(url: Url | None) -> list[bytes]:
-    """Return the keys of all host entries that cover a URL: its host and every parent domain. Empty if the
-    URL has no host.
+    """Return the keys of all host entries that cover a URL: its host and every parent domain, or only the
+    host if that is an IP address. Empty if the URL has no host.
     """
     if url is None or url.host is None:
         return []

@@ -22,8 +22,8 @@ _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order no
 
 
 def list_files(path: str) -> list[Path]:
-    """Return the list files at `path`: the file itself, or, for a directory, all files below it called
-    `domains` or `urls`, which is the layout of the UT1 block-lists.
+    """Return the list files at `path`: the file itself or, for a directory, all files at any depth below it
+    that are called `domains` or `urls`, which is the layout of the UT1 block-lists.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -55,7 +55,9 @@ def checksums(knob: str, paths: Sequence[str]) -> dict[str, str]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, entry) of a list file."""
+    """Yield (line number, entry) of a list file. Entries are bytes without surrounding white space; blank
+    lines and lines that begin with `#` are skipped.
+    """
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             entry = line.strip()
@@ -98,7 +100,7 @@ class BlockList:
         return np.bincount(owners[is_blocked], minlength=len(counts)) > 0
 
     def _keys(self, url: Url, host: str) -> list[str]:
-        """Return the key of every possible entry that would block a URL."""
+        """Return the text of every possible entry that would block a URL. `host` is the URL's host."""
         keys = [host]
         labels = host.split(".")
         if not host.startswith("[") and not labels[-1].isdecimal():  # addresses have no subdomains
@@ -158,8 +160,8 @@ def split_words(text: str) -> list[str]:
 
 
 def load_words(paths: Sequence[str], squash: bool = False) -> frozenset[str]:
-    """Return the words of list files, lower-cased. With `squash`, an entry may have other characters between
-    its letters and digits, which are removed.
+    """Return the words of list files, lower-cased. With `squash`, characters other than letters and digits
+    within an entry are removed.
 
     Raises UserError for an entry that could never match.
     """

@@ -63,8 +63,8 @@ Counts = tuple[int, int]  # all documents, kept documents
 
 @dataclass
 class Histogram:
-    """A histogram of a column: counts of documents by the lower end of their bin. `whole` is true if the
-    values are integers.
+    """A histogram of a column: (all documents, kept documents) by the lower end of the bin. `whole` is true
+    if the values are integers.
 
     `missing` counts nulls, and `not_finite` counts NaN and infinities. Neither is in a bin.
     """
@@ -77,7 +77,7 @@ class Histogram:
     not_finite: int = 0
 
     def add(self, other: "Histogram") -> None:
-        """Add the counts of another part."""
+        """Add the histogram of another part to this one."""
         self.bins = _add_counts(self.bins, other.bins)
         self.missing += other.missing
         self.not_finite += other.not_finite
@@ -110,8 +110,8 @@ def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
 
 @dataclass(frozen=True, order=True)
 class Sampled:
-    """A sampled document. A sample takes the documents with the lowest hashes of their ids, so the choice
-    depends only on the ids.
+    """A sampled document: the hash of its id, its id, the index of its part, and its row in the part. A
+    sample takes the documents with the lowest hashes, so the choice depends only on the ids.
     """
 
     hash: int
@@ -126,8 +126,8 @@ class Sampled:
 
 @dataclass
 class Summary:
-    """The summary of a part or source: histograms by column, tables of values by column (None if there are
-    too many values), and samples by (step, rule).
+    """The summary of a part or source: histograms by column, tables of (all documents, kept documents) by
+    value for each column that is not numeric (None if it has too many values), and samples by (step, rule).
 
     Samples of kept documents are under KEPT.
     """
@@ -158,8 +158,9 @@ def summarise(
     """Return the summary of the part with this index. `measured` holds the columns to summarise, `hashes` the
     xxh3_64 of each id, uint64.
 
-    `text_bytes` is the length of each stored text. `groups` maps each (step, rule) to a mask of the documents
-    that it dropped, and KEPT to a mask of the kept documents. Every document is in exactly one group.
+    `text_bytes` is the length of each stored text in UTF-8 bytes. `groups` maps each (step, rule) to a mask
+    of the documents that it dropped, and KEPT to a mask of the kept documents. Every document is in exactly
+    one group.
     """
     result = Summary()
     kept = groups[KEPT]
@@ -205,5 +206,5 @@ def _samples_of(group: tuple[str, str]) -> int:
 
 
 def _number(value: float | None) -> float | int | None:
-    """Return a number for JSON; whole numbers become integers, without a decimal point."""
+    """Return a number for JSON. Whole numbers become integers, without a decimal point; None stays None."""
     return int(value) if value is not None and value.is_integer() else value

@@ -29,15 +29,15 @@ from pipelines.stages.materialise.given_counts import count_given_splits
 SAMPLE = "sample.arrow"  # `forget` writes it under another name
 READ = "read"  # the step of the stored text in `moments`; no configured step has its name
 SAMPLE_ROWS = 2048
-"""Documents of each source whose columns are published, so that a what-if need not read the corpus. A share
-among them is within 2.2 percentage points of the share in the source in 95 of 100 cases.
+"""Maximum number of documents of each source whose columns are published, so that a what-if need not read the
+corpus. A share among them is within 2.2 percentage points of the share in the source in 95 of 100 cases.
 """
 
 
 @dataclass(frozen=True)
 class Funnel(CorpusStage):
-    """Count documents and bytes by source and step, so that the report need not read the corpus. The last
-    step of every build.
+    """Count documents and bytes by source and step, so that the report need not read the corpus. It is the
+    last step of every build.
 
     `steps` are the names of all configured steps, in order. `columns` are the columns to summarise; see
     `pipelines.planning.plan.summary_columns`. With `moments`, sums of powers of the lengths are computed as
@@ -55,16 +55,16 @@ class Funnel(CorpusStage):
         return (Drop(), EDITED_TEXT, GivenSplits(), *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Count, and return the facts: `rows`, one per source and step that removes text; `distributions` and
-        `values` by source; `samples`; `splits`, if a source has a given split; and `files`, the record of
-        SAMPLE.
+        """Count, and return the facts: `rows`, one per source and step that writes drops or edits;
+        `distributions` and `values` by source; `samples`; `splits`, if a source has a given split; and
+        `files`, the record of SAMPLE.
 
         With `moments`, the facts also have `moments` by source and step, and for `read`. Each entry is a list
         of four sums over documents: of a^2, r^2, (a - r)^2 and r^3, where a is the number of bytes of a
         document that arrive and r the number that remain.
 
-        Writes SAMPLE: the columns of SAMPLE_ROWS documents of each source, those with the lowest hashes of
-        their ids.
+        Writes SAMPLE: the columns of up to SAMPLE_ROWS documents of each source, those with the lowest hashes
+        of their ids.
         """
         facts, sample = self.count(parts, cluster)
         # As a unit, so that a build which `forget` overtook removes what it has written.
@@ -131,8 +131,8 @@ def _add_rows(rows: dict[tuple[str, str], dict[str, Any]], source: str, counts: 
 
 
 def _values(summary: Summary) -> dict[str, Any]:
-    """Return a list of [value, all documents, kept documents] for each column, the most frequent value first;
-    null if there are too many values.
+    """Return a list of [value, all documents, kept documents] for each column, the most frequent value first.
+    The list is null for a column with too many values.
     """
     listed: dict[str, Any] = {}
     for name, table in sorted(summary.values.items()):
@@ -167,8 +167,8 @@ class _CountTask:
 def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table, dict[str, list[int]]]:
     """Return the counts of a part, its summary, its rows in SAMPLE, and its moments by step.
 
-    The counts have one entry per step that removes documents or bytes, in order: the documents and bytes that
-    arrive, those that remain, and the documents dropped by each rule.
+    The counts have one entry per step that writes drops or edits, in order: the documents and bytes that
+    arrive, those that remain, and the number of documents dropped by each rule.
     """
     part = task.part
     documents = part.table(("id", "text"))
@@ -219,8 +219,8 @@ def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """Return the rule of the step whose edits emptied each document, even if another step dropped the
-    document first; null if text remains.
+    """Return, for each document, the rule `STEP.empty` of the first step whose `drop` says that its edits
+    emptied the document, even if an earlier step had dropped it; null if there is none.
     """
     emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:
@@ -232,11 +232,11 @@ def emptied_by(part: Part) -> pa.Array:
 
 
 def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
-    """Return the schema of SAMPLE: the document's location, the step and rule that dropped it, its bytes, and
-    the measured columns.
+    """Return the schema of SAMPLE: the hash of the document's id, its location, the step and rule that
+    dropped it, its bytes, and the measured columns.
 
     `emptied` is the rule of the step whose edits emptied the document, even if an earlier step dropped it.
-    `markup` is true if the stored text contains HTML.
+    `markup` is true if the stored text contains the end tag of an HTML block.
     """
     measured = [
         (name, pa.string() if pa.types.is_dictionary(kind := types.field(name).type) else kind) for name in columns
@@ -249,8 +249,8 @@ def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
 
 
 def _lowest(documents: pa.Table, hashes: np.ndarray) -> pa.Table:
-    """Return `hash`, `id`, `text` and `row` of the SAMPLE_ROWS documents of a part that have the lowest
-    hashes.
+    """Return `id`, `text`, `row` and `hash` of the SAMPLE_ROWS documents of a part with the lowest hashes, or
+    of all documents if there are fewer.
     """
     rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
     sampled = documents.take(pa.array(rows)).combine_chunks()
@@ -286,7 +286,7 @@ def _sample_columns(
 
 
 def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge samples into one, with the SAMPLE_ROWS documents that have the lowest hashes."""
+    """Merge samples into one of up to SAMPLE_ROWS documents, those with the lowest hashes."""
     table = pa.concat_tables(tables)
     return table.take(
         pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")])[:SAMPLE_ROWS]

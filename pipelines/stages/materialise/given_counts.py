@@ -12,12 +12,12 @@ from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import Cluster, gather
 
 SplitCounts = dict[str, dict[str, dict[str, int]]]
-"""Counts by source and split: `documents`, which is all that were read, and `kept`."""
+"""Counts by source and split: `documents`, the number that were read, and `kept`, the number that are kept."""
 
 
 def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
     """Return the counts of each split that has documents, for the sources with a given split; empty if no
-    source has one.
+    source has one. `step` is the name of the calling step, for error messages.
     """
     given = [part for part in parts if part.given is not None]
     counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []
@@ -50,8 +50,8 @@ def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) ->
 
 
 def count_part_splits(part: Part) -> dict[str, tuple[int, int]]:
-    """Return the numbers of documents and of kept documents in each split of a part. The part's source must
-    have a given split.
+    """Return, for each split, (number of documents of the part in the split, number of them that are kept).
+    The part's source must have a given split.
     """
     labels = part.splits()
     assert labels is not None

@@ -35,7 +35,8 @@ first.
 @dataclass(frozen=True)
 class GroupBy:
     """A column of `group_by`. `{column: COLUMN, quantiles: 5}` makes the groups q1 (lowest) to q5, each with
-    a fifth of the kept documents of a source that have a value. The others form the group `null`.
+    a fifth of the kept documents of a source that have a value. Documents without a value form the group
+    `null`.
 
     Bounds are exact and equal those of `filter` rules: q5 holds the documents that `at_least_quantile: 0.8,
     per: source` keeps. Equal values share a group, so the groups of a column with few values differ in size.
@@ -48,7 +49,9 @@ class GroupBy:
     """Number of groups, 2 to 100, for a column of numbers. Without it, every distinct value is a group."""
 
     def check(self) -> None:
-        """Check that the column can be used for grouping, and that the number of quantiles is in range."""
+        """Raise ValueError for a column that every document has (`text`, `url` and so on), for `drop` and
+        `edits`, and for a number of quantiles out of range.
+        """
         if self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected a column that a step writes: record_fields writes fields of "
@@ -76,7 +79,9 @@ class GroupBy:
             )
 
     def names(self, column: pa.ChunkedArray, bounds: Sequence[float]) -> pa.Array:
-        """Return the level of each value, string [n]. `bounds` are the bounds of the quantiles in the source."""
+        """Return the level of each value, string [n]. `bounds` are the bounds of the quantiles in the source.
+        Raises UserError if the name of a level would be too long.
+        """
         values = values_of(column)
         if self.quantiles is None:
             encoded = values.dictionary_encode()
@@ -163,8 +168,8 @@ class _CountTask:
 
 
 def refuse_many_groups(grouping: DomainGroups, parts: Sequence[Part], cluster: Cluster, step: str) -> None:
-    """Raise UserError if a source has more than MAX_GROUPS groups. Of the documents, reads only `drop` and
-    the columns of `group_by`.
+    """Raise UserError if the kept documents of a source form more than MAX_GROUPS groups. Only `drop` and the
+    columns of `group_by` are read. `step` begins the message.
     """
     tasks = [_CountTask(grouping, part) for part in parts]
     groups: dict[str, set[str]] = {}
@@ -184,8 +189,8 @@ def refuse_many_groups(grouping: DomainGroups, parts: Sequence[Part], cluster: C
 
 
 def find_groups(task: _CountTask) -> list[str]:
-    """Return the names of the groups of the kept documents of a part, sorted, but at most MAX_GROUPS + 1 of
-    them.
+    """Return the names of the groups that the kept documents of a part form, sorted. Only the first
+    MAX_GROUPS + 1 names are returned.
     """
     columns = dict.fromkeys([DROP, *(each.column for each in task.grouping.levels(task.part))])
     table = task.part.table(columns)

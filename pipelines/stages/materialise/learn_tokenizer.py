@@ -67,8 +67,8 @@ class LearnTokenizer(CorpusStage):
 
     kind: Literal["byte_bpe", "bpe", "wordpiece", "unigram", "bytes", "characters"] = "byte_bpe"
     """byte_bpe: over bytes, with Llama 3's pre-tokenizer. bpe: over the characters of words, with an
-    end-of-word mark (GPT). wordpiece: as in BERT. unigram: as in T5 and SentencePiece. bytes: no vocabulary
-    (ByT5), so nothing is trained. characters: one token for each character of the sample.
+    end-of-word mark (GPT). wordpiece: as in BERT. unigram: as in T5 and SentencePiece. bytes: one token for
+    each byte (ByT5), so nothing is trained. characters: one token for each distinct character of the sample.
     """
     vocab_size: int = _DEFAULT_VOCABULARY
     """Entries of the vocabulary, including the 128 reserved ones. `bytes` always has 384; for `characters`,
@@ -99,7 +99,7 @@ class LearnTokenizer(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("grow",)
 
     def check(self) -> None:
-        """Check that the values are in range and fit the kind of tokenizer."""
+        """Raise ValueError for a value that is out of range or does not fit the kind of tokenizer."""
         if self.grow is not None and self.kind != "byte_bpe":
             raise ValueError(f"grow: got {self.grow!r}, but only byte_bpe grows; remove kind")
         minimum = 384 if self.kind == "byte_bpe" else 129
@@ -140,7 +140,7 @@ class LearnTokenizer(CorpusStage):
         return (EDITED_TEXT, Drop(), TokenizerShares(), GivenSplits(), *language)
 
     def notice(self) -> str:
-        """Return a warning if the kind is slow to train; empty otherwise."""
+        """Return a notice if training a tokenizer of this kind is slow; empty otherwise."""
         from tokenizer.kinds.train import NOTICES
 
         return NOTICES.get(self.kind, "")
@@ -168,7 +168,9 @@ class LearnTokenizer(CorpusStage):
         return file_checksum(self.base_file)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure the kept text, sample documents, and train on them. Return the step's facts."""
+        """Measure the kept text, sample documents, and train on them (for `bytes`, only make the tokenizer).
+        Return the step's facts.
+        """
         samples: list[FileRecord] = []
         quotas: dict[SampleCell, int] = {}
         if self.kind != "bytes":
@@ -209,9 +211,9 @@ def weigh(
     """Return the weight of each cell. `kept` is the bytes of kept text of each cell, `shares` the tokenizer
     share of each source.
 
-    A group of K bytes has the weight K ** (1 / temperature), which is divided among its cells in proportion
-    to their bytes. Each cell's weight is then multiplied by the share of its source. Without a temperature,
-    all groups with text weigh the same.
+    A group of K bytes has the weight K ** (1 / temperature), or 1 without a temperature, which is divided
+    among its cells in proportion to their bytes. Each cell's weight is then multiplied by the share of its
+    source. A cell without text has the weight 0.
     """
     totals: dict[str, int] = {}
     for cell, size in kept.items():
@@ -330,7 +332,9 @@ class _TrainTask:
 
 
 def train_tokenizer(task: _TrainTask) -> FileRecord:
-    """Train on all samples, commit the tokenizer file, and return its record."""
+    """Train a tokenizer on all samples, or grow the given one with them, commit its file, and return the
+    file's record.
+    """
     receipt = task.out.receipt("tokenizer")
     if receipt is None:
         try:

@@ -25,9 +25,9 @@ def entities_of(types: Iterable[SpanType]) -> tuple[str, ...]:
 
 
 def find_named_spans(text: pa.LargeStringArray, types: Collection[SpanType], finder: NameFinder) -> FoundSpans:
-    """Find the spans of these types in each text, with a `finder` for their entities. If finds overlap, the
-    one that begins first is kept; if they begin together, the longest. Raises UserError if the model cannot
-    be loaded.
+    """Find the spans of these types in each text, with a `finder` for their entities. Of names that overlap,
+    the one that begins first is kept; if they begin together, the longest is. Raises UserError if the model
+    cannot be loaded.
     """
     texts = text.to_pylist()
     numbers = {entity: SPAN_TYPES.index(kind) for kind in types for entity in ENTITIES[kind]}

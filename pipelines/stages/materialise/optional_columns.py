@@ -39,7 +39,7 @@ def without_borders(text: pa.LargeStringArray) -> pa.LargeStringArray:
 
 def sides_of(text: pa.LargeStringArray) -> pa.LargeStringArray:
     """Return the source and the target of each text as two consecutive texts, without the border. A text with
-    no border (because edits removed it) or with several borders becomes a source with an empty target.
+    no border or with several borders becomes a source with an empty target.
     """
     sides: list[str] = []
     for each in text.to_pylist():
@@ -147,12 +147,12 @@ def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) ->
 def _token_spans(
     first: np.ndarray, last: np.ndarray, following: np.ndarray, types: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the spans as token ranges, [spans, 3] (first token, end of the range, type), and their offsets
-    by document. `first`, `last` and `following` are the tokens that hold the first character of each span,
-    its last character, and the character after it.
+    """Return the spans as token ranges, int32 [spans, 3] (first token, end of the range, type), and their
+    offsets by document. `first`, `last` and `following` are the indices of the tokens that hold the first
+    character of each span, its last character, and the character after it.
 
     A span includes every token that holds any of its characters. A span is removed if it has no tokens, or if
-    its first token belongs to the previous span.
+    its first token belongs to the span that was kept before it.
     """
     # A token may hold the last character and the one after it. A space that is a token of its own holds the first character
     # of its word, which may be the last one too, so `following` is needed to find the end of a span of one letter.

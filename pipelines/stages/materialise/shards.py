@@ -78,8 +78,8 @@ class Shards(CorpusStage):
     shard_bytes: int = 512 << 20
     """Maximum UTF-8 bytes of text per shard, unless a single part holds more."""
     check_documents: int = 256
-    """Number of kept documents of the first part of each source that are encoded with both libraries; any difference
-    stops the build.
+    """Number of kept documents at the start of each source (within its first part) that are encoded with both
+    libraries; any difference stops the build.
     """
     seed: int = 0
     """Changes the validation split."""
@@ -107,7 +107,7 @@ class Shards(CorpusStage):
     makes_shards: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Check that the values are in range and fit together."""
+        """Raise ValueError for a value that is out of range, or for values that do not fit together."""
         if not 0 <= self.validation_share < 1:
             raise ValueError(f"validation_share: got {self.validation_share}, expected 0 or more and less than 1")
         if self.add_reserved and not self.is_path:
@@ -146,7 +146,7 @@ class Shards(CorpusStage):
 
     @property
     def split(self) -> ValidationSplit:
-        """The validation split of this step."""
+        """The split settings of this step."""
         return ValidationSplit(self.split_by, self.validation_share, self.seed)
 
     @property
@@ -179,7 +179,9 @@ class Shards(CorpusStage):
         return (EDITED_TEXT, Drop(), GivenSplits(), *written, *url, *groups, *tokenizer)
 
     def derived_steps(self) -> Mapping[str, CorpusStage]:
-        """Return the step that computes the quantile bounds of `group_by`, if it has quantiles."""
+        """Return the step that computes the quantile bounds of `group_by`, under the name `quantiles`; empty
+        if there are no quantiles.
+        """
         requests = [request for each in self.groups for request in each.requests()]
         return {"quantiles": Quantiles(tuple(requests))} if requests else {}
 
@@ -204,7 +206,9 @@ class Shards(CorpusStage):
         return versions
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the spaCy model, with the command that installs it, if the model is given by name."""
+        """Return the name of the spaCy model with an installation command, if the model is given by name;
+        otherwise nothing. The command is an example: it installs spaCy's small English model.
+        """
         return model_library(self.ner_model)
 
     def notice(self) -> str:
@@ -273,7 +277,7 @@ class Shards(CorpusStage):
         }
 
     def _grouping(self, out: StepOutput) -> DomainGroups:
-        """Return the groups with the bounds of their quantiles."""
+        """Return the columns of `group_by` with the bounds of their quantiles."""
         if "quantiles" not in out.inputs:
             return DomainGroups(self.groups, {})
         computed = load_step(out.root, out.inputs["quantiles"].name)
@@ -333,8 +337,8 @@ def _encoder_at(path: str, checksum: str) -> "Encoder":
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
-    """Group neighbouring parts of a source whose kept text fits into one shard. Groups are numbered within
-    each source.
+    """Group neighbouring parts of a source whose kept text, of `sizes` bytes, fits into one shard of `limit`
+    bytes. Return (index, parts) for each group, with indices counted from 0 within each source.
     """
     groups: list[list[Part]] = []
     filled = 0
@@ -391,7 +395,7 @@ class _EncodeTask:
 
     @property
     def source(self) -> str:
-        """The source of all parts."""
+        """The source to which all parts belong."""
         return self.parts[0].source
 
     @property

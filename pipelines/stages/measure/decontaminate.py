@@ -52,10 +52,11 @@ class Decontaminate(MeasuresText, CorpusStage):
     whole; a text of fewer than `min_words` is not searched for. An n-gram in more than `common` documents, or
     in more than `common` texts of the sets, is not evidence by itself. However, a text of several n-grams
     that are common in documents counts if a document contains all of it, because popular items are often
-    copied too. Dropped documents are counted as well. The facts give, for each set, the number of its items,
-    of items found, and of texts not searched for. The file `items.arrow` lists the texts that are searched
-    for. `trainers evaluate` reads it together with the evidence, to show scores without the items that a
-    corpus contains (docs/evaluation.md).
+    copied too. Words that lie only in n-grams that are common in the sets do not count in shares. Dropped
+    documents are counted as well. The facts give, for each set, the number of its items, of items found, and
+    of texts not searched for. The file `items.arrow` lists the texts that are searched for.
+    `trainers evaluate` reads it together with the evidence, to show scores without the items that a corpus
+    contains (docs/evaluation.md).
     """
 
     sets: tuple[EvaluationSet, ...]
@@ -157,7 +158,7 @@ def _index(stage: Decontaminate) -> Index:
 def _load_index(
     sets: tuple[EvaluationSet, ...], ngram: int, min_words: int, common: int, checksums: tuple[str, ...]
 ) -> Index:
-    """Return the index, built once per worker process."""
+    """Return the index, cached within the worker process."""
     return index_sets(sets, ngram, min_words, common)
 
 
@@ -291,8 +292,8 @@ def find_texts(
     index: Index, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, ngrams: np.ndarray, common: np.ndarray
 ) -> _Finds:
     """Return the texts that documents contain with sufficient evidence, given the n-grams found in the
-    documents. Sufficient evidence is at least one n-gram that is not `common`, or all words of a text that
-    has several n-grams.
+    documents. Sufficient evidence is at least one n-gram that is not `common`, or all n-grams of a text that
+    has several.
     """
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)

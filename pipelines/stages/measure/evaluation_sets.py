@@ -112,11 +112,11 @@ class Index:
     """The n-grams of evaluation sets, and the texts that contain them. Texts of one field with the same words
     are stored once.
 
-    N-gram g occurs in the texts `texts[bounds[g]:bounds[g + 1]]`, and `positions` gives the position of its
-    first word in each of them, at its first occurrence. All are int64. `names[t]` is the first item that has
-    text t; `sets[t]` and `fields[t]` are the indices of its set and of its field in FIELDS. Text t has
-    `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]` words. `copies` are (item, text)
-    for the other items with an equal text.
+    N-gram g occurs in the texts `texts[bounds[g]:bounds[g + 1]]`. The same slice of `positions` has the index
+    of the word at which its first occurrence in each of these texts begins. The three arrays are int64.
+    `names[t]` is the first item that has text t; `sets[t]` and `fields[t]` are the indices of its set and of
+    its field in FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]`
+    words. `copies` are (item, text) for the other items with an equal text.
     """
 
     table: "Table"
@@ -183,8 +183,8 @@ def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common
 
 
 def covered_words(groups: np.ndarray, starts: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    """Return the number of words that the n-grams of each group cover, int64 [count]. The n-grams of group g
-    begin at its `starts` and have lengths[g] words each. Overlaps count once.
+    """Return the number of words that n-grams cover in each group, int64 [count]. N-gram i belongs to the
+    group g = groups[i], begins at the word starts[i], and has lengths[g] words. Overlaps count once.
     """
     order = np.lexsort((starts, groups))
     groups, starts = groups[order], starts[order]

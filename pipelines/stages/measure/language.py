@@ -118,7 +118,9 @@ class Language(MeasuresText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("models",)
 
     def writes(self) -> pa.Schema:
-        """Return labels and scores, and the columns that several models, `script` and `paragraphs` add."""
+        """Return the columns of labels and scores, and those that several models, `script` and `paragraphs`
+        add.
+        """
         model = MODEL if len(self.models) > 1 else ()
         script, paragraphs = (SCRIPT if self.script else ()), (PARAGRAPHS if self.paragraphs else ())
         return self.named(pa.schema([*LANGUAGE, *model, *script, *paragraphs]))

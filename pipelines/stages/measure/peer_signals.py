@@ -32,9 +32,10 @@ class PeerSignals(MeasuresText, PartStage):
     | mean_word_length_datatrove | code points | code points in the tokens counted by word_count_datatrove / these tokens |
     | hash_to_word_ratio_datatrove | 1 | `#` characters / all tokens |
     | ellipsis_to_word_ratio_datatrove | 1 | (non-overlapping `...` + U+2026 characters) / all tokens |
-    | bullet_line_ratio_datatrove | 1 | lines that begin with `•` or `-` / all lines, \
+    | bullet_line_ratio_datatrove | 1 | lines that begin with `•` or `-`, after any white space / all lines, \
     blank ones included, as str.splitlines separates them |
-    | ellipsis_line_ratio_datatrove | 1 | lines that end with `...` or U+2026 / all lines, as for bullet_line_ratio_datatrove |
+    | ellipsis_line_ratio_datatrove | 1 | lines that end with `...` or U+2026, before any white space / all lines, \
+    as for bullet_line_ratio_datatrove |
     | alpha_word_ratio_datatrove | 1 | tokens with at least one letter / tokens |
     | stop_word_count_datatrove | words | how many of the words `the`, `be`, `to`, `of`, `and`, `that`, \
     `have` and `with` occur, in lower case only |

@@ -30,8 +30,8 @@ _PAGE = ("charset", *FIELDS)  # a field of `meta` that only pages have
 @dataclass(frozen=True)
 class Reservations(PartStage):
     """Write what pages declare about the use of their text; decide nothing. All columns are null for a
-    document that was not read from a page (formats warc and html). `tdm_policy` is also null if the page
-    names no policy.
+    document whose `meta` is not that of a page (formats warc and html). `tdm_policy` is also null if the
+    page names no policy.
 
     | column | definition |
     |---|---|

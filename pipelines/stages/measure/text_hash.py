@@ -25,7 +25,7 @@ class TextHash(MeasuresText, PartStage):
     """
 
     def writes(self) -> pa.Schema:
-        """Return `text_hash`, 16 bytes."""
+        """Return the column `text_hash`, 16 bytes per document."""
         return self.named(TEXT_HASH)
 
     def never_null(self) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ class UrlRules(PartStage):
     paths: ClassVar[tuple[str, ...]] = _LISTS
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the URL."""
+        """Return the column `url`."""
         return (Column("url"),)
 
     def writes(self) -> pa.Schema:

@@ -1,10 +1,12 @@
-"""Patterns of postal addresses: streets with a number, post boxes, units, and places with a postal code.
+"""Patterns of postal addresses: streets with a number, corners of two streets, post boxes, units, addresses
+of armed forces, and places with a postal code.
 
 A street needs a number and evidence that it is a street: a word for a street before, after or at the end of
-its name, a unit after it (`Suite 5`), a postal code with a town, or a phrase that introduces an address.
-Words for streets are those of USPS Publication 28 (appendix C1) and of the languages named in the comments
-below. After a street, the match continues over the other elements of the address: units, town, region,
-country and postal code, on one line or several. Names of streets and towns must begin with a capital.
+its name, a unit after it (`Suite 5`), a postal code with a town, or a phrase that introduces an address. Only
+a corner (`corner of A and B`) needs no number. Words for streets are those of USPS Publication 28 (appendix
+C1) and of the languages named in the comments below. After a street, the match continues over the other
+elements of the address: units, town, region, country and postal code, on one line or several. Names of
+streets and towns must begin with a capital.
 """
 
 _NOT_YEAR = r"(?!(?:1[5-9]|20)\d\d\b)"

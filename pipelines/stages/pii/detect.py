@@ -31,7 +31,9 @@ _MAX_CACHED_LENGTH = 200  # longer windows hardly recur
 
 
 class Detection(NamedTuple):
-    """An entity in the UTF-8 bytes [start, end) of a text, with Presidio's score from 0 to 1."""
+    """An entity in the UTF-8 bytes [start, end) of a text, with a score from 0 to 1: Presidio's, or the
+    probability that a token classifier gives.
+    """
 
     start: int
     end: int
@@ -208,8 +210,8 @@ class _Match(NamedTuple):
 
 
 def _batches(windows: list[str]) -> Iterator[list[str]]:
-    """Yield runs of windows of about _BATCH characters in total. Larger batches are avoided because
-    phonenumbers gives up on a text after 65,535 false starts.
+    """Yield lists of consecutive windows with about _BATCH characters in total. Larger batches are avoided
+    because phonenumbers gives up on a text after 65,535 false starts.
     """
     batch: list[str] = []
     size = 0

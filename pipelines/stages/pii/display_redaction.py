@@ -1,5 +1,6 @@
-"""Redaction of texts for display: placeholders replace everything that a corpus's own `pii` steps find. Data
-that a step only annotates and data in documents that it skipped are replaced, too.
+"""Redaction of texts for display: everything that a corpus's own `pii` steps find is replaced, by the edits
+of the step or by placeholders. Placeholders also replace data that a step only annotates and data in
+documents that it skipped.
 """
 
 from dataclasses import replace
@@ -47,8 +48,8 @@ def _only_annotates(step: PublishedStep) -> bool:
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Return edits of the stored text that replace everything that a pii step finds in a part with
-    placeholders. The part must have only the annotations that precede the step.
+    """Return edits of the stored text that replace with placeholders everything that a pii step finds in a
+    part. The part must have only the annotations that precede the step.
 
     Placeholders need no key. They also hide finds that the step itself only annotates.
     """

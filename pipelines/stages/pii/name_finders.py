@@ -194,7 +194,7 @@ def model_versions(model: str) -> dict[str, str]:
 
 def model_library(model: str) -> tuple[tuple[str, str], ...]:
     """Return (module, installation command) for a spaCy model given by name; empty for a directory or without
-    a model. The command is that of the model for English.
+    a model. The command is that of spaCy's small English model, as an example.
     """
     if not model or is_directory(model):
         return ()

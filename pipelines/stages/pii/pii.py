@@ -154,12 +154,12 @@ class Pii(ReadsText, PartStage):
 
     fields: tuple[str, ...] = ()
     """Fields to search in addition to the text: `url`, `meta` for all other fields of a record, or one of
-    them such as `meta.author`, where `format: message` puts the headers From and To. Finds are counted with
-    those of the text, and replaced in the columns `pii_url` and `pii_meta`. `export` writes these columns
-    instead of the stored values, which never change: documents stay in the corpus as they were read. If an
-    e-mail address in a URL is replaced, the host and path before it stay. Without `fields`, `export` writes
-    `url` and `meta` as they were read, or omits them (`--without`). `inspect` hides personal data in them in any
-    case, except with `--raw`.
+    them such as `meta.author`. With `format: message`, these fields are the message's headers. Finds are
+    counted with those of the text, and replaced in the columns `pii_url` and `pii_meta`. `export` writes these
+    columns instead of the stored values, which never change: documents stay in the corpus as they were read.
+    If an e-mail address in a URL is replaced, the host and path before it stay. Without `fields`, `export`
+    writes `url` and `meta` as they were read, or omits them (`--without`). `inspect` hides personal data in
+    them in any case, except with `--raw`.
     """
 
     def reads(self) -> tuple[Input, ...]:
@@ -167,7 +167,9 @@ class Pii(ReadsText, PartStage):
         return (*super().reads(), *map(Column, dict.fromkeys(map(column_of, self.fields))))
 
     def writes(self) -> pa.Schema:
-        """Return `edits`, a count per entity, the spans of annotated detections, and the redacted fields."""
+        """Return the columns: `edits`, a count for each entity, the spans if any entity is only annotated,
+        and the redacted fields.
+        """
         spans = [(SPANS_COLUMN, SPANS)] if "annotate" in map(self.action_of, self.searched) else []
         counts = [(count_column(entity), pa.int32()) for entity in self.searched]
         fields = [(f"pii_{name}", pa.string()) for name in dict.fromkeys(map(column_of, self.fields))]

@@ -172,8 +172,8 @@ def whole_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Wind
 
 
 def credentials_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the user, password and host after the :// at `at`, and the character before the ://. Return None
-    if there are no credentials.
+    """Return the user, password, host and port after the :// at `at`, and the character before the ://.
+    Return None if there are no credentials.
     """
     match = _URL_CREDENTIALS.match(text, at + 3)
     return Window(at - 1, match.end(), at - 1, match.end()) if match else None

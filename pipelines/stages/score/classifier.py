@@ -75,7 +75,9 @@ class Classifier(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """Return the score; for lines and sentences, also the mean score; with `best_label`, also the label."""
+        """Return the column of the score; for lines and sentences, also that of the mean score; with
+        `best_label`, also that of the label.
+        """
         names = [self.column] if self.unit == "document" else [self.column, f"{self.column}_mean"]
         label = [(f"{self.column}_label", pa.string())] if self.best_label else []
         return pa.schema([*((name, pa.float32()) for name in names), *label])

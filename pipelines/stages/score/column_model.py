@@ -104,8 +104,8 @@ def model_file(model: str) -> Path:
 
 @lru_cache(maxsize=4)
 def load_model(path: Path, checksum: str) -> ColumnModel:
-    """Return a model, loaded once per process. Raises UserError for a file that is not a model, is damaged,
-    or has another checksum.
+    """Return a model, cached within the process. Raises UserError for a file that is not a model, is damaged,
+    or whose xxh3_128 is not `checksum`.
     """
     if (now := file_checksum(path)) != checksum:
         raise UserError(

@@ -63,7 +63,7 @@ class EmbeddingClassifier(PartStage):
         return (Column(self._model.column.name),)
 
     def writes(self) -> pa.Schema:
-        """Return the score, and the two contributions to it."""
+        """Return two columns: the score, and the two contributions to it."""
         parts = pa.struct([(name, pa.float32()) for name in CONTRIBUTIONS])
         return pa.schema([(self.column, pa.float32()), (f"{self.column}_contributions", parts)])
 

@@ -28,10 +28,10 @@ LinearMethod = Literal["logistic", "ridge"]
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """A trained linear model over embeddings. `center` is the mean of the training vectors and `weights` the
-    weight of each dimension, both float64 [width]. `intercept`, float64 [1], is the value at the centre.
-    `axis`, float64 [width], is the unit vector from the mean of the negative documents towards the mean of
-    the positive ones (0 if the means are equal).
+    """A trained linear model over embeddings. Of its `arrays`, `center` is the mean of the training vectors
+    and `weights` the weight of each dimension, both float64 [width]. `intercept`, float64 [1], is the value
+    at the centre. `axis`, float64 [width], is the unit vector from the mean of the negative documents towards
+    the mean of the positive ones (0 if the means are equal).
     """
 
     method: LinearMethod
@@ -83,8 +83,8 @@ def save_embedding_model(model: EmbeddingModel, path: Path) -> None:
 
 @lru_cache(maxsize=4)
 def load_embedding_model(path: Path, checksum: str) -> EmbeddingModel:
-    """Return a model, loaded once per process. Raises UserError for a file that is not a model, is damaged,
-    or has another checksum.
+    """Return a model, cached within the process. Raises UserError for a file that is not a model, is damaged,
+    or whose xxh3_128 is not `checksum`.
     """
     if (now := file_checksum(path)) != checksum:
         raise UserError(

@@ -44,7 +44,7 @@ class Perplexity(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """Return the perplexity."""
+        """Return the column of the perplexity, float32."""
         return pa.schema([(self.column, pa.float32())])
 
     def depends(self) -> dict[str, str]:
@@ -76,7 +76,7 @@ class Perplexity(ReadsText, PartStage):
         super().check()
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return KenLM, with the command that installs it."""
+        """Return (module, installation command) of KenLM."""
         return (("kenlm", install_extra("kenlm")),)
 
     def setup(self) -> None:

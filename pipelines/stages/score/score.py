@@ -101,8 +101,8 @@ class ColumnScore(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a random sample can estimate the effect of the stage. Always true, because values have
-        about the same ranks in a random sample as in the whole corpus.
+        """Whether a random sample can estimate the effect of the stage. Always true: values have about the
+        same ranks in a random sample as in the whole corpus, and a model scores each document by itself.
         """
         return True
 
@@ -111,7 +111,7 @@ class ColumnScore(CorpusStage):
         return tuple(map(Column, self.names))
 
     def writes(self) -> pa.Schema:
-        """Return the score, and the contribution of each column to it."""
+        """Return two columns: the score, and the contributions of all columns to it."""
         parts = pa.struct([(name, pa.float32()) for name in self.names])
         return pa.schema([(self.column, pa.float64()), (f"{self.column}_contributions", parts)])
 
@@ -136,8 +136,8 @@ class ColumnScore(CorpusStage):
                 )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Score every part. The facts have the number of documents, how many of them have no score and, if a
-        model gives the scores, the fingerprint of its columns.
+        """Score every part, and return the facts: the number of documents, how many of them have no score
+        and, if a model gives the scores, the fingerprint of its columns.
         """
         ranked = rank_parts(parts, self.names, out, cluster) if self.method == "rank_sum" else None
         tasks = [_Task(self, out, part, number, ranked) for number, part in enumerate(parts)]

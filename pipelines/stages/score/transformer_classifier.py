@@ -38,7 +38,9 @@ class TransformerClassifier(TransformerStage):
         return (self.column,)
 
     def check(self) -> None:
-        """Check the model, the name of the column, and ranges."""
+        """Check that the model is a directory with the needed files, that the column name is valid, and that
+        values are in range.
+        """
         super().check()
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
@@ -53,7 +55,8 @@ class TransformerClassifier(TransformerStage):
     @cached_property
     def _output(self) -> tuple[int, str]:
         """The index of the label's output, and how outputs become scores: `number`, `softmax` or `sigmoid`.
-        Raises UserError if the model lacks the label.
+        Raises UserError if the model lacks the label, or if a label is given for a model with a single
+        output.
         """
         config: Any = self.loaded.model.config
         if config.num_labels == 1 and not self.label:

@@ -43,7 +43,7 @@ class TransformerEmbeddings(TransformerStage):
     unused: ClassVar[tuple[str, ...]] = ("pooler.",)
 
     def writes(self) -> pa.Schema:
-        """Return the vector, with the width of the model."""
+        """Return the column of the vectors, float16, with the width of the model."""
         return pa.schema([("embedding", pa.list_(pa.float16(), self._width))])
 
     def check(self) -> None:

@@ -50,7 +50,7 @@ class TransformerStage(ReadsText, PartStage):
     """Documents per batch."""
     num_gpus: float = 0
     """GPUs that a task reserves on Ray; 0.5 lets two tasks share a GPU. 0 runs the model on the CPU, with one
-    thread. A build with `--in-process` reserves none and uses the first GPU.
+    thread. If it is above 0, a build with `--in-process` reserves none and uses the first GPU.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("model", "num_gpus")

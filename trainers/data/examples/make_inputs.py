@@ -71,8 +71,9 @@ class InputMaker:
         return replace(inputs, labels=examples.labels, values=examples.values)
 
     def _choose(self, examples: Examples) -> TaskInputs:
-        """Make a segment for each candidate: the text, then the candidate. If there is a passage, it is the
-        first text, and text and candidate together are the second, as RoBERTa does for RACE.
+        """Make a segment for each candidate: the text, then the candidate. If there is also a passage, the
+        segment is the passage, then text and candidate joined by a space, as in RoBERTa's fine-tuning on
+        RACE.
         """
         assert examples.candidates is not None
         assert examples.candidate_offsets is not None
@@ -178,8 +179,8 @@ class InputMaker:
         return self._inputs(examples, segments, truncation, "text_to_text")
 
     def _inputs(self, examples: Examples, segments: TextSlices, truncation: Truncation, kind: InputKind) -> TaskInputs:
-        """Return inputs of one segment each. Input i belongs to example i, unless the caller replaces
-        `example`.
+        """Return inputs of one segment each, with input i made from example i. Callers replace `offsets` and
+        `example` where this does not hold.
         """
         size = sum(int(pc.sum(pc.binary_length(texts)).as_py() or 0) for texts in examples.texts)
         number = np.arange(len(segments) + 1)

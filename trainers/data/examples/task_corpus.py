@@ -154,7 +154,7 @@ def task_validation(corpus: TaskCorpus, job: Finetuning) -> HeldOut:
 
 
 def task_split(corpus: TaskCorpus, job: Finetuning, split: str, task: Task | None = None) -> HeldOut:
-    """Return a split of one task of a run, or of every task if `task` is None."""
+    """Return the held-out data of `split`, for one task of a run or, if `task` is None, for every task."""
     return _held_out(corpus, job, [(each, split) for each in (job.tasks if task is None else (task,))])
 
 

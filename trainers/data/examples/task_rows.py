@@ -1,5 +1,5 @@
 """The inputs of tasks as rows of a batch. To save padding, a row can contain several segments; they are
-isolated from one another like the documents of a pretraining row.
+isolated from one another, as the documents of a pretraining row are with `data.isolation`.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class ChosenInputs:
 
 
 def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
-    """Return the batch of the chosen inputs. All are of one kind, and their formats differ at most in
+    """Return the batch of the chosen inputs. All must be of one kind, and their formats may differ only in
     `first_virtual`. Each row holds inputs of one task only.
 
     Without `packed`, every segment has its own row. Without inputs, the batch is one row of padding.

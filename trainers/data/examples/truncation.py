@@ -9,7 +9,7 @@ has a rule:
     tag                 windows over the text; each word is predicted where it has the most context
 
 Neighbouring windows share `stride` tokens, but at most half of their length. Questions are cut to 64 tokens
-(Devlin et al., 2019, in the code for SQuAD).
+(Devlin et al., 2019, in the code for SQuAD), or to half of the room for text if that is less.
 """
 
 from dataclasses import dataclass
@@ -65,8 +65,8 @@ def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over n texts: text i has windows `first[i]` to `first[i + 1]`, int64 [n + 1]. Window w is the
-    `sizes[w]` tokens of text `text[w]` from token `starts[w]` on.
+    """Windows over n texts: text i has the windows from `first[i]` up to, but not including, `first[i + 1]`;
+    `first` is int64 [n + 1]. Window w is the `sizes[w]` tokens of text `text[w]` from token `starts[w]` on.
     """
 
     first: np.ndarray

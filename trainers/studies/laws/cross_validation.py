@@ -64,12 +64,12 @@ class LearningCurve:
 def cross_validate(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0
 ) -> CrossValidation:
-    """Cross-validate the choice and the fit of a law in ten folds, or in one fold per run if there are fewer
-    than ten measured runs. For each fold, a law is chosen by cross-validation on all other runs and fitted to
+    """Cross-validate the choice and the fit of a law in ten folds, or in one fold per measured run if there
+    are fewer than ten. For each fold, a law is chosen by cross-validation on all other runs and fitted to
     them, and then predicts the runs of the fold.
 
-    `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs]. With a single law, this is plain
-    cross-validation.
+    `ratios` is [runs, domains], followed by the size columns for laws with sizes (`SizedLaw`); `values` and
+    `censored` (bool) are [runs]. With a single law, this is plain cross-validation.
     """
     predicted = np.full(len(values), np.nan)
     chosen = dict.fromkeys((law.name for law in laws), 0)
@@ -84,7 +84,7 @@ def cross_validate(
 
 def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0) -> Law:
     """Return the law with the smallest cross-validated median absolute error. The median is robust to a few
-    bad runs. `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs].
+    bad runs. The arrays are those of `cross_validate`.
     """
     return laws[0] if len(laws) == 1 else _choose(laws, ratios, values, censored, seed)[0]
 

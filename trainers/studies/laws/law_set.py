@@ -78,10 +78,10 @@ def fit_laws(
     draws: int = 200,
     seed: int = 0,
 ) -> LawSet:
-    """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], measured on the mixtures
-    `ratios` [runs, domains], and to `draws` bootstrap draws of the runs. `censored`, bool [runs, metrics],
-    marks missing values. For laws with sizes (`SizedLaw`), the result holds only their laws of mixtures,
-    which apply at the size of the target.
+    """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], and to `draws` bootstrap draws
+    of the runs. `ratios` has the mixtures of the runs, [runs, domains], followed by the size columns for laws
+    with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. For laws with sizes, the
+    result holds only their laws of mixtures, which apply at the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

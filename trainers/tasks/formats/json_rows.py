@@ -101,8 +101,9 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 
 
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
-    """Read dialogues. A file named `.json` or `.json.gz` holds one object in Topical-Chat's form, {id:
-    {content: [{message}]}}. Any other file holds one dialogue per line, with `turns` that each have a `text`.
+    """Read dialogues. A file whose name ends in `.json` or `.json.gz` holds one object in Topical-Chat's
+    form, {id: {content: [{message}]}}. Any other file holds one dialogue per line, with `turns` that each
+    have a `text`.
 
     Empty turns are dropped; every remaining turn after the first becomes a row. Columns `id` (dialogue/turn),
     `history` (the previous turns, one per line), `reply`.

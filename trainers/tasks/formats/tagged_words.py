@@ -44,13 +44,13 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
-    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`
-    (the index of a sentence that has none). Two further columns are derived: `feats.NAME` is the value of a
-    feature for each word, or `none` for words without the feature; `depth` is the number of arcs between a
-    word and the root of its tree, at most DEEPEST.
+    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`,
+    for which a sentence without an id has its index. Two further columns are derived: `feats.NAME` is the
+    value of a feature for each word, or `none` for words without the feature; `depth` is the number of arcs
+    between a word and the root of its tree, at most DEEPEST.
 
     Lines of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Columns that the task does not use
-    may be left empty.
+    may be empty or missing.
     """
     used_names = used_columns(layout)
     names = used_names | {"id"} | ({"head"} if "depth" in used_names else set())

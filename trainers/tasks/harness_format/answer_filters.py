@@ -95,8 +95,8 @@ def _bounded(pattern: str, match: Callable[[], _Found]) -> _Found:
 
 
 def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
-    """Return the options of exact match. Raises ConfigError for unknown options and invalid patterns; its
-    message begins with `place`.
+    """Return the options of exact match. Raises ConfigError, with a message that begins with `place`, for
+    unknown options and invalid patterns.
     """
     known = {name: value for name, value in options.items() if name in TextComparison.__dataclass_fields__}
     if others := sorted(set(options) - set(known)):

@@ -100,8 +100,8 @@ def is_harness_task(path: Path) -> bool:
 
 
 def load_harness_task(path: Path, shots: int | None = None) -> HarnessTask:
-    """Load a task; `shots`, if given, replaces its number of solved examples. Raises ConfigError, which names
-    the field, for Python code, fields that are unknown here, and values that are not allowed.
+    """Load a task; `shots`, if given, replaces its number of solved examples. Raises ConfigError for Python
+    code, fields that are unknown here, and values that are not allowed.
     """
     data = _with_included(path)
     for name in data:

@@ -69,7 +69,7 @@ class Layout:
 
     `columns` maps roles to columns. A number, from 0, is a column of a `conll` file or of a file without a
     `header`; `a.b` is a field inside a field; `{a}: {b}` composes a text from several columns; a list gives
-    one value per column. The roles of each kind are:
+    one value per column (only for `candidates`, `target` and `accepted`). The roles of each kind are:
 
     - classify: `text`, `text_b`, `label`, `group` (examples of a group count as one in `question_accuracy`)
     - regress: `text`, `text_b`, `label` (a number)
@@ -105,12 +105,13 @@ class Layout:
       (`trainers/tasks/formats/generated_rows.py`).
 
     With `header: false`, tables have no row of column names. `encoding` is the encoding of text files.
-    `rename` maps the labels in these files to the labels of the task; in minimal pairs, it maps names of
-    subtasks and fields. `scheme` is the scheme of the entity tags in the files, which are converted to BIO;
-    the default is `bio` if `entity_f1` is measured. `unlabelled` lists the splits whose gold is hidden: they
-    can be predicted but not scored. `where` maps columns to lists of values; only rows that have one of these
-    values in each of the columns are kept. A table row with the wrong number of columns is an error; with
-    `incomplete_rows: skip`, such rows, and rows with an empty text or label, are skipped and counted.
+    `rename` maps the labels in these files to the labels of the task, for `choose` to candidate numbers; in
+    minimal pairs, it maps names of subtasks and fields. `scheme` is the scheme of the entity tags in the
+    files, which are converted to BIO; the default is `bio` if `entity_f1` is measured. `unlabelled` lists the
+    splits whose gold is hidden: they can be predicted but not scored. `where` maps columns to lists of
+    values; only rows that have one of these values in each of the columns are kept. A table row with the
+    wrong number of columns is an error; with `incomplete_rows: skip`, such rows, and rows with an empty text
+    or label, are skipped and counted.
     """
 
     files: dict[str, str | tuple[str, ...]]
@@ -229,10 +230,10 @@ class Task(Layout):
     `labels` are spelled as in the files and numbered from 0 in the order given. `positive` is the label that
     `f1` scores, by default the second of two. All `metrics` are computed; the first selects the checkpoint.
     `range` gives the lowest and the highest number of a regression. With `no_answer`, a question may have no
-    answer in its passage. An example that occurs in two splits is an error; with `leak: report`, such
-    examples are accepted and counted. `templates` turn examples into input and target texts for models that
-    are trained to write their answers. `elsewhere` lists alternative layouts of the files, which are tried
-    after this one.
+    answer in its passage. In fine-tuning, a training example that also occurs in a split with known gold is
+    an error; with `leak: report`, such examples are accepted and counted. `templates` turn examples into
+    input and target texts for models that are trained to write their answers. `elsewhere` lists alternative
+    layouts of the files, which are tried after this one.
 
     `name` defaults to the file's name without its suffix. `suite` is the suite that the task belongs to.
     `about` says what the task is, and `source` says where its definition comes from. `folder` is the

@@ -79,11 +79,11 @@ class Prompt:
     continuation; then the model scores the same continuation after each candidate (partial evaluation: Trinh
     and Le, 2018). `words` maps labels to the texts that replace them.
 
-    Scores are log-likelihoods. They can be normalised in two ways: by dividing by the number of tokens of the
-    continuation, or of its UTF-8 bytes or characters without the white space at its start; or by subtracting
-    the log-likelihood of the continuation after the text `unconditional` (Brown et al., 2020, section 2.4).
-    For `choose` and `classify`, all of these scores are measured, the last one only if `unconditional` is
-    set; `normalise` selects the main score.
+    Scores are log-likelihoods. They can be normalised in two ways. One divides them by the length of the
+    continuation: its number of tokens, or the number of its UTF-8 bytes or characters without leading white
+    space. The other subtracts the log-likelihood of the continuation after the text `unconditional` (Brown et
+    al., 2020, section 2.4). For `choose` and `classify`, all of these scores are measured, the last one only
+    if `unconditional` is set; `normalise` selects the main score.
 
     Shots are solved examples of the split `shots_from`. They precede the context, separated by `separator`.
     """

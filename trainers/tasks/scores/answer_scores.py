@@ -36,8 +36,8 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Return the F1 score of the words that the two texts share. If either text has no words, the score is 0,
-    except that with `empty_matches` it is 1 if neither text has words.
+    """Return the F1 score of the overlap between the words of the two texts. If either text has no words, the
+    score is 0, except that with `empty_matches` it is 1 if neither text has words.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -98,13 +98,13 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
-    """Return the threshold for no-answer scores that maximises the mean value. The empty answer is predicted
-    if the no-answer score is above the threshold.
+    """Return the threshold for no-answer scores that maximises the mean value of these examples, as SQuAD
+    2.0's script does. The empty answer is predicted if the no-answer score is above the threshold.
 
     All arrays have one entry per example: `values` is the score of the predicted answer, `answerable` whether
     there is a gold answer, `answered` whether the prediction is not empty, and `no_answer` the no-answer
-    score. The threshold is tuned on the split that it scores, as in SQuAD 2.0's script. Of equally good
-    thresholds, the lowest is returned. A threshold below all scores leaves every question unanswered.
+    score. Of equally good thresholds, the lowest is returned. A threshold below all scores leaves every
+    question unanswered.
     """
     order = np.argsort(no_answer, kind="stable")
     scores = no_answer[order]

@@ -28,7 +28,7 @@ def entity_spans(tags: np.ndarray, labels: tuple[str, ...], offsets: np.ndarray)
 
 
 def _entities(outcomes: Outcomes) -> np.ndarray:
-    """Return the number of correct, predicted and gold entities of each sentence."""
+    """Return the numbers of correct, predicted and gold entities of each sentence, float64 [sentences, 3]."""
     assert outcomes.gold is not None
     assert outcomes.predicted is not None
     assert outcomes.offsets is not None

@@ -25,8 +25,8 @@ def gold_scores(
     """Return the two scores of n items by name, each with the outcomes that it is computed from.
 
     `gold_probability` is the likelihood of the gold candidate, divided by the sum over all candidates of the
-    item. `reciprocal_rank` is one divided by the rank of the gold candidate: 1 plus the number of candidates
-    with a higher score.
+    item. `reciprocal_rank` is 1 / rank, where the rank of the gold candidate is 1 plus the number of
+    candidates with a higher score.
 
     `likelihoods` (log-likelihoods in nats) and `scores` are flat float64 arrays over the candidates of all
     items; item i has the entries from `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of

@@ -104,8 +104,8 @@ class ADOWeights(OnlineWeights[ADOState]):
         self._warmup = max(1, math.ceil(settings.warmup_fraction * steps))
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the function that computes the factor of each domain in each loss: weight / (share read x
-        the step's targets of that loss).
+        """Return the function that computes the factor of each domain in each loss: `ADOState.factors` for
+        the targets of the first loss, divided by the step's targets of the loss over all domains.
         """
         now, warmup = self.now, self._warmup
         return lambda counts: now.factors(counts[0], warmup) / np.maximum(1.0, counts.sum(axis=1, keepdims=True))

@@ -46,8 +46,8 @@ class GroupDROWeights(OnlineWeights[GroupDROState]):
         self._next = self.now
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Measure the excess losses and update the weights. Returns a function that maps the number of
-        targets of each loss by domain to their factors: weight / targets.
+        """Measure the excess losses, and compute the weights of the step from them. Returns the function that
+        computes the factor of each domain in each loss: the domain's weight / its targets of that loss.
         """
         nats, targets = self._engine.excess(batches, self._reference, len(self._names))
         finite = bool(np.isfinite(nats).all())  # otherwise the step will be skipped

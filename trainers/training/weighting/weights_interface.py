@@ -66,7 +66,9 @@ class OnlineWeights(ABC, Generic[State]):
         return {"domains": list(self._names), **lists}
 
     def resume(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from a state. Raises UserError if the state belongs to other domains or to another method."""
+        """Continue from a state. Raises UserError if the state is None, or belongs to other domains or to
+        another method.
+        """
         names = {each.name for each in fields(self.now)}
         if state is None or tuple(state["domains"]) != self._names:
             there = f"weights of the domains {', '.join(state['domains'])}" if state else "no weights of domains"

@@ -22,7 +22,7 @@ TEXT_FEATURES = (
 """Features of a line, its neighbours and its page, in the order of `text_features`."""
 BOTH_FEATURES = ("shared_next", "shared_before", "log_distance", "after_second", "page_shared", "log_ratio",
                  "only_first", "only_second")  # fmt: skip
-"""Features that depend on which texts have a line and its neighbours, in the order of `both_features`."""
+"""Features that depend on which of the two texts have the line and its neighbours, in the order of `both_features`."""
 
 _MARKS, _QUOTES = tuple(".!?…:;。！？"), "\"'”’»)]"
 _SENTENCE = re.compile(r"[.!?。！？](?:\s|$)")

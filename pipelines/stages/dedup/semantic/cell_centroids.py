@@ -55,8 +55,8 @@ def find_centroids(
     out: StepOutput, inputs: Sequence[Candidates], kind: pa.DataType, cells: int | None, cluster: Cluster
 ) -> Centroids:
     """Commit and return the centroids of `cells` cells or, if `cells` is None, of one cell for every
-    CELL_DOCUMENTS competing documents. There are fewer if the sample has fewer distinct embeddings. `kind` is
-    the type of the embeddings.
+    CELL_DOCUMENTS competing documents, rounded up. There are fewer centroids if the sample has fewer distinct
+    embeddings. `kind` is the type of the embeddings.
     """
     rows = sum(one.part.rows for one in inputs)
     share = min(1.0, SAMPLE_BYTES / (4 * kind.list_size) / max(1, rows))

@@ -156,12 +156,12 @@ class _CellTask:
 
 
 def elect_in_cells(task: _CellTask) -> tuple[FileRecord, dict[str, Any]]:
-    """Elect in the cells of a partition. Commit the documents that were dropped and those kept instead,
-    grouped by part.
+    """Elect in the cells of a partition. Commit the members of all clusters, dropped or kept, grouped by
+    part.
 
     Returns the file and the counts: `sizes`, the number of clusters by size; `largest`, the number of
     documents in the largest cell; `beyond`, the number of documents outside the electorates that are kept,
-    without comparison with one another.
+    without having been compared with one another.
     """
     unit = f"elected.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -216,9 +216,9 @@ def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
 
 
 def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: float) -> np.ndarray:
-    """Return, for each document of `later`, the row in `table` of the first similar kept document of its
-    cell, or STAYS if there is none. `later` holds documents outside the electorates, and `stays` the rows of
-    `table` that are kept.
+    """Return, for each document of `later`, the row in `table` of the first kept document of its cell that is
+    similar to it, or STAYS if there is none. `later` holds documents outside the electorates, and `stays` the
+    rows of `table` that are kept.
     """
     winner = np.full(len(later), STAYS, np.int64)
     vectors, kept = vectors_of(later[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()

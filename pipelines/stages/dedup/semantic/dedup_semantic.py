@@ -29,18 +29,18 @@ class DedupSemantic(CorpusStage):
     document. Documents that an earlier step dropped do not compete, nor do documents of a given validation or
     test split.
 
-    k-means divides the documents into cells of about 10,000, unless `cells` says otherwise. In the order of
-    preference, a document is dropped if its cosine similarity to a kept document of its cell is `threshold`
-    or more. So every dropped document is similar to the one recorded in its `semantic_cluster`, and in a cell
-    of up to 100,000 documents no two kept documents are similar. Documents of different cells are not
-    compared.
+    k-means divides the documents into cells of about 10,000 on average, unless `cells` says otherwise. In the
+    order of preference, a document is dropped if its cosine similarity to a kept document of its cell is
+    `threshold` or more. So every dropped document is similar to the one recorded in its `semantic_cluster`,
+    and in a cell of up to 100,000 documents no two kept documents are similar. Documents of different cells
+    are not compared.
 
     In a larger cell, the documents after the first 100,000 are compared only with the documents kept among
     the first 100,000. The fact `not_all_compared` counts how many of them are kept.
     """
 
     threshold: float
-    """Cosine similarity from which documents are duplicates. It depends on the encoder, so there is no
+    """Cosine similarity at or above which documents are duplicates. It depends on the encoder, so there is no
     default: look at pairs with `inspect --cluster` before you rely on a value.
     """
     cells: int | None = None
@@ -58,7 +58,7 @@ class DedupSemantic(CorpusStage):
     elects: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Check that all values are in range."""
+        """Raise ValueError for a value out of range."""
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold: got {self.threshold}, expected more than 0, at most 1")
         if self.cells is not None and self.cells < 1:

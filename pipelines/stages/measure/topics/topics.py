@@ -66,12 +66,12 @@ class Topics(ReadsText, CorpusStage):
         super().check()
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the vectors and the text."""
+        """Return the column of the vectors, and the text whose words name the topics."""
         return (EMBEDDING, self.input_text)
 
     def writes(self) -> pa.Schema:
-        """Return the topic, the subtopic if there are `subtopics`, and the cosine similarity to the centroid
-        of the topic.
+        """Return the columns: the topic, with `subtopics` also the subtopic, and the cosine similarity of the
+        document to the centroid of its topic.
         """
         below = [("subtopic", pa.string())] if self.subtopics else []
         return pa.schema([("topic", pa.string()), *below, ("topic_similarity", pa.float32())])
@@ -85,8 +85,8 @@ class Topics(ReadsText, CorpusStage):
             )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Learn the topics, then assign the documents of every part. The facts include the names and
-        characteristic words.
+        """Learn the topics, then assign the documents of every part. Return the facts: the number of
+        documents, how many of them have no topic, and the names and characteristic words of the topics.
         """
         if not parts:
             return {"documents": 0, "without_topic": 0, "topics": []}
