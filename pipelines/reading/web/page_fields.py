@@ -86,7 +86,7 @@ def _day(value: str) -> str:
     if match is None:
         return ""
     try:
-        return date(*map(int, match.groups())).isoformat()  # type: ignore[arg-type]
+        return date(*map(int, match.groups())).isoformat()
     except ValueError:
         return ""
 
