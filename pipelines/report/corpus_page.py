@@ -224,12 +224,16 @@ def _specials(specials: Mapping[str, int]) -> list[str]:
 
 def _test(threshold: Mapping[str, Any]) -> str:
     """Describe the condition under which a filter rule keeps documents."""
-    column = threshold["signal"]
-    sides = (("≥", threshold["at_least"]), ("≤", threshold["at_most"]))
-    conditions = [f"{sign} {_bound(bound, threshold['per'])}" for sign, bound in sides if bound is not None]
+    sides, per = (("≥", "at_least"), ("≤", "at_most")), threshold["per"]
+    bounds = [(sign, threshold[side]) for sign, side in sides]
+    conditions = [f"{sign} {_bound(bound, per)}" for sign, bound in bounds if bound is not None]
+    quantiles = [(sign, threshold[f"{side}_quantile"]) for sign, side in sides]
+    conditions += [f"{sign} quantile {q:g}{f' per {per}' if per else ''}" for sign, q in quantiles if q is not None]
     conditions += [f"one of {', '.join(map(str, threshold['one_of']))}"] if threshold["one_of"] else []
     conditions += [f"none of {', '.join(map(str, threshold['none_of']))}"] if threshold["none_of"] else []
-    return f"{column} {' and '.join(conditions)}"
+    limits = [f"{column} is one of {', '.join(map(str, values))}" for column, values in threshold["when"].items()]
+    when = f" when {' and '.join(limits)}" if limits else ""
+    return f"{threshold['signal']} {' and '.join(conditions)}{when}"
 
 
 def _bound(bound: float | str | Mapping[str, float | str | None], per: str) -> str:
