@@ -131,7 +131,8 @@ def _mark_bounds(
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
         by_group = _bounds(test, end, source)
         places = [axis.position(bound + (1 if whole and end == "at_most" else 0)) for bound in by_group.values()]
-        if places and not test["when"] and None not in _mapping(test, end).values():
+        unbounded = test["per"] != "source" and None in _mapping(test, end).values()
+        if places and not unbounded and not test["when"]:
             shaded.append((0.0, min(places)) if end == "at_least" else (max(places), 1.0))
         for (group, bound), height in zip(by_group.items(), places, strict=True):
             label = " ".join(filter(None, (sign, short(bound, test["signal"]), group, some)))

@@ -353,9 +353,17 @@ def test_a_share_of_some_documents_is_neither_none_nor_all(missing, note):
     assert (note in chart) if note else (" without" not in chart)
 
 
+@pytest.mark.parametrize(("per", "shaded"), [("source", 1), ("language", 0)])
+def test_a_bound_that_holds_for_a_whole_source_is_shaded(per, shaded):
+    histograms = {"web": histogram_of([1, 9], True), "books": histogram_of([1, 9], True)}
+    test = {"signal": "n", "sources": ["web", "books"], "at_least": {"web": 3, "default": None}, "at_most": None}
+    chart = distribution_chart("n", histograms, [test | {"per": per, "when": {}}])
+    assert chart.count(SHADE) == shaded
+
+
 def test_charts_are_the_same_every_time():
     histogram = histogram_of([0.1, 0.2, 0.9])
-    test = {"signal": "score", "sources": ["a"], "at_least": 0.5, "at_most": None, "when": {}}
+    test = {"signal": "score", "sources": ["a"], "at_least": 0.5, "at_most": None, "per": "", "when": {}}
     draw = [distribution_chart("score", {"a": histogram}, [test]) for _ in range(2)]
     assert draw[0] == draw[1]
     assert "≥ 0.5" in draw[0]
