@@ -67,11 +67,12 @@ def _is_length(report: Mapping[str, Any], column: str) -> bool:
 
 
 def _by_source(report: Mapping[str, Any], column: str) -> dict[str, Any]:
-    histograms = {source: columns[column] for source, columns in report["distributions"].items() if column in columns}
-    largest = sorted(histograms, key=lambda source: -sum(entry[1] for entry in histograms[source]["bins"]))[
-        :_ROWS_OF_CHARTS
-    ]
-    return {source: histogram for source, histogram in histograms.items() if source in largest}
+    return {source: columns[column] for source, columns in report["distributions"].items() if column in columns}
+
+
+def _of_largest(histograms: Mapping[str, Any]) -> dict[str, Any]:
+    ranked = sorted(histograms, key=lambda source: -sum(entry[1] for entry in histograms[source]["bins"]))
+    return {source: histograms[source] for source in histograms if source in ranked[:_ROWS_OF_CHARTS]}
 
 
 def _thresholds(report: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
@@ -86,7 +87,7 @@ def _is_constant(report: Mapping[str, Any], column: str) -> bool:
 def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     charts = []
     for column in _drawn(report):
-        by_source, tests = _by_source(report, column), _thresholds(report, column)
+        by_source, tests = _of_largest(_by_source(report, column)), _thresholds(report, column)
         if any(histogram["bins"] for histogram in by_source.values()):
             charts.append(
                 {"column": column, "tested": bool(tests), "svg": distribution_chart(column, by_source, tests)}

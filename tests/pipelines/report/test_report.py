@@ -361,6 +361,15 @@ def test_a_bound_that_holds_for_a_whole_source_is_shaded(per, shaded):
     assert chart.count(SHADE) == shaded
 
 
+def test_a_column_that_varies_only_in_a_small_source_is_not_called_constant(report):
+    distributions = {f"s{n}": {"text_bytes": histogram_of([5, 6]), "x": histogram_of([1, 1], True)} for n in range(12)}
+    assert "One value in all documents that have one: x = 1." in render(report | {"distributions": distributions}, {})
+    distributions["small"] = {"text_bytes": histogram_of([5]), "x": histogram_of([7], True)}
+    page = render(report | {"distributions": distributions}, {})
+    assert "x = 1" not in page
+    assert "distribution of x by source" in page
+
+
 def test_charts_are_the_same_every_time():
     histogram = histogram_of([0.1, 0.2, 0.9])
     test = {"signal": "score", "sources": ["a"], "at_least": 0.5, "at_most": None, "per": "", "when": {}}
