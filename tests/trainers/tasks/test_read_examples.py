@@ -150,6 +150,17 @@ def test_fields_inside_fields_composed_texts_and_conditions(tmp_path):
         read(task_of(tmp_path, "choose", **fields, where={"fold": ["3"]}))
 
 
+def test_generated_rows_are_kept_on_conditions_too(tmp_path):
+    fields = {"format": "generated", "files": {"test": "agreement"}, "metrics": ["accuracy"]}
+    fields["columns"] = {"good": "good", "bad": "bad", "field": "field"}
+    every = read(task_of(tmp_path, "minimal_pairs", **fields), "test")
+    kept = read(task_of(tmp_path, "minimal_pairs", **fields, where={"field": ["same_number"]}), "test")
+    assert 0 < len(kept) < len(every)
+    assert set(kept.fields) == {"same_number"}
+    with pytest.raises(UserError, match="agreement: holds no row that fits `where`"):
+        read(task_of(tmp_path, "minimal_pairs", **fields, where={"field": ["none"]}), "test")
+
+
 TAGS = {
     "files": {"train": "train.conll"},
     "columns": {"words": 0, "tags": -1},
