@@ -361,6 +361,7 @@ SENTENCES = {"files": {"train": "train.jsonl"}, "columns": {"text": "a", "label"
         ([{"a": "x", "y": "no"}, {"a": "x", "y": None}], {}, "line 2: label: got 'None', expected one of no, yes; add it"),
         ([{"a": " \t", "y": "no"}], {}, "line 1: text: empty; remove the row"),
         ([{"a": 7, "y": "no"}], {}, "line 1: text: got a value of type int, expected text"),
+        ([{"a": "x\ty", "y": "no"}, {"a": None, "y": "no"}, {"a": 5, "y": "no"}], {}, "line 3: text: got a value of type int"),
         ([{"a": None, "y": "no"}], {}, "line 1: text: empty"),
         ([{"a": "x", "y": "no", "i": 1}, {"a": "x", "y": "no", "i": 1}], {"columns": {"text": "a", "label": "y", "id": "i"}},
          "line 2: id: '1' is also that of line 1; give each example its own id"),
