@@ -64,6 +64,13 @@ def test_a_compressed_file_a_byte_order_mark_and_carriage_returns_change_nothing
     assert same_pairs(read(task_of(tmp_path, "classify", **{**PAIRS, "files": {"train": "train.tsv"}})))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf8", "UTF_8", "u8"])
+def test_a_byte_order_mark_is_removed_however_the_encoding_is_spelled(tmp_path, encoding):
+    (tmp_path / "train.tsv").write_bytes("\ufeffy\ta\tb\nno\tone\ttwo\nyes\tthree \tvier ü\n".encode())
+    fields = {**PAIRS, "files": {"train": "train.tsv"}, "encoding": encoding}
+    assert same_pairs(read(task_of(tmp_path, "classify", **fields)))
+
+
 def test_a_tab_separated_value_keeps_its_quotation_marks(tmp_path):
     (tmp_path / "train.tsv").write_text('y\ta\tb\nno\t"one\ttwo"\n')
     examples = read(task_of(tmp_path, "classify", **{**PAIRS, "files": {"train": "train.tsv"}}))
@@ -97,6 +104,16 @@ def test_data_comes_before_the_folder_of_the_task_file_and_names_and_folders_in_
     write_lines(tmp_path / "data/x/b.jsonl", [{**ROWS[0], "a": "data x b"}])
     assert read_examples(task, "train", data_directory()).texts[0][0].as_py() == "data x b"
     assert data_directory(str(tmp_path / "own")) == tmp_path / "own"
+
+
+def test_absolute_names_are_tried_in_their_place(tmp_path):
+    elsewhere = write_lines(tmp_path / "far/two.jsonl", [{**ROWS[0], "a": "two"}])
+    names = ["one.jsonl", str(elsewhere), "three.jsonl"]
+    task = task_of(tmp_path / "own", "classify", **{**PAIRS, "files": {"train": names}})
+    write_lines(tmp_path / "own/three.jsonl", [{**ROWS[0], "a": "three"}])
+    assert read(task).texts[0][0].as_py() == "two"
+    write_lines(tmp_path / "own/one.jsonl", [{**ROWS[0], "a": "one"}])
+    assert read(task).texts[0][0].as_py() == "one"
 
 
 def test_a_missing_file_lists_what_was_looked_for(tmp_path):
