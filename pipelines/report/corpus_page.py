@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from gristmill.config import dump_yaml
 from gristmill.page.formats import NONE
 from gristmill.page.render import render_template
 from pipelines.report.corpus_charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
@@ -43,7 +42,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
         unedited=[source for source in sources if source not in _searched_for_personal_data(report, sources)],
         runs=runs,
         specials=_specials,
-        config=yaml.dump(report["config"], Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=100),
+        config=dump_yaml(report["config"], width=100),
     )
 
 
