@@ -24,10 +24,11 @@ class HeadSettings:
 
     `pooling` chooses the state that represents a text: the state of its first or last token, the mean or the
     maximum over its tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018,
-    section 3.3). Null means `first` for encoders, `mean` for recurrent encoders, and `last` for the others.
-    `dropout` is applied before the output layer of the head and, in some architectures, also before its dense
-    layer. Null means the model's rate, or none where the stock head has no dropout. Which layers the head
-    reads is set by `method.layers`, in methods that have it.
+    section 3.3). Null means `first` for encoders, `mean` for recurrent encoders, and `last` for the others;
+    `first` and `last` are allowed only where they are the default. `dropout` is applied before the output
+    layer of the head and, in some architectures, also before its dense layer. Null means the model's rate, or
+    none where the stock head has no dropout. Which layers the head reads is set by `method.layers`, in
+    methods that have it.
     """
 
     pooling: Pooling | None = None
@@ -267,16 +268,20 @@ class Finetuning(Job):
         """Require that a pooled token has seen the whole text, that a task with a prediction at every
         position has no pooling, and that the model has the layers that the head reads.
         """
-        other, usual = ("last", "first") if self.model.family == "encoder" else ("first", "last")
-        require(
-            self.head.pooling != other,
-            f"head.pooling: got {other}, {self.model.architecture} reads the {usual} token; allowed {usual}, mean, max, "
-            f"last_max_mean",
-        )
         kind, pooling = self.tasks[0].kind, self.head.pooling
         require(
             pooling is None or kind not in ("tag", "span"),
             f"head.pooling: got {pooling}, a task of kind {kind} predicts at every position; leave it out",
+        )
+        architecture, family = self.model.architecture, self.model.family
+        require(
+            pooling not in ("first", "last") or family != "encoder" or not self.model.traits.recurrent,
+            f"head.pooling: got {pooling}, {architecture} pools the states of all tokens; allowed mean, max, last_max_mean",
+        )
+        other, usual = ("last", "first") if family == "encoder" else ("first", "last")
+        require(
+            pooling != other,
+            f"head.pooling: got {other}, {architecture} reads the {usual} token; allowed {usual}, mean, max, last_max_mean",
         )
         depth = self.model.decoder_layers or self.model.layers
         require(

@@ -148,6 +148,11 @@ def test_seeds_make_runs_that_end_early_and_a_table(task_file, corpus_directory,
         ),
         (("model=tiny_roberta", "tokenizer=T", "budget.epochs=null"), "give budget.steps"),
         (("model=tiny_gpt2", "tokenizer=T", "head.pooling=first"), "head.pooling: got first, gpt2 reads the last"),
+        (
+            ("model=tiny_skip_thought", "tokenizer=T", "head.pooling=first"),
+            "got first, gru pools .*; allowed mean, max",
+        ),
+        (("model=tiny_elmo", "tokenizer=T", "head.pooling=first"), "got first, elmo pools .*; allowed mean, max"),
         (("model=tiny_roberta", "tokenizer=T", "class_weights={no: 1}"), "class_weights: got .*no, yes"),
     ],
 )
