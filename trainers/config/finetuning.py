@@ -134,9 +134,10 @@ class Finetuning(Job):
 
     `label_smoothing` (Szegedy et al., 2016, section 7) spreads that share of the target probability evenly
     over all classes. With `class_weights: balanced`, each class is weighted in proportion to the inverse of
-    its share of the training examples; a mapping gives the weight of every class. The learning rate of a
-    layer at distance d from the head is multiplied by `layer_decay`^d and, with `unfreeze_every`, is 0 before
-    step d x `unfreeze_every` (Howard and Ruder, 2018, sections 3.2 and 3.3).
+    its share of the training examples; a mapping gives the weight of every class. Both apply only to a
+    classifier: a task of kind classify without `text_to_text`. The learning rate of a layer at distance d
+    from the head is multiplied by `layer_decay`^d and, with `unfreeze_every`, is 0 before step d x
+    `unfreeze_every` (Howard and Ruder, 2018, sections 3.2 and 3.3).
 
     At the end, the best checkpoint predicts all splits except `train`. With `final_splits: dev` it predicts
     only the split that the run validates on; the runs of a sweep use this.
@@ -225,6 +226,11 @@ class Finetuning(Job):
             f"tasks: got {', '.join(names)}, which one model solves together only as text; set encoding.text_to_text=true",
         )
         require(0 <= self.label_smoothing < 1, f"label_smoothing: got {self.label_smoothing}, allowed 0 to below 1")
+        require(
+            self.label_smoothing == 0 or self.head_kind == "classify",
+            f"label_smoothing: got {self.label_smoothing}, allowed above 0 only for a task of kind classify without "
+            f"encoding.text_to_text; leave it out",
+        )
         wanted = f"tasks: {names[0]} is of kind generate"
         if self.encoding.text_to_text:
             wanted = "encoding.text_to_text: got true"
