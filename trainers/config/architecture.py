@@ -290,6 +290,7 @@ class Model:
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
         for name in (
             "decoder_layers",
+            "key_value_heads",
             "head_width",
             "feed_forward",
             "vocab_size",

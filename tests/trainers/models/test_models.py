@@ -407,6 +407,7 @@ def test_what_plain_transformers_cannot_compute_is_known():
         ),
         ("bert", {"key_value_heads": 2}, "key_value_heads: got 2, bert has as many as heads"),
         ("bert", {"layers": 0}, "layers: got 0, allowed 1 or more"),
+        ("llama", {"key_value_heads": 0}, "key_value_heads: got 0, allowed 1 or more"),
         ("deberta_v2", {"position_buckets": 3}, "position_buckets: got 3, allowed 4 or more"),
         ("electra", {"mask_decoder": True}, "mask_decoder: got True, electra has none; .* " + having("mask_decoder")),
     ],

@@ -311,7 +311,8 @@ def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]
             raise ConfigError(f"{place}.{name}: got {value!r}, expected a number")
     if how:
         raise ConfigError(f"{place}.{next(iter(how))}: is not read here; until, do_sample, {', '.join(_NUMBERS)} are")
-    temperature = float(numbers.get("temperature") or 1.0) if sampled else 0.0
+    given_temperature = numbers.get("temperature")
+    temperature = 0.0 if not sampled else 1.0 if given_temperature is None else float(given_temperature)
     tokens = next((numbers[name] for name in _NUMBERS[:2] if numbers.get(name) is not None), _TOKENS)
     limits = {name: numbers[name] for name in ("top_k", "top_p") if numbers.get(name) is not None}
     made = Generation(tuple(stops), int(tokens), temperature, **limits)

@@ -14,7 +14,7 @@ from trainers.evaluation.suites.harness_items import read_harness_items
 from trainers.evaluation.suites.run_evaluation import EvaluationSettings, evaluate_models
 from trainers.evaluation.suites.text_bits import text_task
 from trainers.tasks.harness_format.answer_filters import AnswerFilter, FilterStep, TextComparison
-from trainers.tasks.harness_format.harness_task import is_harness_task, load_harness_task
+from trainers.tasks.harness_format.harness_task import is_harness_task, load_harness_task, read_generation
 from trainers.tasks.read_examples import read_examples
 
 CHOICE = """\
@@ -283,6 +283,14 @@ def test_what_a_file_cannot_say_is_one_line(written, old, new, message):
         load_harness_task(path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "temperature"),
+    [({}, 0.0), ({"temperature": 0.5}, 0.0), ({"do_sample": True}, 1.0), ({"do_sample": True, "temperature": 0}, 0.0)],
+)
+def test_answers_are_sampled_at_the_temperature_that_is_given(given, temperature):
+    assert read_generation("generation_kwargs", given, ("Q:",)).temperature == temperature
 
 
 @pytest.mark.parametrize(
