@@ -281,17 +281,15 @@ class Encoder:
         return ids, np.cumsum(counts), holders
 
     def _run(self, encode: Callable[..., list[Any]], batch: list[str]) -> list[Any]:
-        """Return the `tokenizers` encodings of a batch. Raises ValueError for the first text that the
-        vocabulary cannot encode.
+        """Return the `tokenizers` encodings of a batch. Raises ValueError for a character that the vocabulary
+        cannot encode.
         """
         try:
             return encode(batch, add_special_tokens=False)
         except Exception as error:  # `tokenizers` raises plain Exception
-            if len(batch) > 1:
-                return [self._run(encode, [text])[0] for text in batch]
             raise ValueError(
-                f"{self.definition.path}: tokenizers cannot encode the text that begins {batch[0][:40]!r} ({error}); "
-                "train the tokenizer on text that contains all of its characters, or with an unknown token"
+                f"{self.definition.path}: tokenizers cannot encode a character of a text ({error}); train the tokenizer on "
+                "text that contains all characters, or with an unknown token"
             ) from error
 
     def _encode_words(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
