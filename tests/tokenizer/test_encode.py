@@ -338,9 +338,7 @@ def test_a_text_that_tokenizers_cannot_encode_is_named(tmp_path, kind):
     file.write_bytes(Tokenizer(model).to_str().encode() if model else character_vocabulary(["abc"], "error"))
     encoder = Encoder.load(str(file), "tokenizers" if kind == "characters" else None)
     assert (encoder.kind, encoder.library) == (kind, "tokenizers")
-    message = (
-        r"tokenizer\.json: tokenizers cannot encode a character of a text \(.+\); train the tokenizer on text"
-    )
+    message = r"tokenizer\.json: tokenizers cannot encode a character of a text \(.+\); train the tokenizer on text"
     with pytest.raises(ValueError, match=message):
         encoder.encode(strings(["a", "abz", "b"]))
     with pytest.raises(ValueError, match=message):
