@@ -15,6 +15,7 @@ from gristmill.storage.location import FileRecord, Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.paths import is_url
 from trainers.tasks.schema.task import Format, Layout, Task
+from trainers.tasks.schema.task_prompt import fields_of
 
 VARIABLE = "GRISTMILL_TASKS"
 
@@ -116,7 +117,8 @@ def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
     file and is left out.
     """
     hidden = ("target", "label") if split in layout.unlabelled else ()
-    return tuple(str(column) for role, column in layout.roles.items() if role not in hidden)
+    columns = [str(column) for role, column in layout.roles.items() if role not in hidden]
+    return tuple(dict.fromkeys(name for column in columns for name in fields_of(column) or [column]))
 
 
 def _match(root: Location, pattern: str) -> tuple[Location, ...]:

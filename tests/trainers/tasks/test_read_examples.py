@@ -520,6 +520,18 @@ def test_a_number_out_of_range_is_named(tmp_path, value):
         read(task_of(tmp_path, "regress", **fields))
 
 
+def test_templates_compose_numbered_columns_and_parallel_files(tmp_path):
+    (tmp_path / "train.tsv").write_text("yes\tone\ttwo\n")
+    columns = {"text": "{1} and {2}", "label": 0}
+    table = {"files": {"train": "train.tsv"}, "header": False, "labels": ["no", "yes"], "columns": columns}
+    assert read(task_of(tmp_path, "classify", **table)).texts[0].to_pylist() == ["one and two"]
+    for column, text in {"de": "Haus", "en": "house"}.items():
+        (tmp_path / f"t.{column}").write_text(f"{text}\n")
+    columns = {"text": "German: {de}", "target": "en"}
+    examples = read(task_of(tmp_path, "generate", files={"train": "t.{column}"}, format="lines", columns=columns))
+    assert (examples.texts[0].to_pylist(), examples.targets) == (["German: Haus"], [["house"]])
+
+
 def test_parallel_files_of_different_lengths_are_refused(tmp_path):
     (tmp_path / "t.en").write_text("a\nb\n")
     (tmp_path / "t.de").write_text("a\n")
