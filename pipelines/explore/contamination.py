@@ -46,7 +46,7 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
     output.write_atomic(write)
     page = Page()
     for step in steps:
-        for name, fact in step.manifest.facts["sets"].items():
+        for name, fact in step.manifest.facts.get("sets", {}).items():
             page.field(name, f"{fact['items_found']:,} of {fact['items']:,} items found by {step.name}")
     page.line(f"{matches:,} matches in {documents:,} documents: {printable(str(output))}")
 

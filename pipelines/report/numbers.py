@@ -51,13 +51,13 @@ def collect(
             {"step": label, "set": name, **facts}
             for label, step in published.items()
             if step.identity["stage"] == "decontaminate"
-            for name, facts in step.facts["sets"].items()
+            for name, facts in step.facts.get("sets", {}).items()
         ],
         "exclusion_lists": [
             {"step": label, "list": name, **facts}
             for label, step in published.items()
             if step.identity["stage"] == "exclude"
-            for name, facts in step.facts["lists"].items()
+            for name, facts in step.facts.get("lists", {}).items()
         ],
         **({"estimates": estimate_whole(plan, published, manifest, corpus)} if plan.config.is_sampled else {}),
         "shard_sets": shard_sets,
