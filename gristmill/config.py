@@ -30,28 +30,29 @@ ADDED: Final[Mapping[str, bool]] = types.MappingProxyType({_ADDED: True})
 """Metadata that marks a field as added after corpora or runs had been recorded with its dataclass. `plain` omits
 the field at its default value, so that corpora and runs that do not use it keep their fingerprints and records.
 """
+_REPLACED = ("bool", "int", "float", "timestamp")  # resolvers of YAML 1.1: `no`, the code of Norwegian, is false
 _NODE_LIMIT = 1_000_000  # maximum number of values in a file with every alias expanded
-# YAML 1.1, which PyYAML implements, reads 2e9 as a string. YAML 1.2 reads a number, as users expect in a
-# token budget.
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
-_FLOAT = re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_INT = re.compile(r"^[-+]?([0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+)$")
+_FLOAT = re.compile(
+    r"^([-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+)
 _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """SafeLoader that, as in YAML 1.2, reads only `true` and `false` as booleans and numbers like `2e9` as
-    floats. Dates stay text, and a key spelled `null` is read as text. A text key that occurs twice in a
-    mapping is an error, and both the number of aliases and the size of their expansion are limited.
+    """SafeLoader that reads booleans and numbers as YAML 1.2 does, where PyYAML implements 1.1: only `true` and
+    `false` are booleans, `2e9` is a float, `010` is 10, `0o10` is 8, and `12:30:00` is text. Numbers may
+    contain underscores. Dates stay text, and a key spelled `null` is read as text. A text key that occurs
+    twice in a mapping is an error, and both the number of aliases and the size of their expansion are limited.
 
     libyaml does the parsing, several times as fast as PyYAML's own parser. Its composer is not used, because
     deep nesting overflows the stack there.
     """
 
     aliases = 0
-    # YAML 1.1, which PyYAML implements, reads `no`, the code of Norwegian, as false. In YAML 1.2 only true
-    # and false are booleans.
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("bool", "timestamp")]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in _REPLACED]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -99,8 +100,27 @@ def _expanded(node: Any, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+def _whole(loader: yaml.Loader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node).replace("_", "")
+    return int(text, {"0o": 8, "0x": 16}.get(text.lstrip("+-")[:2], 10))
+
+
+class _Dumper(yaml.CSafeDumper):
+    """SafeDumper that also quotes texts that `_Loader` would read as numbers, such as `2e9` and `08`."""
+
+
+for _each in (_Loader, _Dumper):  # integers first: `_FLOAT` matches them as well
+    _each.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+    _each.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+
+
+def dump_yaml(data: Any, width: int = 80, flow: bool | None = False) -> str:
+    """Write plain data as YAML that `load_yaml` reads back. `flow` is PyYAML's `default_flow_style`."""
+    return str(
+        yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width, default_flow_style=flow)
+    )
 
 
 def load_yaml(path: Path) -> dict[str, Any]:

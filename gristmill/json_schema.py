@@ -15,7 +15,7 @@ from typing import Any
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string"}
-_SIZE = r"^\s*[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?i?[bB]?\s*$"  # as in gristmill.config.parse_size
+_SIZE = r"^\s*[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?[iI]?[bB]?\s*$"  # as in gristmill.config.parse_size
 
 
 def schema_of(title: str, kind: Any) -> dict[str, Any]:

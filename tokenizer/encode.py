@@ -9,7 +9,7 @@ special tokens are added. Text never yields the id of a special token other than
 checked on every batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -113,7 +113,8 @@ class Encoder:
 
         `parallel` lets gigatoken use all cores. The ids are the same, but running one task per core makes
         better use of a machine. Raises ValueError for a null text, for a text that yields a special token
-        other than the unknown token, and for a character that the vocabulary cannot encode.
+        other than the unknown token, and for a character that the vocabulary cannot encode. A BPE without an
+        unknown token leaves such characters out.
         """
         _require_texts(texts)
         encode = {
@@ -201,7 +202,7 @@ class Encoder:
         the last token, a position maps to the number of tokens.
 
         Returns ids and offsets as `encode` does, and the token positions as int32 with the shape of
-        `positions`. Raises ValueError for a position outside its document.
+        `positions`. Raises ValueError for a position outside its document, and where `encode` does.
         """
         if self.definition.keeps_bytes:
             ids, offsets = self.encode(texts)
@@ -258,7 +259,7 @@ class Encoder:
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
         for start, stop in _batches(texts, HF_BATCH_BYTES):
             batch = texts.slice(start, stop - start).to_pylist()
-            encoded = [encoding.ids for encoding in self._plain.encode_batch_fast(batch, add_special_tokens=False)]
+            encoded = [encoding.ids for encoding in self._run(self._plain.encode_batch_fast, batch)]
             counts[start + 1 : stop + 1] = [len(ids) for ids in encoded]
             pieces.extend(np.array(ids, self.dtype) for ids in encoded)
         ids = np.concatenate(pieces) if pieces else np.zeros(0, self.dtype)
@@ -272,13 +273,25 @@ class Encoder:
         holders: npt.NDArray[np.int32] = np.zeros(len(positions), np.int32)
         for start, stop in _batches(texts, HF_BATCH_BYTES):
             batch = texts.slice(start, stop - start).to_pylist()
-            for row, encoding in enumerate(self._plain.encode_batch(batch, add_special_tokens=False), start):
+            for row, encoding in enumerate(self._run(self._plain.encode_batch, batch), start):
                 own = slice(position_offsets[row], position_offsets[row + 1])
                 holders[own] = find_tokens(encoding, batch[row - start], positions[own])
                 pieces.append(np.array(encoding.ids, self.dtype))
                 counts[row + 1] = len(pieces[-1])
         ids = np.concatenate(pieces) if pieces else np.zeros(0, self.dtype)
         return ids, np.cumsum(counts), holders
+
+    def _run(self, encode: Callable[..., list[Any]], batch: list[str]) -> list[Any]:
+        """Return the `tokenizers` encodings of a batch. Raises ValueError for a character that the vocabulary
+        cannot encode.
+        """
+        try:
+            return encode(batch, add_special_tokens=False)
+        except Exception as error:  # `tokenizers` raises plain Exception
+            raise ValueError(
+                f"{self.definition.path}: tokenizers cannot encode a character of a text ({error}); train the tokenizer on "
+                "text that contains all characters, or with an unknown token"
+            ) from error
 
     def _encode_words(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
         none: Offsets = np.zeros(0, np.int64)

@@ -327,12 +327,12 @@ def _store(scheme: str, remote: Remote) -> Any:
 
 
 def _address(url: str, scheme: str, store: Any) -> str:
-    """Return the URL of the service behind a store; empty if unknown."""
+    """Return the URL of the service behind a store."""
     if scheme == "s3":
         return str(store.s3.meta.endpoint_url)
     if scheme in ("http", "https"):
         return url
-    return str(getattr(store, "endpoint", None) or getattr(store, "_endpoint", ""))
+    return str(store.base if scheme == "gs" else store.endpoint)
 
 
 def _refuse_private(service: str, url: str) -> None:

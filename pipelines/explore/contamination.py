@@ -1,7 +1,7 @@
-"""Export the evaluation-set items found in a corpus by its `decontaminate` step, one JSON line per match."""
+"""Export the evaluation-set items found in a corpus by its `decontaminate` steps, one JSON line per match."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow.compute as pc
@@ -11,26 +11,23 @@ from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from gristmill.terminal import printable
 from pipelines.contracts.columns import DROP
-from pipelines.contracts.contamination.found_items import COLUMN, STAGE
-from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.contracts.contamination.found_items import STAGE, evidence_column
+from pipelines.contracts.lineage import Corpus, PublishedStep, open_corpus
 
 
 def write_contamination_report(corpus: Location, output: Location) -> None:
     """Write one JSON line for every match of an evaluation item in a document, and print how many items of
-    each set were found.
+    each set every step found.
 
-    Each line has the item, its field, the printed id of the document, the `start` and `end` of the match in
-    UTF-8 bytes of the text that was searched, the item's score there, and `drop`: the rule that dropped the
-    document, or null. If the source comes with a split, the line also has the document's `split`. Lines
-    contain no text. Raises UserError for a corpus without a decontaminate step, and for an output that
-    already exists.
+    Each line has the `step` that found the match, the item, its field, the printed id of the document, the
+    `start` and `end` of the match in UTF-8 bytes of the text that was searched, the item's score there, and
+    `drop`: the rule that dropped the document, or null. If the source comes with a split, the line also has
+    the document's `split`. Lines contain no text. Raises UserError for a corpus without a decontaminate step,
+    and for an output that already exists.
     """
     opened = open_corpus(corpus)
-    facts = {}
-    for step in opened.steps:
-        if step.stage == STAGE:
-            facts.update(step.manifest.facts["sets"])
-    if not facts:
+    steps = [step for step in opened.steps if step.stage == STAGE]
+    if not steps:
         raise UserError(f"{corpus}: no step of this corpus looked for evaluation sets; add a step `decontaminate`")
     if output.exists():
         raise UserError(f"{output}: exists; name another file")
@@ -39,7 +36,7 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
     def write(sink: BinaryIO) -> None:
         nonlocal matches, documents
         matches = documents = 0
-        for facts, items in _contaminated_documents(opened):
+        for facts, items in _contaminated_documents(opened, steps):
             documents += 1
             matches += len(items)
             for match in items:
@@ -48,21 +45,28 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
 
     output.write_atomic(write)
     page = Page()
-    for name, fact in facts.items():
-        page.field(name, f"{fact['items_found']:,} of {fact['items']:,} items found")
+    for step in steps:
+        for name, fact in step.manifest.facts.get("sets", {}).items():
+            page.field(name, f"{fact['items_found']:,} of {fact['items']:,} items found by {step.name}")
     page.line(f"{matches:,} matches in {documents:,} documents: {printable(str(output))}")
 
 
-def _contaminated_documents(corpus: Corpus) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield (facts, matches) for every document that contains an item. The facts are `document`, `drop` and,
-    if the source comes with a split, `split`.
+def _contaminated_documents(
+    corpus: Corpus, steps: Sequence[PublishedStep]
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Yield (facts, matches) for every document in which one of the steps found an item. The facts are
+    `document`, `drop` and, if the source comes with a split, `split`.
     """
     for part in corpus.parts():
-        if not part.has(COLUMN):
-            continue
-        table = part.table((COLUMN, DROP))
-        rows = pc.indices_nonzero(pc.greater(pc.list_value_length(table[COLUMN]), 0)).to_pylist()
-        names, splits = (corpus.printed_ids(part), part.splits()) if rows else ([], None)
-        for row in rows:
+        searched = {annotation.step for annotation in part.annotations}
+        columns = {step.name: evidence_column(step) for step in steps if step.name in searched}
+        table = part.table((*columns.values(), DROP))
+        found: dict[int, list[dict[str, Any]]] = {}
+        for step, column in columns.items():
+            rows = pc.indices_nonzero(pc.greater(pc.list_value_length(table[column]), 0))
+            for row, matches in zip(rows.to_pylist(), table[column].take(rows).to_pylist(), strict=True):
+                found.setdefault(row, []).extend({"step": step, **match} for match in matches)
+        names, splits = (corpus.printed_ids(part), part.splits()) if found else ([], None)
+        for row, matches in sorted(found.items()):
             split = {} if splits is None else {"split": splits[row].as_py()}
-            yield {"document": names[row], "drop": table[DROP][row].as_py(), **split}, table[COLUMN][row].as_py()
+            yield {"document": names[row], "drop": table[DROP][row].as_py(), **split}, matches

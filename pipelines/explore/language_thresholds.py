@@ -15,9 +15,8 @@ from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import yaml
 
-from gristmill.config import near_match, parse
+from gristmill.config import dump_yaml, near_match, parse
 from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from pipelines.contracts.lineage import Corpus, open_corpus
@@ -81,7 +80,7 @@ class LanguageThresholds:
         for title, few in (("documents", False), (f"fewer than {self.least:,} values, so `default` holds", True)):
             counts = [f"{name} {count:,}" for name, count in self.documents.items() if (name in self.few) == few]
             lines.append(f"{title}: {', '.join(counts) or 'none'}")
-        step = yaml.safe_dump([{"filter": self.rules}], sort_keys=False, default_flow_style=None, width=110)
+        step = dump_yaml([{"filter": self.rules}], width=110, flow=None)
         return "".join(f"# {line}\n" for line in lines) + step
 
 

@@ -4,10 +4,9 @@ and newly kept documents.
 
 from collections.abc import Mapping
 
-import yaml
 from rich.table import Table
 
-from gristmill.config import plain
+from gristmill.config import dump_yaml, plain
 from gristmill.console import Page, wide_console
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP
@@ -39,9 +38,7 @@ def show_answer(question: WhatIf, impacts: Mapping[str, Impact], samples: int) -
     for name in question.changed:
         changed = [plain(rule) for rule in question.then[name].rules]
         rules = [{k: v for k, v in rule.items() if v not in (None, [], {}, "")} for rule in changed]
-        text = yaml.safe_dump(
-            [{"filter": rules}], sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None
-        )
+        text = dump_yaml([{"filter": rules}], width=1000, flow=None)
         console.print(text, markup=False, end="", soft_wrap=True)
 
 

@@ -7,13 +7,14 @@ from markupsafe import Markup
 
 from gristmill.page.bars import stacked_bars
 from gristmill.page.drawing import COLOURS, KEPT, LOST, series_colour
-from gristmill.page.formats import compact, short_size
+from gristmill.page.formats import compact, short_size, shortened
 from gristmill.page.histograms import Bound, HistogramRow, histogram_rows
 from gristmill.terminal import printable
 from pipelines.report.bins import Axis, axis_for, cell_counts, quantile
 
 _MOST_BARS = 24
 _LABELS = 2  # maximum number of labelled bounds per side
+_SOME = 16  # characters in a label of the values by which a rule chooses its documents
 
 
 def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Markup:
@@ -123,16 +124,20 @@ def _mark_bounds(
     whole numbers, an upper bound is drawn after the highest number that it keeps.
 
     If documents of one source have different bounds, only the values that all bounds drop are shaded. If more
-    than two bounds of one side apply to the source, they are not labelled.
+    than two bounds of one side apply to the source, they are not labelled. For a rule that
+    applies only to some documents (`when`), nothing is shaded, and the labels name the values by which they
+    are chosen.
     """
+    some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
         by_group = _bounds(test, end, source)
         places = [axis.position(bound + (1 if whole and end == "at_most" else 0)) for bound in by_group.values()]
-        if places and None not in _mapping(test, end).values():
+        unbounded = test["per"] != "source" and None in _mapping(test, end).values()
+        if places and not unbounded and not test["when"]:
             shaded.append((0.0, min(places)) if end == "at_least" else (max(places), 1.0))
         for (group, bound), height in zip(by_group.items(), places, strict=True):
-            label = f"{sign} {short(bound, test['signal'])} {group}".rstrip() if len(by_group) <= _LABELS else ""
-            bounds.append(Bound(height, label))
+            label = " ".join(filter(None, (sign, short(bound, test["signal"]), group, some)))
+            bounds.append(Bound(height, label if len(by_group) <= _LABELS else ""))
 
 
 def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from gristmill.config import dump_yaml
 from gristmill.page.formats import NONE
 from gristmill.page.render import render_template
 from pipelines.report.corpus_charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
@@ -43,7 +42,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
         unedited=[source for source in sources if source not in _searched_for_personal_data(report, sources)],
         runs=runs,
         specials=_specials,
-        config=yaml.dump(report["config"], Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=100),
+        config=dump_yaml(report["config"], width=100),
     )
 
 
@@ -67,11 +66,12 @@ def _is_length(report: Mapping[str, Any], column: str) -> bool:
 
 
 def _by_source(report: Mapping[str, Any], column: str) -> dict[str, Any]:
-    histograms = {source: columns[column] for source, columns in report["distributions"].items() if column in columns}
-    largest = sorted(histograms, key=lambda source: -sum(entry[1] for entry in histograms[source]["bins"]))[
-        :_ROWS_OF_CHARTS
-    ]
-    return {source: histogram for source, histogram in histograms.items() if source in largest}
+    return {source: columns[column] for source, columns in report["distributions"].items() if column in columns}
+
+
+def _of_largest(histograms: Mapping[str, Any]) -> dict[str, Any]:
+    ranked = sorted(histograms, key=lambda source: -sum(entry[1] for entry in histograms[source]["bins"]))
+    return {source: histograms[source] for source in histograms if source in ranked[:_ROWS_OF_CHARTS]}
 
 
 def _thresholds(report: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _is_constant(report: Mapping[str, Any], column: str) -> bool:
 def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     charts = []
     for column in _drawn(report):
-        by_source, tests = _by_source(report, column), _thresholds(report, column)
+        by_source, tests = _of_largest(_by_source(report, column)), _thresholds(report, column)
         if any(histogram["bins"] for histogram in by_source.values()):
             charts.append(
                 {"column": column, "tested": bool(tests), "svg": distribution_chart(column, by_source, tests)}
@@ -225,12 +225,16 @@ def _specials(specials: Mapping[str, int]) -> list[str]:
 
 def _test(threshold: Mapping[str, Any]) -> str:
     """Describe the condition under which a filter rule keeps documents."""
-    column = threshold["signal"]
-    sides = (("≥", threshold["at_least"]), ("≤", threshold["at_most"]))
-    conditions = [f"{sign} {_bound(bound, threshold['per'])}" for sign, bound in sides if bound is not None]
+    sides, per = (("≥", "at_least"), ("≤", "at_most")), threshold["per"]
+    bounds = [(sign, threshold[side]) for sign, side in sides]
+    conditions = [f"{sign} {_bound(bound, per)}" for sign, bound in bounds if bound is not None]
+    quantiles = [(sign, threshold[f"{side}_quantile"]) for sign, side in sides]
+    conditions += [f"{sign} quantile {q:g}{f' per {per}' if per else ''}" for sign, q in quantiles if q is not None]
     conditions += [f"one of {', '.join(map(str, threshold['one_of']))}"] if threshold["one_of"] else []
     conditions += [f"none of {', '.join(map(str, threshold['none_of']))}"] if threshold["none_of"] else []
-    return f"{column} {' and '.join(conditions)}"
+    limits = [f"{column} is one of {', '.join(map(str, values))}" for column, values in threshold["when"].items()]
+    when = f" when {' and '.join(limits)}" if limits else ""
+    return f"{threshold['signal']} {' and '.join(conditions)}{when}"
 
 
 def _bound(bound: float | str | Mapping[str, float | str | None], per: str) -> str:

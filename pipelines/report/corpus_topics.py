@@ -31,7 +31,7 @@ def topics_of(corpus: Corpus) -> list[dict[str, Any]]:
         for part in corpus.parts():
             if any(annotation.step == step.name and annotation.file for annotation in part.annotations):
                 _count(part, step, counts, nearest)
-        topics = [_topic(topic, counts) for topic in step.manifest.facts["topics"]]
+        topics = [_topic(topic, counts) for topic in step.manifest.facts.get("topics", ())]
         chosen = [entry for topic in topics for *_, entry in sorted(nearest.get(topic["name"], ()), key=_rank)]
         samples = iter(read_samples(corpus, chosen))
         for topic in topics:

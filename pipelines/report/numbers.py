@@ -17,7 +17,8 @@ from pipelines.planning.plan import Plan
 from pipelines.report.estimates import estimate_whole
 from pipelines.stages.decide.filter import Filter
 
-FORMAT = "gristmill-report/1"
+FORMAT = "gristmill-report/2"
+_CONDITIONS = ("at_least", "at_most", "at_least_quantile", "at_most_quantile", "one_of", "none_of", "per", "when")
 _PLACES = 3  # places named per source and reason of quarantined records
 
 
@@ -50,13 +51,13 @@ def collect(
             {"step": label, "set": name, **facts}
             for label, step in published.items()
             if step.identity["stage"] == "decontaminate"
-            for name, facts in step.facts["sets"].items()
+            for name, facts in step.facts.get("sets", {}).items()
         ],
         "exclusion_lists": [
             {"step": label, "list": name, **facts}
             for label, step in published.items()
             if step.identity["stage"] == "exclude"
-            for name, facts in step.facts["lists"].items()
+            for name, facts in step.facts.get("lists", {}).items()
         ],
         **({"estimates": estimate_whole(plan, published, manifest, corpus)} if plan.config.is_sampled else {}),
         "shard_sets": shard_sets,
@@ -132,10 +133,8 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
             sources = list(entry.sources or [source.name for source in plan.config.sources])
             for test in entry.stage.tests():
                 entry_of = {"step": entry.name, "rule": test.reason(), "signal": test.signal, "sources": sources}
-                bounds = {"at_least": test.at_least, "at_most": test.at_most}
-                values = {"one_of": list(test.one_of), "none_of": list(test.none_of)}
-                null = "drop" if test.drops_null() else "keep"
-                tests.append({**entry_of, **plain(bounds), **values, "per": test.per, "null": null})
+                conditions = {name: plain(getattr(test, name)) for name in _CONDITIONS}
+                tests.append({**entry_of, **conditions, "null": "drop" if test.drops_null() else "keep"})
     return tests
 
 

@@ -21,7 +21,7 @@ from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from pipelines.kernels.search.cosine import unit_rows
 from pipelines.vectors.orthogonal_map import fit_rotation, mean_similarity, mutual_pairs, retrieve
-from pipelines.vectors.word_vectors import WordVectors
+from pipelines.vectors.word_vectors import WordVectors, text_lines
 
 RANKS = (1, 5, 10)
 Seeds = Literal["identical", "numerals"]
@@ -140,10 +140,10 @@ def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -
     not have two words.
     """
     pairs = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for where, line in text_lines(path):
         words = line.split()
         if len(words) != 2:
-            raise UserError(f"{path}:{number}: got {len(words)} words, expected a word and its translation")
+            raise UserError(f"{where}: got {len(words)} words, expected a word and its translation")
         if words[0] in source.rows and words[1] in target.rows:
             pairs.append((words[0], words[1]))
     return list(dict.fromkeys(pairs))

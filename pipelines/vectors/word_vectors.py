@@ -1,7 +1,7 @@
 """Word vectors as arrays: their files in word2vec's text format, nearest neighbours and analogies."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO
@@ -181,15 +181,26 @@ def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore
     return scores
 
 
+def text_lines(path: LocalPath) -> Iterator[tuple[str, str]]:
+    """Yield (`FILE:LINE`, line) of each line of a text file. Raises UserError for a line that is not UTF-8."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            where = f"{path}:{number}"
+            try:
+                yield where, line.decode().rstrip("\r\n")
+            except UnicodeDecodeError:
+                raise UserError(f"{where}: is not UTF-8") from None
+
+
 def _sections(path: LocalPath) -> Iterable[tuple[str, list[list[str]]]]:
     sections: dict[str, list[list[str]]] = {}
     name = ""
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for where, line in text_lines(path):
         words = line.split()
         if line.startswith(":"):
             name = line[1:].strip()
         elif len(words) == 4:
             sections.setdefault(name, []).append(words)
         elif words:
-            raise UserError(f"{path}:{number}: got {len(words)} words, expected four, or `: SECTION`")
+            raise UserError(f"{where}: got {len(words)} words, expected four, or `: SECTION`")
     return sections.items()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.config import load_yaml, override, parse, parse_size, plain
+from gristmill.config import dump_yaml, load_yaml, override, parse, parse_size, plain
 from gristmill.errors import ConfigError
 
 
@@ -213,6 +213,19 @@ def test_yaml_as_its_users_read_it(tmp_path):
     assert load_yaml(path) == {
         "null": "drop", "~": "x", "a": None, "one_of": ["no", "on", "y", "yes"], "bounds": {"no": 1}, "kept": [True, False],
     }  # fmt: skip
+
+
+def test_numbers_are_those_of_yaml_1_2_and_texts_that_look_like_them_are_written_in_quotes(tmp_path):
+    """YAML 1.1 reads `010` as 8 and `12:30:00` as 45000."""
+    path = tmp_path / "c.yaml"
+    numbers = {
+        "010": 10, "08": 8, "-07": -7, "0o10": 8, "0x1F": 31, "1_000": 1000, "2e9": 2e9, "-.5": -0.5, ".5e3": 500.0, "1.": 1.0,
+        "12:30:00": "12:30:00", "1:30.5": "1:30.5", "0b11": "0b11", ".": ".",
+    }  # fmt: skip
+    path.write_text("".join(f"v{row}: {text}\n" for row, text in enumerate(numbers)))
+    assert repr(list(load_yaml(path).values())) == repr(list(numbers.values()))
+    path.write_text(dump_yaml({"texts": list(numbers), "weights": dict.fromkeys(numbers, 0.5)}))
+    assert load_yaml(path) == {"texts": list(numbers), "weights": dict.fromkeys(numbers, 0.5)}
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,8 @@ def test_an_unknown_field_is_refused_where_the_parser_refuses_it(tmp_path, monke
     ("field", "value", "valid"),
     [
         ("max_document_bytes", "64MiB", True),
+        ("max_document_bytes", "4MIB", True),
+        ("max_document_bytes", "4KIb", True),
         ("max_document_bytes", "64 miles", False),
         ("include", "a.txt", False),
         ("split", "validation", True),

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from tokenizer.encode import Encoder
+from tokenizer.kinds.character_vocabulary import character_vocabulary
 from tokenizer.vocabulary.specials import SPECIAL_IDS, SPECIALS
 
 # Any text that UTF-8 can hold: control characters and NUL, right-to-left, emoji, unassigned code points.
@@ -321,6 +323,26 @@ def test_the_unknown_token_is_the_one_special_that_text_may_yield(edited):
     encoder = Encoder.load(path)
     assert (encoder.kind, encoder.library) == ("wordpiece", "tokenizers")
     assert encoder.encode(strings(["one two"]))[0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("kind", ["characters", "word_level", "wordpiece", "unigram", "bpe"])
+def test_a_text_that_tokenizers_cannot_encode_is_named(tmp_path, kind):
+    file, vocabulary = tmp_path / "tokenizer.json", {"a": 0, "b": 1, "c": 2}
+    model = {
+        "characters": None,
+        "word_level": models.WordLevel(vocabulary, unk_token="[UNK]"),
+        "wordpiece": models.WordPiece(vocabulary, unk_token="[UNK]"),
+        "unigram": models.Unigram([("a", -1.0), ("b", -2.0)]),
+        "bpe": models.BPE(vocabulary, [], unk_token="<unk>"),
+    }[kind]
+    file.write_bytes(Tokenizer(model).to_str().encode() if model else character_vocabulary(["abc"], "error"))
+    encoder = Encoder.load(str(file), "tokenizers" if kind == "characters" else None)
+    assert (encoder.kind, encoder.library) == (kind, "tokenizers")
+    message = r"tokenizer\.json: tokenizers cannot encode a character of a text \(.+\); train the tokenizer on text"
+    with pytest.raises(ValueError, match=message):
+        encoder.encode(strings(["a", "abz", "b"]))
+    with pytest.raises(ValueError, match=message):
+        encoder.encode_with_positions(strings(["a", "abz"]), np.zeros(2, np.int64), np.arange(3))
 
 
 @pytest.mark.parametrize(

@@ -400,9 +400,7 @@ def _propose(options: argparse.Namespace) -> int:
 
 
 def _propose_table(options: argparse.Namespace) -> int:
-    import yaml
-
-    from gristmill.config import load_yaml, override, parse
+    from gristmill.config import dump_yaml, load_yaml, override, parse
     from trainers.studies.fit_study import choose_laws, laws_of, sized
     from trainers.studies.laws.law_set import fit_laws
     from trainers.studies.proposals.proposal_settings import ProposalSettings
@@ -417,7 +415,7 @@ def _propose_table(options: argparse.Namespace) -> int:
     proposal = propose(fitted, table.ratios, settings, options.seed)
     print("\n".join(proposal_lines(proposal)))
     if options.output:
-        options.output.write_atomic(yaml.safe_dump(proposal_record(proposal), sort_keys=False).encode())
+        options.output.write_atomic(dump_yaml(proposal_record(proposal)).encode())
         print(options.output)
     return 0
 

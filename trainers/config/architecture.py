@@ -293,9 +293,12 @@ class Model:
             "embedding_size",
             "layer_groups",
             "character_buckets",
+            "key_value_heads",
         ):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
+        for name in ("initializer_range", "rope_base", "norm_epsilon"):
+            require(getattr(self, name) > 0, f"{name}: got {getattr(self, name)}, allowed above 0")
         for name in ("dropout", *RECURRENT_RATES):
             rate = getattr(self, name)
             require(0.0 <= rate < 1.0, f"{name}: got {rate}, allowed 0 or more and below 1")

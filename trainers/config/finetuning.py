@@ -24,10 +24,11 @@ class HeadSettings:
 
     `pooling` chooses the state that represents a text: the state of its first or last token, the mean or the
     maximum over its tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018,
-    section 3.3). Null means `first` for encoders, `mean` for recurrent encoders, and `last` for the others.
-    `dropout` is applied before the output layer of the head and, in some architectures, also before its dense
-    layer. Null means the model's rate, or none where the stock head has no dropout. Which layers the head
-    reads is set by `method.layers`, in methods that have it.
+    section 3.3). Null means `first` for encoders, `mean` for recurrent encoders, and `last` for the others;
+    `first` and `last` are allowed only where they are the default. `dropout` is applied before the output
+    layer of the head and, in some architectures, also before its dense layer. Null means the model's rate, or
+    none where the stock head has no dropout. Which layers the head reads is set by `method.layers`, in
+    methods that have it.
     """
 
     pooling: Pooling | None = None
@@ -43,14 +44,14 @@ class Encoding:
     """How texts become rows of tokens.
 
     An input (in multiple choice, the input with one candidate) has at most `max_length` tokens, special and
-    virtual tokens included; null means the model's number of positions. In an encoder-decoder, the limit
-    applies to each side; in text to text with a decoder, to source and target together. Longer passages of
-    span tasks and longer sentences of tagging tasks are cut into windows that share `stride` tokens, but at
-    most half of their length; other texts are truncated, the longer one of a pair first. With `packed`, a row
-    holds several inputs that do not attend to each other, which saves padding and leaves the loss the same.
-    With `text_to_text`, the model solves any task by writing the answer, as the task's templates define it.
-    An answer ends after `answer_tokens` tokens at the latest; null means the longest target of the training
-    split.
+    virtual tokens included; null means the model's number of positions, which only T5 can exceed. In an
+    encoder-decoder, the limit applies to each side; in text to text with a decoder, to source and target
+    together. Longer passages of span tasks and longer sentences of tagging tasks are cut into windows that
+    share `stride` tokens, but at most half of their length; other texts are truncated, the longer one of a
+    pair first. With `packed`, a row holds several inputs that do not attend to each other, which saves
+    padding and leaves the loss the same. With `text_to_text`, the model solves any task by writing the
+    answer, as the task's templates define it. An answer ends after `answer_tokens` tokens at the latest; null
+    means the longest target of the training split.
     """
 
     max_length: int | None = None
@@ -133,9 +134,10 @@ class Finetuning(Job):
 
     `label_smoothing` (Szegedy et al., 2016, section 7) spreads that share of the target probability evenly
     over all classes. With `class_weights: balanced`, each class is weighted in proportion to the inverse of
-    its share of the training examples; a mapping gives the weight of every class. The learning rate of a
-    layer at distance d from the head is multiplied by `layer_decay`^d and, with `unfreeze_every`, is 0 before
-    step d x `unfreeze_every` (Howard and Ruder, 2018, sections 3.2 and 3.3).
+    its share of the training examples; a mapping gives the weight of every class. Both apply only to a
+    classifier: a task of kind classify without `text_to_text`. The learning rate of a layer at distance d
+    from the head is multiplied by `layer_decay`^d and, with `unfreeze_every`, is 0 before step d x
+    `unfreeze_every` (Howard and Ruder, 2018, sections 3.2 and 3.3).
 
     At the end, the best checkpoint predicts all splits except `train`. With `final_splits: dev` it predicts
     only the split that the run validates on; the runs of a sweep use this.
@@ -224,6 +226,11 @@ class Finetuning(Job):
             f"tasks: got {', '.join(names)}, which one model solves together only as text; set encoding.text_to_text=true",
         )
         require(0 <= self.label_smoothing < 1, f"label_smoothing: got {self.label_smoothing}, allowed 0 to below 1")
+        require(
+            self.label_smoothing == 0 or self.head_kind == "classify",
+            f"label_smoothing: got {self.label_smoothing}, allowed above 0 only for a task of kind classify without "
+            f"encoding.text_to_text; leave it out",
+        )
         wanted = f"tasks: {names[0]} is of kind generate"
         if self.encoding.text_to_text:
             wanted = "encoding.text_to_text: got true"
@@ -267,16 +274,20 @@ class Finetuning(Job):
         """Require that a pooled token has seen the whole text, that a task with a prediction at every
         position has no pooling, and that the model has the layers that the head reads.
         """
-        other, usual = ("last", "first") if self.model.family == "encoder" else ("first", "last")
-        require(
-            self.head.pooling != other,
-            f"head.pooling: got {other}, {self.model.architecture} reads the {usual} token; allowed {usual}, mean, max, "
-            f"last_max_mean",
-        )
         kind, pooling = self.tasks[0].kind, self.head.pooling
         require(
             pooling is None or kind not in ("tag", "span"),
             f"head.pooling: got {pooling}, a task of kind {kind} predicts at every position; leave it out",
+        )
+        architecture, family = self.model.architecture, self.model.family
+        require(
+            pooling not in ("first", "last") or family != "encoder" or not self.model.traits.recurrent,
+            f"head.pooling: got {pooling}, {architecture} pools the states of all tokens; allowed mean, max, last_max_mean",
+        )
+        other, usual = ("last", "first") if family == "encoder" else ("first", "last")
+        require(
+            pooling != other,
+            f"head.pooling: got {other}, {architecture} reads the {usual} token; allowed {usual}, mean, max, last_max_mean",
         )
         depth = self.model.decoder_layers or self.model.layers
         require(

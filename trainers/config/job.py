@@ -58,6 +58,7 @@ class Optimizer:
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
             f"betas: got {list(self.betas)}, allowed two numbers, each 0 or more and below 1",
         )
+        require(self.epsilon > 0, f"epsilon: got {self.epsilon}, allowed above 0")
         require(
             self.gradient_clipping >= 0, f"gradient_clipping: got {self.gradient_clipping}, allowed 0 (none) or more"
         )

@@ -50,7 +50,7 @@ def build_without_method(config: Job, specials: dict[str, int], base: Mapping[st
 
 
 def base_network(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Any:
-    """Return the network of a job before a head and a method are added, with the weights `base`."""
+    """Return the network of a job before a head and a method are added, with the weights in `base`."""
     import torch
 
     network = build_model(config.model, specials, config.seed)
@@ -74,7 +74,7 @@ def attach_head(
 ) -> None:
     """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`). Freeze the model's
     pretraining heads, which the task does not use. The layers of the new head, except the last, start with
-    the weights of the same name and shape in `weights`.
+    those of the same name (`task_head...`) and shape in `weights`.
     """
     import torch
 

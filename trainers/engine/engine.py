@@ -446,8 +446,8 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int 
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, according to `execution`.
 
-    Raises ConfigError if the model does not support this, such as GPT-1 in `transformers` or AWD-LSTM. Each
-    block is compiled separately. Since all blocks are alike, one compilation serves them all.
+    Raises ConfigError if the model does not support this; GPT-1 in `transformers` and AWD-LSTM do not. Each
+    block is compiled separately, so that blocks that are alike share one compilation.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

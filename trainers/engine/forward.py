@@ -189,8 +189,8 @@ def forward_of(model: Any, config: Job) -> Forward:
 
 
 def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:
-    """Return the attention mask, bool [rows, 1, queries, keys], from the segment numbers of the queries and
-    of the keys, each [rows, length].
+    """Return the attention mask, bool [rows, 1, queries, keys], from the segment numbers of the queries,
+    [rows, queries], and of the keys, [rows, keys].
 
     A position attends to its own document and, with `causal`, to no later position, except that the positions
     of a document that are in `prefix` [rows, length] all attend to one another. A position also attends to

@@ -10,24 +10,32 @@ _BLOCK = re.compile(r"\.(?:layers?|h|block|albert_layer_groups)\.(\d+)\.")
 # Also what DeBERTa reads beside the embeddings: the norm of distances, and the convolution of the tokens.
 _EMBEDDINGS = re.compile(r"embed|\bshared\b|\bw[tp]e\b|deberta\.encoder\.(?:LayerNorm|conv)\b")
 _ENCODER = re.compile(r"(?:model\.)?encoder\.")
+# The layers of characters below and above the blocks of CANINE.
+_FIRST = re.compile(r"canine\.(?:initial_char_encoder|chars_to_molecules)\.")
+_FINAL = re.compile(r"canine\.(?:projection|final_char_encoder)\.")
 
 
 def layer_depths(network: Any, family: str) -> dict[str, int]:
-    """Return the distance of every parameter from the top, by name: 0 for heads and final norms, 1 for the
+    """Return the distance of every parameter from the top, by name: 0 for heads and the last norm, 1 for the
     last block, one more for each block below it, and one more again for the embeddings. In an
-    encoder-decoder, the encoder lies below the decoder. Layers that share all their parameters count as one block.
+    encoder-decoder, the encoder lies below the decoder, and its final norm counts with the decoder's lowest
+    block. Layers that share all their parameters count as one block. In CANINE, the layers of characters
+    above the deep stack count as one block, and so do those below it.
     """
     names = [name for name, _ in network.named_parameters()]
     two = family == "encoder_decoder"
     upper = _blocks(name for name in names if not (two and _ENCODER.match(name)))
     lower = _blocks(name for name in names if _ENCODER.match(name)) if two else 0
+    final = int(any(map(_FINAL.match, names)))
     depths = {}
     for name in names:
         block, below = _BLOCK.search(name), upper if two and _ENCODER.match(name) else 0
-        if block is not None:
-            depths[name] = below + (lower if below else upper) - int(block[1])
+        if _FIRST.match(name) or _FINAL.match(name):
+            depths[name] = upper + 2 if _FIRST.match(name) else 1
+        elif block is not None:
+            depths[name] = final + below + (lower if below else upper) - int(block[1])
         else:
-            depths[name] = upper + lower + 1 if _EMBEDDINGS.search(name) else below
+            depths[name] = upper + lower + 1 + 2 * final if _EMBEDDINGS.search(name) else below
     return depths
 
 

@@ -289,8 +289,8 @@ MEASURES: dict[str, Measure] = {
 
 
 def losses_of(weights: Mapping[str, float], contrast: Contrast | None = None) -> tuple[Loss, ...]:
-    """Return the losses of an objective with their `weights`, in the order of its `losses`. If it has a
-    `contrast`, `loss` is the contrastive loss.
+    """Return the losses of an objective with their `weights`, in the order of `weights`. If the objective has
+    a `contrast`, `loss` is the contrastive loss.
     """
     known = LOSSES
     if contrast is not None:

@@ -1,5 +1,5 @@
-"""A model and its optimizer under DeepSpeed ZeRO, for several workers. Only this file and `engine.partitions` import
-deepspeed.
+"""A model and its optimizer under DeepSpeed ZeRO, for several workers, or for one with Muon or an offloaded
+optimizer. Only this file and `engine.partitions` import deepspeed.
 """
 
 import logging
@@ -150,7 +150,9 @@ class ZeroWorkers(Partitions):
         return groups
 
     def backward(self, loss: Any, is_last: bool) -> None:
-        """Add the gradients of one micro-batch's part of the loss; `is_last` marks the last micro-batch of a step."""
+        """Add the gradients of one micro-batch's part of the loss; `is_last` marks the last micro-batch of an
+        update.
+        """
         # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
         self.forward.backward(loss * torch.distributed.get_world_size(), scale_wrt_gas=False)
         if not is_last:
@@ -158,7 +160,8 @@ class ZeroWorkers(Partitions):
 
     def update(self) -> float:
         """Take a step, unless the gradient is not finite. Returns the gradient's norm over all parameters
-        before clipping.
+        before clipping. At ZeRO stages 1 to 3, Muon's updates count in this norm instead of the gradients of
+        its matrices.
         """
         norm = None
         if self._stage == 0:  # DeepSpeed does this at the other stages
@@ -198,8 +201,8 @@ def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> d
     """Return DeepSpeed's configuration.
 
     Clipping is explicit, because its default has changed between releases. Without ZeRO the engine clips,
-    because DeepSpeed would compute the norm once more. Gradients in bf16 are summed over micro-batches and
-    workers in fp32. Stage 1 then runs as stage 2: DeepSpeed 0.19.8 has a different optimizer for stage 1,
+    because DeepSpeed would compute the norm once more. With bf16, gradients are summed over micro-batches and
+    workers in fp32, and stage 1 runs as stage 2: DeepSpeed 0.19.8 has a different optimizer for stage 1,
     which cannot skip steps and keeps the whole gradient in fp32 on every worker.
     """
     half = config.precision == "bf16"

@@ -60,10 +60,11 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
     named: dict[str, Any] = {role: written[specials[token]] for role, token in _NAMED.items() if token in specials}
     others = [written[number] for number in sorted(set(specials.values())) if written[number] not in named.values()]
     writes = not isinstance(config, Finetuning) or config.writes_text
+    longest = config.encoding.max_length or 0 if isinstance(config, Finetuning) else 0
     segments = ["token_type_ids"] if config.model.traits.token_types else []
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=lent(file),
-        model_max_length=config.model.positions,
+        model_max_length=max(longest, config.model.positions),
         clean_up_tokenization_spaces=False,
         extra_special_tokens=others,
         model_input_names=["input_ids", *segments, "attention_mask"],

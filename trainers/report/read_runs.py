@@ -10,6 +10,7 @@ from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from trainers.report.run_cost import parts_of
+from trainers.runs.checkpoint import published
 from trainers.runs.history import drop_superseded
 from trainers.runs.run import read_resolved, read_run
 from trainers.runs.sinks import redacted
@@ -101,17 +102,17 @@ def _read(path: LocalPath, name: str) -> Run:
     files = (_optional(path / "ledger.json"), _optional(path / "finished.json"))
     return Run(
         path, name, record, config, events, of("step"), of("validation"), of("skipped"), _evaluations(events), *files,
-        sorted(_checkpoints(path / "checkpoints")),
+        list(_checkpoints(path)),
     )  # fmt: skip
 
 
-def _checkpoints(directory: LocalPath) -> Iterator[tuple[int, LocalPath, int]]:
-    """Yield (step, directory, bytes) of each checkpoint, except those that training removes in the meantime."""
-    for place in directory.glob("step-*"):
-        if place.name[5:].isdecimal():
-            with suppress(FileNotFoundError):
-                size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
-                yield int(place.name[5:]), place, size
+def _checkpoints(run: LocalPath) -> Iterator[tuple[int, LocalPath, int]]:
+    """Yield (step, directory, bytes) of the newest checkpoint of each step, except those that training removes
+    in the meantime.
+    """
+    for step, place in published(run):
+        with suppress(FileNotFoundError):
+            yield step, place, sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
 
 
 def _evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

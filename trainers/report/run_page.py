@@ -6,8 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import yaml
-
+from gristmill.config import dump_yaml
 from gristmill.page.render import render_template
 from gristmill.storage.disk import LocalPath
 from trainers.report.read_runs import Run, flat, read_runs
@@ -52,7 +51,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def _configuration(config: Mapping[str, Any]) -> str:
-    return yaml.dump(config, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=100)
+    return dump_yaml(config, width=100)
 
 
 def summary(run: Run) -> dict[str, Any]:

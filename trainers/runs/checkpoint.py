@@ -50,8 +50,8 @@ ALONE = ParallelLayout(workers=1, micro_batch=1)
 
 @dataclass(frozen=True)
 class Best:
-    """The best validation of a fine-tuning run: its `step`, its `value` of the task's first metric (the
-    negated loss if the model answers in text), and the number of validations since then.
+    """The best validation of a fine-tuning run: its `step`, the `value` of the task's first metric (or the
+    negated loss, if the model answers in text), and the number of validations since then.
     """
 
     step: int

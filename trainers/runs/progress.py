@@ -117,7 +117,7 @@ def _is_measure(field: str) -> bool:
 
 
 def _label(loss: str) -> str:
-    """Return the name of a loss or measure for a line of text."""
+    """Return the name of a loss or measure as shown in a line."""
     return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 

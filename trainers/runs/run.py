@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
-import yaml
 
-from gristmill.config import load_yaml, plain
+from gristmill.config import dump_yaml, load_yaml, plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.host import host
 from gristmill.storage.disk import LocalPath
@@ -207,7 +206,7 @@ def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str 
 
 def as_yaml(config: Job) -> str:
     """Format a configuration as YAML, as in `resolved.yaml` but without the checksum in its first line."""
-    return yaml.dump(plain(config), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
+    return dump_yaml(plain(config))
 
 
 def write_config(path: LocalPath, config: Job) -> None:

@@ -9,11 +9,12 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 
 
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
-    """Return the same prediction for every example: the most common gold in `train`.
+    """Return the most common gold in `train` as the prediction for every example.
 
     It is a label for `classify`, a tag for `tag`, a candidate index for `choose`, and the most common first
-    accepted text for `generate`. Among equally common values, the lowest index wins, or the text that occurs
-    first. For `regress` the prediction is the mean of the values, and for `span` it is that there is no
+    accepted text for `generate`. An example of `choose` that has no candidate with this index gets the most
+    common of the indices that it has. Among equally common values, the lowest index wins, or the text that
+    occurs first. For `regress` the prediction is the mean of the values, and for `span` it is that there is no
     answer.
     """
     if train.values is not None:
@@ -24,9 +25,12 @@ def majority_predictions(train: Examples, examples: Examples) -> Predictions:
         return predictions_of(examples, [common] * len(examples), "majority")
     gold = train.labels if train.labels is not None else train.tags
     assert gold is not None
-    common_label = int(np.bincount(gold[gold >= 0]).argmax())
+    counts = np.bincount(gold[gold >= 0])
+    if examples.candidate_offsets is not None:
+        chosen = [counts[:size].argmax() for size in np.diff(examples.candidate_offsets)]
+        return predictions_of(examples, np.array(chosen, np.int64), "majority")
     count = len(examples) if examples.tags is None else len(examples.tags)
-    return predictions_of(examples, np.full(count, common_label), "majority")
+    return predictions_of(examples, np.full(count, counts.argmax()), "majority")
 
 
 def majority_scores(train: Examples, examples: Examples) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import json
 
+from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from trainers.tasks.read_examples import read_examples
 from trainers.tasks.schema.task import Task
@@ -13,9 +14,12 @@ def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
     number of lines.
 
     Input and target are the same as in fine-tuning with `encoding.text_to_text`: they are rendered from the
-    task's templates, with the first accepted answer. Raises the errors of `read_examples`.
+    task's templates, with the first accepted answer. Raises UserError if the gold is hidden, and the errors
+    of `read_examples`.
     """
     examples = read_examples(task, "train", data)
+    if not examples.labelled:
+        raise UserError(f"{task.name}: its split train has no gold (`unlabelled`), so no pairs can be written")
     rows = zip(examples.ids, render_inputs(examples), render_targets(examples), strict=True)
     lines = [{"id": name, "input": given, "target": answers[0]} for name, given, answers in rows]
     text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)

@@ -87,7 +87,7 @@ def _text(rows: RowSet, column: Role, role: str, strip: bool) -> pa.Array:
     try:
         texts = pa.array(values, pa.large_string())
     except (pa.ArrowException, UnicodeEncodeError):
-        row = next(i for i, value in enumerate(values) if not isinstance(value, str) or not value.isprintable())
+        row = next(i for i, value in enumerate(values) if not _is_text(value))
         kind = type(values[row]).__name__
         raise UserError(f"{rows.at(row)}: {role}: got a value of type {kind}, expected text; correct the row") from None
     trimmed = pc.utf8_trim_whitespace(texts)
@@ -95,6 +95,14 @@ def _text(rows: RowSet, column: Role, role: str, strip: bool) -> pa.Array:
     if (row := pc.index(empty, True).as_py()) >= 0:
         raise UserError(f"{rows.at(row)}: {role}: empty; remove the row, or fill it")
     return trimmed if strip else texts
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        pa.array([value], pa.large_string())
+    except (pa.ArrowException, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _without_empty(rows: RowSet, layout: Layout, roles: tuple[str, ...]) -> RowSet:

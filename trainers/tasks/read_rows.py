@@ -17,8 +17,6 @@ def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
     Raises UserError for a file that cannot be read, and if no row is left.
     """
     layout = files.layout
-    if files.format == "generated":
-        return [generated_rows(name) for name in files.columns], ()
     contents = [read_content(path) for path in files.paths]
     records = tuple(record for _, record in contents)
     texts = [(path, data) for path, (data, _) in zip(files.paths, contents, strict=True)]
@@ -26,7 +24,9 @@ def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
     def text(path: Location, data: bytes) -> str:
         return decode(data, layout.encoding, path)
 
-    if files.columns:
+    if files.format == "generated":
+        sets = [generated_rows(name) for name in files.columns]
+    elif files.columns:
         named = list(zip(files.columns, texts, strict=True))
         content = {column: text(path, data) for column, (path, data) in named}
         sets = [read_parallel(content, {column: str(path) for column, (path, _) in named})]
@@ -40,7 +40,7 @@ def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
     for column, allowed in (layout.where or {}).items():
         sets = [_where(rows, column, allowed) for rows in sets]
     if not any(len(rows) for rows in sets):
-        raise UserError(f"{files.paths[0]}: holds no row" + (" that fits `where`" if layout.where else ""))
+        raise UserError(f"{sets[0].path}: holds no row" + (" that fits `where`" if layout.where else ""))
     return [rows for rows in sets if len(rows)], records
 
 

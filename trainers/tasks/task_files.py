@@ -1,10 +1,12 @@
 """Find and read the files of a task: in `data=DIR`, in $GRISTMILL_TASKS, or in the folder of the task file."""
 
+import codecs
 import gzip
 import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import xxhash
 
@@ -13,6 +15,7 @@ from gristmill.storage.location import FileRecord, Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.paths import is_url
 from trainers.tasks.schema.task import Format, Layout, Task
+from trainers.tasks.schema.task_prompt import fields_of
 
 VARIABLE = "GRISTMILL_TASKS"
 
@@ -92,15 +95,21 @@ def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Cand
     for _, layout in task.layouts:
         if split not in layout.files:
             continue
-        for name in layout.names(split):
-            if is_url(name) or name.startswith(("/", "~")):
-                folder, _, last = name.rpartition("/")
-                yield _Candidate(layout, parse_location(folder or "/", field="files"), last)
-        names = [name for name in layout.names(split) if not (is_url(name) or name.startswith(("/", "~")))]
-        for root in (root for root in (data, own) if root is not None):
-            for folder in layout.folders:
+        for absolute, group in groupby(layout.names(split), key=_is_absolute):
+            names = list(group)
+            if absolute:
                 for name in names:
-                    yield _Candidate(layout, root, f"{folder}/{name}" if folder else name)
+                    folder, _, last = name.rpartition("/")
+                    yield _Candidate(layout, parse_location(folder or "/", field="files"), last)
+                continue
+            for root in (root for root in (data, own) if root is not None):
+                for folder in layout.folders:
+                    for name in names:
+                        yield _Candidate(layout, root, f"{folder}/{name}" if folder else name)
+
+
+def _is_absolute(name: str) -> bool:
+    return is_url(name) or name.startswith(("/", "~"))
 
 
 def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
@@ -108,7 +117,8 @@ def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
     file and is left out.
     """
     hidden = ("target", "label") if split in layout.unlabelled else ()
-    return tuple(str(column) for role, column in layout.roles.items() if role not in hidden)
+    columns = [str(column) for role, column in layout.roles.items() if role not in hidden]
+    return tuple(dict.fromkeys(name for column in columns for name in fields_of(column) or [column]))
 
 
 def _match(root: Location, pattern: str) -> tuple[Location, ...]:
@@ -146,7 +156,7 @@ def decode(data: bytes, encoding: str, path: Location) -> str:
     unknown or the data is not valid in it.
     """
     try:
-        return data.decode("utf-8-sig" if encoding.lower().replace("_", "-") == "utf-8" else encoding)
+        return data.decode("utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding)
     except LookupError:
         raise UserError(f"{path}: encoding: no encoding {encoding!r}; expected one such as utf-8 or latin-1") from None
     except UnicodeDecodeError as error:

@@ -122,18 +122,20 @@ def _rounded(value: float, step: float) -> str:
 def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list[str]:
     """Parse generated texts into predictions, in the form that `predictions_of` takes.
 
-    For classify, a text that is not the word of a label becomes -100, which counts as wrong. For regress,
-    numbers are clipped to the task's range; a text that is not a number becomes the lowest number of the
-    range, or 0 if the task has no range. For tag, unknown and missing tags become the first label, and tags
-    beyond the last word are ignored. For choose, a text that is not a candidate becomes the candidate with
-    the highest token F1. For span with `no_answer`, the text for no answer becomes the empty text.
+    For classify, a text that is not the word of a label becomes -100, which counts as wrong; case is
+    ignored, except between words that differ only in case. For regress, numbers are clipped to the task's
+    range; a text that is not a number becomes the lowest number of the range, or 0 if the task has no range.
+    For tag, unknown and missing tags become the first label, and tags beyond the last word are ignored. For
+    choose, a text that is not a candidate becomes the candidate with the highest token F1. For span with
+    `no_answer`, the text for no answer becomes the empty text.
     """
     task, templates = examples.task, templates_of(examples.task)
     before, _, after = (piece.strip() for piece in _around(templates))
     bare = [text.strip().removeprefix(before).removesuffix(after).strip() for text in texts]
     if task.kind == "classify":
-        numbers = {word.lower(): number for number, word in enumerate(_words(task, templates))}
-        return np.array([numbers.get(text.lower(), HIDDEN) for text in bare], np.int64)
+        exact = {word: number for number, word in enumerate(_words(task, templates))}
+        numbers = {word.lower(): number for word, number in exact.items()} | exact
+        return np.array([numbers.get(text, numbers.get(text.lower(), HIDDEN)) for text in bare], np.int64)
     if task.kind == "regress":
         return np.array([_number(text, task) for text in bare])
     if task.kind == "tag":

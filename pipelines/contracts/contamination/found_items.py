@@ -2,8 +2,8 @@
 text.
 
 A step of the stage `decontaminate` publishes both: all texts that it searched for as the file `items.arrow`,
-and their occurrences as the column `contamination` of every document. Evaluation of models reads them with
-`read_contamination`.
+and their occurrences as a column of every document: `contamination`, after the step's prefix. Evaluation of
+models reads them with `read_contamination`.
 """
 
 import math
@@ -78,6 +78,11 @@ def read_contamination(
     )
 
 
+def evidence_column(step: PublishedStep) -> str:
+    """Return the name of the column in which a step publishes the occurrences that it found."""
+    return next(name for name in step.manifest.schema if name.endswith(COLUMN))
+
+
 def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
     """Return the rows of the kept training documents in which any of the steps found a text, by the key of
     the text. Raise the scores in `best`, by the same keys, to the highest found in these documents.
@@ -86,9 +91,8 @@ def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -
     holders: dict[str, set[int]] = {}
     searched = {annotation.step for annotation in part.annotations}
     for step in (step for step in steps if step.name in searched):
-        column = next(name for name in step.manifest.schema if name.endswith(COLUMN))  # it may have a prefix
         cut = _redacts_at(step)
-        for row, spans in _evidence(part, column):
+        for row, spans in _evidence(part, evidence_column(step)):
             for span in (span for span in spans if span["score"] < cut):
                 key = _key(span["item"], span["field"])
                 best[key] = max(best.get(key, 0.0), span["score"])

@@ -49,8 +49,9 @@ class DecodeBudget:
         """
         for chunk in chunks:
             if len(chunk) > self._left:
-                yield chunk[: self._left]
-                self._left = 0
+                if self._left:
+                    yield chunk[: self._left]
+                    self._left = 0
                 raise BrokenInput("decoded_limit")
             self._left -= len(chunk)
             yield chunk

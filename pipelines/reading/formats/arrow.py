@@ -54,7 +54,7 @@ def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
         raise BrokenInput(messages.failure or "not_arrow") from None
     check_text_column(schema, entry, source)
     expanded = 0
-    while batch := _next(reader, messages):
+    while (batch := _next(reader, messages)) is not None:  # one without rows is false
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             for record in batch_records(batch.slice(start, _SLICE_ROWS), source):
                 expanded += record_bytes(record)

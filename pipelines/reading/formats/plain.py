@@ -42,10 +42,13 @@ def split_text(
     the error handler of the decoder.
     """
     decoder = codecs.getincrementaldecoder(encoding)(errors)
+    mark = "\ufeff"  # at the start of the stream only
     rest = b""  # UTF-8 not yielded yet, at most `limit` bytes
     try:
         for held, final in _regroup(first, chunks, limit):
-            pieces = cut(rest + decoder.decode(held, final).removeprefix("\ufeff").encode(), limit)
+            text = decoder.decode(held, final)
+            pieces = cut(rest + text.removeprefix(mark).encode(), limit)
+            mark = "" if text else mark
             rest = b"" if final or not pieces else pieces.pop()
             for piece in pieces:
                 yield TextRecord(piece.decode(), len(piece))

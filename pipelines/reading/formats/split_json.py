@@ -17,6 +17,7 @@ _WHOLE = re.compile(
     r'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
+_BLOCKS = 16  # in `max_document_bytes`: how much of a record is decoded at a time
 _LONGEST_ESCAPE = len(r"\ud83d\ude00")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
@@ -26,18 +27,31 @@ def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord
     """Yield the text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line
     ends where possible.
 
-    `pieces` are the bytes of the record; at most a few times `max_document_bytes` of them are held. All
-    documents carry the fields before the text; the last document also carries the fields after it. A record
-    whose text does not begin within about `max_document_bytes` is set aside as `oversized`. If the rest is
-    not JSON, cannot be decoded, has a lone surrogate, or is too long after the text, the documents so far are
-    kept and the rest is set aside as one more record.
+    `pieces` are the bytes of the record; at most a few times `max_document_bytes` of them are held. How they
+    are divided changes nothing. All documents carry the fields before the text; the last document also
+    carries the fields after it. A record whose text does not begin within about `max_document_bytes` is set
+    aside as `oversized`. If the rest is not JSON, cannot be decoded, has a lone surrogate, or has more than
+    `max_document_bytes` characters after the text, the documents so far are kept and the rest is set aside as
+    one more record.
     """
     try:
-        yield from _split(pieces, source)
+        yield from _split(_blocks(pieces, max(1, source.max_document_bytes // _BLOCKS)), source)
     except UnicodeError:
         yield Bad("undecodable")
     except (ValueError, IndexError, RecursionError):
         yield Bad("not_json")
+
+
+def _blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of `size` bytes, of which the last may have fewer."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        while len(held) >= size:
+            yield bytes(held[:size])
+            del held[:size]
+    if held:
+        yield bytes(held)
 
 
 def _split(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord | Bad]:
@@ -70,11 +84,11 @@ def _split(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord | Bad
             return
         raw += decode(piece)
     tail = raw[1:]
-    for piece in pieces:
+    while len(tail) <= limit and (piece := next(pieces, b"")):
         tail += decode(piece)
-        if len(tail) > limit:
-            yield Bad("oversized")
-            return
+    if len(tail) > limit:
+        yield Bad("oversized")
+        return
     tail += decode(b"", True)
     yield _document(b"".join(held), fields | _after_text(tail), source)
 

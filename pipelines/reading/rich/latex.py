@@ -19,8 +19,15 @@ _BEGIN, _END = re.compile(r"\\begin\s*\{document\}"), re.compile(r"\\end\s*\{doc
 _PLAIN_TEX = re.compile(r"\\(?:bye|magnification|input)\b")
 _INPUT = re.compile(r"\\(?:input|include|subfile)\s*\{([^{}\n]{1,200})\}|\\input\s+([^\s{}\\%]{1,200})")
 _TITLE = re.compile(r"\\title\b\s*(?:\[[^\[\]]{0,500}\]\s*)?\{")
-_VERBATIM = re.compile(r"\\(begin|end)\s*\{(verbatim\*?|Verbatim|lstlisting|minted|comment)\}")
-_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%.*")
+_VERBATIM = r"\\begin\s*\{(?:verbatim\*?|Verbatim|lstlisting|minted|comment)\}"
+_BEGUN, _ENDED = re.compile(r"\\begin\s*\{([^{}]+)\}"), re.compile(r"\\end\s*\{([^{}]+)\}")
+_MARKS = (re.escape(mark) for mark in "!\"#$%&'()+,-./:;<=>?@\\]^_`|}~0123456789")
+_MARKED = "|".join(f"{mark}[^{mark}]*{mark}" for mark in _MARKS)  # no group: it would err in a possessive repetition
+# What precedes the first comment or verbatim environment of a line. In inline code and in URLs, % begins no comment.
+_CODE = re.compile(
+    rf"(?:[^\\%]++|\\(?:[Vv]erb\*?|lstinline(?:\[[^\[\]]*\])?)(?:{_MARKED})"
+    rf"|\\(?:url|href|nolinkurl|path|lstinline)\s*\{{[^{{}}]*\}}|(?!{_VERBATIM})\\.?)*+"
+)
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*){2,}")
 _TITLE_CHARACTERS = 1000
 
@@ -110,28 +117,27 @@ def _decode(data: bytes) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """Remove comments, lines that held nothing but a comment, and the lines of `comment` environments. The
-    lines of verbatim environments are unchanged.
+    r"""Remove comments, lines that held nothing but a comment, and the lines of `comment` environments. The
+    lines of verbatim environments are unchanged. Text before `\begin{comment}` on its line is kept, and text
+    after `\end{comment}` on its line is not, as in the packages comment and verbatim.
     """
     lines: list[str] = []
     verbatim = ""
     for line in text.split("\n"):
         if verbatim:
-            ended = [each for each in _VERBATIM.finditer(line) if each.group(1, 2) == ("end", verbatim)]
             if verbatim != "comment":
                 lines.append(line)
-            verbatim = "" if ended else verbatim
+            if verbatim in _ENDED.findall(line):
+                verbatim = ""
             continue
-        begun = _VERBATIM.search(line)
-        if begun and begun[1] == "begin" and "%" not in line[: begun.start()]:
-            closed = any(each.group(1, 2) == ("end", begun[2]) for each in _VERBATIM.finditer(line, begun.end()))
-            verbatim = "" if closed else begun[2]
-            if begun[2] != "comment":
-                lines.append(line)
-            continue
-        plain = _COMMENT.sub(r"\1", line)
-        if plain == line or plain.strip():
-            lines.append(plain.rstrip() if plain != line else line)
+        code = line[: _CODE.match(line).end()]  # type: ignore[union-attr]  # it matches the empty string
+        begun = _BEGUN.match(line, len(code))
+        if begun and begun[1] not in _ENDED.findall(line, begun.end()):
+            verbatim = begun[1]
+        if code == line or (begun and begun[1] != "comment"):
+            lines.append(line)
+        elif code.strip():
+            lines.append(code.rstrip())
     return "\n".join(lines)
 
 

@@ -11,10 +11,10 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import date
 from typing import Any
 
-VERSION = "2"
+VERSION = "3"
 """Documents with these fields depend on this version. Increase it when a code change alters the values."""
 _CHARACTERS = 500  # kept of a value
 _JSON_CHARACTERS, _JSON_NODES = 1 << 18, 10_000  # parsed of JSON-LD
@@ -87,7 +87,7 @@ def _day(value: str) -> str:
     if match is None:
         return ""
     try:
-        return datetime(*map(int, match.groups())).strftime("%Y-%m-%d")  # type: ignore[arg-type]
+        return date(*map(int, match.groups())).isoformat()
     except ValueError:
         return ""
 

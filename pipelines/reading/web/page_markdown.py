@@ -12,7 +12,7 @@ from typing import Any
 
 from pipelines.reading.web.page_formulas import RENDERED, write_formulas
 
-VERSION = "2"
+VERSION = "3"
 """Documents with Markdown depend on this version. Increase it when a change gives the same page a different text."""
 _TABLE, _INDENT, _BLOCK = "\ufdd0", "\ufdd1", "\ufdd2"  # noncharacters (Unicode, section 23.7), so not in texts
 _MARKS = re.compile(f"[{_TABLE}{_INDENT}{_BLOCK}]")

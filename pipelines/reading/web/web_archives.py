@@ -139,7 +139,8 @@ def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]
     taken to be wrong: its header counts as malformed, and reading resumes inside the block. Beyond
     _REREAD_BYTES of such blocks in a stream, the block counts as malformed, too.
 
-    Raises BrokenInput at damage, after the records before it have been yielded.
+    Raises BrokenInput at damage, after the records before it have been yielded. The error accounts for all bytes
+    since then: there is no Malformed or Cut of them.
     """
     stream = _Stream(chunks)
     pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)

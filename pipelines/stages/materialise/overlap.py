@@ -30,6 +30,8 @@ def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutp
     the training split of any source. If a source has test documents, also return both numbers for them. If
     overlap cannot be measured, return the reason.
     """
+    if not parts:
+        return {}
     if not all(part.has("minhash") for part in parts):
         return {"not_measured": "the column minhash is missing for some source; add minhash_signatures before shards"}
     if parts[0].types.field("minhash").type.list_size < _BANDS * _ROWS:

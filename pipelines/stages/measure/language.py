@@ -114,7 +114,7 @@ class Language(MeasuresText, PartStage):
     script: bool = False
     """Also write the script of each document."""
 
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     paths: ClassVar[tuple[str, ...]] = ("models",)
 
     def writes(self) -> pa.Schema:

@@ -7,6 +7,7 @@ language may be written in several scripts.
 """
 
 import re
+import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -215,8 +216,8 @@ def language_of_script(text: str) -> tuple[str, float] | None:
 
 def _count(text: str) -> "np.ndarray":
     """Return the number of letters of each script, by the index of the script, int64 [scripts + 2]. Index 1
-    counts letters of other scripts, index 0 all other characters. All characters in the blocks of a script
-    count as letters.
+    counts letters of other scripts, index 0 all other characters. Combining marks of a script, such as the
+    vowel signs of Devanagari, count as its letters.
     """
     import numpy as np
 
@@ -227,12 +228,14 @@ def _count(text: str) -> "np.ndarray":
 @cache
 def _table() -> "np.ndarray":
     """Return the script index of each code point, uint8 [0x110000]. 1 means a letter outside the blocks in
-    `_BLOCKS`, and 0 any other character outside them.
+    `_BLOCKS`, and 0 a character that is neither a letter nor a combining mark of a block.
     """
     import numpy as np
 
     table = np.fromiter((chr(code).isalpha() for code in range(0x110000)), np.uint8, 0x110000)
     for name, ranges in _BLOCKS.items():
         for first, last in ranges:
-            table[first : last + 1] = _INDEX[name]
+            for code in range(first, last + 1):
+                if unicodedata.category(chr(code))[0] in "LM":
+                    table[code] = _INDEX[name]
     return table

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pyarrow as pa
@@ -24,14 +24,15 @@ RESERVATIONS = pa.schema(
 _AGENT = re.compile(r"[a-z0-9_*.-]+")
 _DIRECTIVE = re.compile(r"[a-z][a-z0-9_-]*")
 _VALUED = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")  # directives with a value
-_PAGE = ("charset", *FIELDS)  # a field of `meta` that only pages have
+_PAGE = {"charset", "replaced"}  # fields of `meta` that every page has
 
 
 @dataclass(frozen=True)
 class Reservations(PartStage):
     """Write what pages declare about the use of their text; decide nothing. All columns are null for a
-    document whose `meta` is not that of a page (formats warc and html). `tdm_policy` is also null if the
-    page names no policy.
+    document that was not read from a page (formats warc and html), unless its record has one of the fields
+    `robots`, `x_robots_tag`, `tdm_reservation` and `tdm_policy`, which `text_is: html_page` also writes.
+    `tdm_policy` is also null if the page names no policy.
 
     | column | definition |
     |---|---|
@@ -46,6 +47,8 @@ class Reservations(PartStage):
     robots.txt or tdmrep.json are not read, because they are not part of its pages. To respect them, list
     these hosts for `exclude`.
     """
+
+    version: ClassVar[int] = 2
 
     agents: tuple[str, ...] = ()
     """Names of crawlers for which directives in `X-Robots-Tag` (`ccbot: noindex`) also count. A directive
@@ -77,7 +80,7 @@ class Reservations(PartStage):
 
 def _row(meta: Any, agents: frozenset[str]) -> tuple[Any, ...]:
     """Return the values of the columns for a document."""
-    if not isinstance(meta, dict) or not any(name in meta for name in _PAGE):
+    if not isinstance(meta, dict) or not (meta.keys() >= _PAGE or any(name in meta for name in FIELDS)):
         return (None,) * len(RESERVATIONS)
     robots, header, reservation, policy = (_texts(meta.get(name)) for name in FIELDS)
     directives = set(_directives(robots, frozenset())) | set(_directives(header, agents))

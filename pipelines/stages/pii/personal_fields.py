@@ -47,7 +47,7 @@ def redact_fields(
     entity for each document.
 
     Within the chosen fields of `meta`, the search covers all strings, field names, and integers of six or
-    more digits. An integer in which something is found becomes a string.
+    more digits. An integer in which something is replaced becomes a string.
     """
     chosen = {name.partition(".")[2] for name in names if column_of(name) == "meta"}
     parsed = {name: docs[name].to_pylist() for name in FIELD_COLUMNS if name in map(column_of, names)}
@@ -121,7 +121,7 @@ def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) 
     if isinstance(value, list):
         return [_replace(entry, redacted) for entry in value]
     for text in _texts(value):
-        return redacted[text][0] if redacted[text][1] else value
+        return value if redacted[text][0] == text else redacted[text][0]
     return value
 
 

@@ -95,7 +95,7 @@ class Pii(ReadsText, PartStage):
     but is not, such as ISBNs.
     """
 
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     paths: ClassVar[tuple[str, ...]] = ("key",)
     places: ClassVar[tuple[str, ...]] = paths
 

@@ -6,6 +6,8 @@ import tempfile
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from gristmill.errors import CorruptFileError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord
 from gristmill.storage.parsing import parse_location
-from gristmill.storage.remote import _store
+from gristmill.storage.remote import _address, _store
 from gristmill.storage.store import canonical_json, digest, read_json, write_json
 
 
@@ -192,6 +194,15 @@ def test_file_systems_without_hard_links_have_new_files_too(tmp_path, monkeypatc
     assert not (tmp_path / "file").write_new(b"second")
     assert (tmp_path / "file").read_bytes() == b"first"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_service_behind_each_kind_of_store_is_known():
+    """gcsfs has the service in `base`, with its path; without settings its `_endpoint` is None."""
+    google = SimpleNamespace(_endpoint=None, base="https://storage.googleapis.com/storage/v1/")
+    assert urlsplit(_address("gs://bucket/x", "gs", google)).hostname == "storage.googleapis.com"
+    hub = SimpleNamespace(endpoint="https://huggingface.co")
+    assert urlsplit(_address("hf://datasets/a/b", "hf", hub)).hostname == "huggingface.co"
+    assert _address("https://a.org/x", "https", None) == "https://a.org/x"
 
 
 def test_of_several_that_write_a_new_object_one_does(s3, tmp_path):

@@ -86,6 +86,27 @@ def test_a_source_may_be_empty_with_allow_empty(corpus):
     assert (built.sources["web"]["kept"], built.sources["news"]["kept"]) == (50, 0)
 
 
+def test_steps_of_an_empty_source_alone_are_built_and_reported(corpus, tmp_path):
+    (tmp_path / "ids.txt").write_text("news/b.jsonl#0\n")
+    (tmp_path / "items.jsonl").write_text(jsonl([{"q": " ".join(f"word{n}" for n in range(20))}]))
+    alone = (
+        f"exclude: [{{name: x, by: id, files: [{tmp_path}/ids.txt]}}]",
+        f"decontaminate: {{sets: [{{name: s, file: {tmp_path}/items.jsonl, prompts: [q]}}]}}",
+        "shards: {tokenizer: learn_tokenizer}",
+    )
+    steps = [
+        "- text_hash: {}",
+        "- learn_tokenizer: {kind: bytes}",
+        *(f"- {step}\n    sources: [news]" for step in alone),
+    ]
+    listed = "\n  ".join(steps)
+    corpus.write_text(corpus.read_text().replace("steps: [text_hash: {}]", f"steps:\n  {listed}"))
+    built = run(corpus, "sources.news.text_field=body", "sources.news.allow_empty=true")
+    assert built.sources["web"]["kept"] == 50
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert main(["inspect", str(tmp_path / "out"), "--contamination", str(tmp_path / "found.jsonl")]) == 0
+
+
 def test_a_corpus_needs_a_document_all_the_same(corpus):
     with pytest.raises(UserError, match="no source holds a document"):
         run(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gristmill.page.drawing import SHADE
 from gristmill.storage.store import read_json
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
@@ -19,7 +20,8 @@ from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.report.bins import axis_for, cell_counts, quantile
 from pipelines.report.corpus_charts import clusters_chart, distribution_chart, drops_chart
-from pipelines.report.corpus_page import render
+from pipelines.report.corpus_page import render, rule_effects
+from pipelines.report.numbers import thresholds
 from pipelines.report.write import write_report
 from pipelines.stages.materialise.column_profile import bin_floors
 
@@ -132,6 +134,33 @@ def test_thresholds_name_what_they_test(report):
         (RULE, "word_count", 12, 5000),
         ("stop_word_count", "stop_word_count", 2, None),
     ]
+
+
+def test_rules_say_their_quantiles_and_the_documents_to_which_they_apply(tmp_path):
+    (tmp_path / "web.jsonl").write_text('{"text": "a"}\n')
+    path = tmp_path / "corpus.yaml"
+    path.write_text(f"""\
+name: rules
+output: {tmp_path}/out
+sources: [{{name: web, root: {tmp_path}/web.jsonl, format: jsonl}}]
+steps:
+  - quality_signals: {{}}
+  - filter:
+      - {{signal: word_count, at_least_quantile: 0.3, at_most: 90, name: upper}}
+      - {{signal: word_count, at_most_quantile: 0.9, per: source, name: lower}}
+      - {{signal: word_count, at_least: 3, when: {{source: [web, books], url: [x]}}, name: some}}
+""")
+    config = load_corpus_config(path)
+    tests = thresholds(make_plan(config, take_inventory(config.sources, tmp_path / "out")))
+    assert [rule["keeps"] for rule in rule_effects({"thresholds": tests, "funnel": []})] == [
+        "word_count ≤ 90 and ≥ quantile 0.3",
+        "word_count ≤ quantile 0.9 per source",
+        "word_count ≥ 3 when source is one of web, books and url is one of x",
+    ]
+    upper, _, some = (distribution_chart("word_count", {"web": histogram_of([1, 9], True)}, [test]) for test in tests)
+    assert SHADE in upper
+    assert SHADE not in some
+    assert "≥ 3 web, books, x" in some
 
 
 def test_the_page_shows_the_numbers_of_the_json(report, page):
@@ -324,9 +353,26 @@ def test_a_share_of_some_documents_is_neither_none_nor_all(missing, note):
     assert (note in chart) if note else (" without" not in chart)
 
 
+@pytest.mark.parametrize(("per", "shaded"), [("source", 1), ("language", 0)])
+def test_a_bound_that_holds_for_a_whole_source_is_shaded(per, shaded):
+    histograms = {"web": histogram_of([1, 9], True), "books": histogram_of([1, 9], True)}
+    test = {"signal": "n", "sources": ["web", "books"], "at_least": {"web": 3, "default": None}, "at_most": None}
+    chart = distribution_chart("n", histograms, [test | {"per": per, "when": {}}])
+    assert chart.count(SHADE) == shaded
+
+
+def test_a_column_that_varies_only_in_a_small_source_is_not_called_constant(report):
+    distributions = {f"s{n}": {"text_bytes": histogram_of([5, 6]), "x": histogram_of([1, 1], True)} for n in range(12)}
+    assert "One value in all documents that have one: x = 1." in render(report | {"distributions": distributions}, {})
+    distributions["small"] = {"text_bytes": histogram_of([5]), "x": histogram_of([7], True)}
+    page = render(report | {"distributions": distributions}, {})
+    assert "x = 1" not in page
+    assert "distribution of x by source" in page
+
+
 def test_charts_are_the_same_every_time():
     histogram = histogram_of([0.1, 0.2, 0.9])
-    test = {"signal": "score", "sources": ["a"], "at_least": 0.5, "at_most": None}
+    test = {"signal": "score", "sources": ["a"], "at_least": 0.5, "at_most": None, "per": "", "when": {}}
     draw = [distribution_chart("score", {"a": histogram}, [test]) for _ in range(2)]
     assert draw[0] == draw[1]
     assert "≥ 0.5" in draw[0]

@@ -79,6 +79,9 @@ def test_a_word_with_several_translations_is_one_word_and_on_one_side(spaces, tm
     path.write_text("a b c\n")
     with pytest.raises(UserError, match=r"dictionary.txt:1: got 3 words, expected a word and its translation"):
         read_dictionary(path, source, target)
+    path.write_bytes(b"w1 w1\nw\xff w2\n")
+    with pytest.raises(UserError, match=r"dictionary.txt:2: is not UTF-8"):
+        read_dictionary(path, source, target)
 
 
 def test_the_words_that_were_moved_are_found(spaces):

@@ -58,6 +58,18 @@ NAMES = {
         "previous_decoder.input_bias": 0,
         "lm_head.bias": 0,
     },
+    "canine": {
+        "canine.char_embeddings.HashBucketCodepointEmbedder_0.weight": 5,
+        "canine.char_embeddings.LayerNorm.bias": 5,
+        "canine.initial_char_encoder.layer.0.output.dense.weight": 4,
+        "canine.chars_to_molecules.conv.weight": 4,
+        "canine.encoder.layer.0.attention.self.key.weight": 3,
+        "canine.encoder.layer.1.output.LayerNorm.bias": 2,
+        "canine.projection.LayerNorm.weight": 1,
+        "canine.final_char_encoder.layer.0.intermediate.dense.bias": 1,
+        "cls.norm.weight": 0,
+        "cls.decoder.weight": 0,
+    },
     "roberta": {
         "roberta.embeddings.word_embeddings.weight": 3,
         "roberta.embeddings.LayerNorm.bias": 3,

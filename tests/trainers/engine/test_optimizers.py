@@ -93,6 +93,12 @@ def test_blocks_that_are_computed_again_give_the_same_gradients_in_less_memory(n
     assert kept < 0.5 * all_kept
 
 
+@pytest.mark.parametrize("epsilon", [0.0, -1.0])
+def test_an_epsilon_of_zero_or_below_is_refused(epsilon):
+    with pytest.raises(ValueError, match=f"epsilon: got {epsilon}, allowed above 0"):
+        Optimizer(epsilon=epsilon).check()
+
+
 @pytest.mark.parametrize("field", ["activation_checkpointing", "compile"])
 @pytest.mark.parametrize(
     ("name", "model"),

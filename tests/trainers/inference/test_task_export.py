@@ -162,6 +162,17 @@ def test_an_export_that_is_being_replaced_has_no_notes(tmp_path):
     assert notes_of(LocalPath(tmp_path / "export")) == []
 
 
+def test_the_exported_tokenizer_keeps_the_longest_inputs_of_the_run(bases, files, tmp_path):
+    import transformers
+
+    job = replace(job_of(bases("t5"), files, "classify"), encoding=Encoding(max_length=600))
+    assert job.model.positions == 512
+    run = LocalPath(tmp_path / "run")
+    run_of(run, job)
+    export = export_checkpoint(run, run / "export")
+    assert transformers.AutoTokenizer.from_pretrained(export).model_max_length == 600
+
+
 @pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_transformers_computes_the_same_from_the_export(name, kind, bases, files, tmp_path):
     import transformers

@@ -5,9 +5,10 @@ from trainers.report.read_runs import _checkpoints
 
 
 def test_a_checkpoint_that_training_removes_meanwhile_is_left_out(tmp_path, monkeypatch):
-    for step in (1, 2):
-        (tmp_path / f"step-{step:08d}").mkdir()
-        (tmp_path / f"step-{step:08d}" / "ledger.json").write_bytes(b"x" * 10)
+    places = {name: tmp_path / "checkpoints" / name for name in ("step-00000001", "step-00000002", "step-00000003.2")}
+    for place in places.values():
+        place.mkdir(parents=True)
+        (place / "ledger.json").write_bytes(b"x" * 10)
     whole = LocalPath.is_file
 
     def removed(path):
@@ -17,4 +18,4 @@ def test_a_checkpoint_that_training_removes_meanwhile_is_left_out(tmp_path, monk
         return found
 
     monkeypatch.setattr(LocalPath, "is_file", removed)
-    assert [(step, size) for step, _, size in _checkpoints(tmp_path)] == [(2, 10)]
+    assert [(step, size) for step, _, size in _checkpoints(LocalPath(tmp_path))] == [(2, 10), (3, 10)]

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from gristmill.errors import UserError
 from pipelines.building.build import plan_and_build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.shard_set import open_shard
@@ -37,6 +38,14 @@ def test_a_line_has_the_texts_that_fine_tuning_reads(tmp_path, kind):
     assert [line["target"] for line in lines] == [answers[0] for answers in render_targets(examples)]
     given, answers = RENDERED[kind]
     assert (lines[0]["input"], lines[0]["target"]) == (given, answers[0])
+
+
+def test_hidden_gold_makes_no_pairs(tmp_path):
+    write_lines(tmp_path / "train.jsonl", ROWS)
+    columns = {"text": "a", "target": "g"}
+    task = task_of(tmp_path, "generate", files={"train": "train.jsonl"}, columns=columns, unlabelled=["train"])
+    with pytest.raises(UserError, match="its split train has no gold"):
+        write_pair_file(task, None, tmp_path / "out.jsonl")
 
 
 def test_the_command_says_what_to_write_in_the_corpus_file_and_it_builds(tmp_path, capsys):

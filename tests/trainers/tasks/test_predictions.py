@@ -6,6 +6,7 @@ import pytest
 
 from gristmill.errors import UserError
 from tests.trainers.tasks.writing import read, task_of, write_lines
+from trainers.tasks.majority import majority_predictions
 from trainers.tasks.predictions import (
     compare_predictions,
     predictions_of,
@@ -140,6 +141,17 @@ def test_two_runs_are_compared_on_the_same_examples_only(tmp_path):
         UserError, match=r"compare: got mine dev \(4\) and mine dev \(4\), expected predictions of the same"
     ):
         compare_predictions(first, predictions(tmp_path, "regress").__class__(**{**vars(second), "ids": list("abcd")}))
+
+
+def test_the_majority_of_choices_is_a_candidate_that_the_example_has(tmp_path):
+    several = [{"a": "t", "c": list("uvwx")[:size], "k": right} for size, right in ((3, 2), (3, 2), (3, 1), (4, 0))]
+    write_lines(tmp_path / "train.jsonl", several)
+    write_lines(tmp_path / "dev.jsonl", [{"a": "t", "c": list("uvwx")[:size], "k": 0} for size in (2, 4, 2)])
+    files = {"train": "train.jsonl", "dev": "dev.jsonl"}
+    task = task_of(tmp_path, "choose", files=files, columns=COLUMNS["choose"])
+    found = majority_predictions(read(task), read(task, "dev"))
+    assert found.outcomes.predicted.tolist() == [0, 2, 0]
+    assert found.outcomes.texts == ["u", "w", "u"]
 
 
 def test_predictions_that_are_not_finite_are_refused(tmp_path):

@@ -64,6 +64,13 @@ def test_a_compressed_file_a_byte_order_mark_and_carriage_returns_change_nothing
     assert same_pairs(read(task_of(tmp_path, "classify", **{**PAIRS, "files": {"train": "train.tsv"}})))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf8", "UTF_8", "u8"])
+def test_a_byte_order_mark_is_removed_however_the_encoding_is_spelled(tmp_path, encoding):
+    (tmp_path / "train.tsv").write_bytes("\ufeffy\ta\tb\nno\tone\ttwo\nyes\tthree \tvier ü\n".encode())
+    fields = {**PAIRS, "files": {"train": "train.tsv"}, "encoding": encoding}
+    assert same_pairs(read(task_of(tmp_path, "classify", **fields)))
+
+
 def test_a_tab_separated_value_keeps_its_quotation_marks(tmp_path):
     (tmp_path / "train.tsv").write_text('y\ta\tb\nno\t"one\ttwo"\n')
     examples = read(task_of(tmp_path, "classify", **{**PAIRS, "files": {"train": "train.tsv"}}))
@@ -97,6 +104,16 @@ def test_data_comes_before_the_folder_of_the_task_file_and_names_and_folders_in_
     write_lines(tmp_path / "data/x/b.jsonl", [{**ROWS[0], "a": "data x b"}])
     assert read_examples(task, "train", data_directory()).texts[0][0].as_py() == "data x b"
     assert data_directory(str(tmp_path / "own")) == tmp_path / "own"
+
+
+def test_absolute_names_are_tried_in_their_place(tmp_path):
+    elsewhere = write_lines(tmp_path / "far/two.jsonl", [{**ROWS[0], "a": "two"}])
+    names = ["one.jsonl", str(elsewhere), "three.jsonl"]
+    task = task_of(tmp_path / "own", "classify", **{**PAIRS, "files": {"train": names}})
+    write_lines(tmp_path / "own/three.jsonl", [{**ROWS[0], "a": "three"}])
+    assert read(task).texts[0][0].as_py() == "two"
+    write_lines(tmp_path / "own/one.jsonl", [{**ROWS[0], "a": "one"}])
+    assert read(task).texts[0][0].as_py() == "one"
 
 
 def test_a_missing_file_lists_what_was_looked_for(tmp_path):
@@ -148,6 +165,17 @@ def test_fields_inside_fields_composed_texts_and_conditions(tmp_path):
     assert len(read(task_of(tmp_path, "choose", **fields, where={"fold": ["2"]}))) == 1
     with pytest.raises(UserError, match="holds no row that fits `where`"):
         read(task_of(tmp_path, "choose", **fields, where={"fold": ["3"]}))
+
+
+def test_generated_rows_are_kept_on_conditions_too(tmp_path):
+    fields = {"format": "generated", "files": {"test": "agreement"}, "metrics": ["accuracy"]}
+    fields["columns"] = {"good": "good", "bad": "bad", "field": "field"}
+    every = read(task_of(tmp_path, "minimal_pairs", **fields), "test")
+    kept = read(task_of(tmp_path, "minimal_pairs", **fields, where={"field": ["same_number"]}), "test")
+    assert 0 < len(kept) < len(every)
+    assert set(kept.fields) == {"same_number"}
+    with pytest.raises(UserError, match="agreement: holds no row that fits `where`"):
+        read(task_of(tmp_path, "minimal_pairs", **fields, where={"field": ["none"]}), "test")
 
 
 TAGS = {
@@ -350,6 +378,7 @@ SENTENCES = {"files": {"train": "train.jsonl"}, "columns": {"text": "a", "label"
         ([{"a": "x", "y": "no"}, {"a": "x", "y": None}], {}, "line 2: label: got 'None', expected one of no, yes; add it"),
         ([{"a": " \t", "y": "no"}], {}, "line 1: text: empty; remove the row"),
         ([{"a": 7, "y": "no"}], {}, "line 1: text: got a value of type int, expected text"),
+        ([{"a": "x\ty", "y": "no"}, {"a": None, "y": "no"}, {"a": 5, "y": "no"}], {}, "line 3: text: got a value of type int"),
         ([{"a": None, "y": "no"}], {}, "line 1: text: empty"),
         ([{"a": "x", "y": "no", "i": 1}, {"a": "x", "y": "no", "i": 1}], {"columns": {"text": "a", "label": "y", "id": "i"}},
          "line 2: id: '1' is also that of line 1; give each example its own id"),
@@ -489,6 +518,18 @@ def test_a_number_out_of_range_is_named(tmp_path, value):
     fields = {"files": {"train": "train.tsv"}, "columns": {"text": "a", "label": "y"}, "range": [0, 5]}
     with pytest.raises(UserError, match=r"line 2: label: got .*, expected a number from 0 to 5; correct the row"):
         read(task_of(tmp_path, "regress", **fields))
+
+
+def test_templates_compose_numbered_columns_and_parallel_files(tmp_path):
+    (tmp_path / "train.tsv").write_text("yes\tone\ttwo\n")
+    columns = {"text": "{1} and {2}", "label": 0}
+    table = {"files": {"train": "train.tsv"}, "header": False, "labels": ["no", "yes"], "columns": columns}
+    assert read(task_of(tmp_path, "classify", **table)).texts[0].to_pylist() == ["one and two"]
+    for column, text in {"de": "Haus", "en": "house"}.items():
+        (tmp_path / f"t.{column}").write_text(f"{text}\n")
+    columns = {"text": "German: {de}", "target": "en"}
+    examples = read(task_of(tmp_path, "generate", files={"train": "t.{column}"}, format="lines", columns=columns))
+    assert (examples.texts[0].to_pylist(), examples.targets) == (["German: Haus"], [["house"]])
 
 
 def test_parallel_files_of_different_lengths_are_refused(tmp_path):

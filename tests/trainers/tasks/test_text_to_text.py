@@ -75,6 +75,13 @@ def test_templates_words_and_what_surrounds_the_gold(tmp_path):
     assert scores["accuracy"].value == 0.5
 
 
+def test_words_that_differ_only_in_case_are_told_apart(tmp_path):
+    for words in (["Yes", "yes"], ["yes", "Yes"]):
+        templates = {"input": "{text}", "target": "{label}", "words": dict(zip(("no", "yes"), words, strict=True))}
+        examples = examples_of(tmp_path, "classify", templates=templates)
+        assert parse_outputs(examples, [text for (text,) in render_targets(examples)]).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("value", "step", "text"), [(3.93, 0.2, "4.0"), (2.5, 0.25, "2.50"), (2.57, 0.2, "2.6"), (7.4, 5, "5")]
 )

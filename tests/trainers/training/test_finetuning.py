@@ -148,6 +148,11 @@ def test_seeds_make_runs_that_end_early_and_a_table(task_file, corpus_directory,
         ),
         (("model=tiny_roberta", "tokenizer=T", "budget.epochs=null"), "give budget.steps"),
         (("model=tiny_gpt2", "tokenizer=T", "head.pooling=first"), "head.pooling: got first, gpt2 reads the last"),
+        (
+            ("model=tiny_skip_thought", "tokenizer=T", "head.pooling=first"),
+            "got first, gru pools .*; allowed mean, max",
+        ),
+        (("model=tiny_elmo", "tokenizer=T", "head.pooling=first"), "got first, elmo pools .*; allowed mean, max"),
         (("model=tiny_roberta", "tokenizer=T", "class_weights={no: 1}"), "class_weights: got .*no, yes"),
     ],
 )
@@ -160,6 +165,18 @@ def test_settings_that_cannot_be_are_refused_before_anything_is_written(
     with pytest.raises((ConfigError, UserError), match=message):
         _finetune(options)
     assert not (tmp_path / "run").exists()
+
+
+def test_labels_are_smoothed_only_by_a_head_that_classifies(task_file):
+    task = load_task(str(task_file))
+    job = replace(finetune("find", (task,), tiny_gpt2().model, None, Full()), label_smoothing=0.1)
+    job.check()
+    message = "label_smoothing: got 0.1, allowed above 0 only for a task of kind classify without encoding.text_to_text"
+    others = [{"encoding": Encoding(text_to_text=True)}]
+    others += [{"tasks": (replace(task, kind=kind),)} for kind in ("regress", "tag", "span", "choose", "generate")]
+    for changes in others:
+        with pytest.raises(ValueError, match=message):
+            replace(job, **changes).check()
 
 
 def test_a_copy_of_a_training_example_in_a_scored_test_split_is_refused(task_file, corpus_directory, tmp_path):

@@ -186,6 +186,8 @@ def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMak
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)
     form = replace(form, first_virtual=job.method.first_virtual(form.first_virtual, task))
-    length = min(job.encoding.max_length or job.model.positions, job.model.positions - first) - virtual
+    length = job.encoding.max_length or job.model.positions
+    if job.model.scheme != "t5_bias":  # its relative positions do not limit the length
+        length = min(length, job.model.positions - first)
     encoder = TextEncoder(str(corpus.directory.verify(corpus.tokenizer.file)), corpus.tokenizer.xxh3_128)
-    return InputMaker(encoder, form, length, job.encoding.stride)
+    return InputMaker(encoder, form, length - virtual, job.encoding.stride)

@@ -71,7 +71,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
       second direction, or of a second sentence decoder.
     - Layers that run at every character of a token count once per character, at the mean length of the vocabulary's
       tokens.
-    - The decoder of characters, without attention between characters, and its output layer count for each character.
+    - The decoder of characters, without attention between characters, and its output layer count for each predicted
+      character.
     """
     import torch
 

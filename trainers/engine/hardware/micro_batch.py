@@ -27,8 +27,9 @@ def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, 
     most the worker's share of a batch; with `auto`, that share is divided into as few equal passes as the
     free memory of its device allows. With `auto`, the result is the same on every worker.
 
-    `row` is a batch of one row of the training data; rows may be as long as `longest`. The memory of a row is
-    estimated as 1.5 x `bytes_kept`: half as much again for tensors that are not kept for the backward pass.
+    `row` is a batch of one row of the training data, and `longest` the maximum length of a row. The memory of
+    a row is estimated as 1.5 x `bytes_kept` (half as much again for tensors that are not kept for the
+    backward pass), scaled up to rows of this length.
     """
     share = -(-(config.batch.sequences or 1) // world)
     if config.execution.micro_batch != "auto":

@@ -108,11 +108,11 @@ def build_head(
             f"head.pooling: got {pooling}, a head of kind {kind} predicts at every position; leave it out"
         )
     pooling = pooling or ("mean" if recurrent and kind not in PER_POSITION else usual)
-    if pooling in ("first", "last") and pooling != usual:
-        others = ", ".join(name for name in get_args(Pooling) if name not in ("first", "last"))
-        raise ConfigError(
-            f"head.pooling: got {pooling}, {model.architecture} reads the {usual} token; allowed {usual}, {others}"
-        )
+    single = () if recurrent else (usual,)
+    allowed = [name for name in get_args(Pooling) if name not in ("first", "last") or name in single]
+    if kind not in PER_POSITION and pooling not in allowed:
+        reads = "pools the states of all tokens" if recurrent else f"reads the {usual} token"
+        raise ConfigError(f"head.pooling: got {pooling}, {model.architecture} {reads}; allowed {', '.join(allowed)}")
     if layers != "last" and model.traits.recurrent and not model.traits.bidirectional_lm:
         raise ConfigError(
             f"method.layers: got {layers}, the layers of {model.architecture} have different widths; use last"

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import yaml
 
-from gristmill.config import load_yaml, plain
+from gristmill.config import dump_yaml, load_yaml, plain
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import digest, read_json, write_json
@@ -143,7 +142,7 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
     if opened.reused:
         record = {"weights": opened.mixture(proposal.ratios), "shares": record.pop("weights"), **record}
     record = {**record, "basis": proposal_basis(opened, root, table)}
-    (root / PROPOSAL).write_atomic(yaml.safe_dump(record, sort_keys=False).encode())
+    (root / PROPOSAL).write_atomic(dump_yaml(record).encode())
     return proposal
 
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from gristmill.config import plain
+from gristmill.config import dump_yaml, plain
 from gristmill.errors import UserError
 from gristmill.page.formats import compact
 from gristmill.page.render import render_template
@@ -134,7 +132,7 @@ def render_study(found: Findings) -> str:
         reused=opened.reused,
         unlisted=max(0, len(found.runs) - _LISTED),
         share_read=opened.share_read(study.proxies.tokens),
-        config=yaml.safe_dump(plain(study), sort_keys=False, allow_unicode=True, width=100),
+        config=dump_yaml(plain(study), width=100),
     )
 
 

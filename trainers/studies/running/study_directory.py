@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from gristmill.config import load_yaml, override, parse, plain
+from gristmill.config import dump_yaml, load_yaml, override, parse, plain
 from gristmill.errors import ConfigError, ConflictError, CorruptFileError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local
@@ -59,7 +57,7 @@ def register(study: Study, root: LocalPath) -> list[str]:
     if not write_new_json(root / REGISTERED, {"format": _FORMAT, "rule": _rule(study)}):
         check_registered(study, root)
     changes = _changes(study, root)
-    text = yaml.safe_dump(plain(study), sort_keys=False, allow_unicode=True)
+    text = dump_yaml(plain(study))
     (root / STUDY).write_atomic(text.encode())
     return changes
 

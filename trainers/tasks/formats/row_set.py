@@ -25,9 +25,14 @@ def used_columns(layout: Layout) -> set[str | int]:
     used: set[str | int] = set()
     for spec in (*layout.roles.values(), *(layout.where or {})):
         for name in spec if isinstance(spec, tuple) else (spec,):
-            parts = fields_of(name) if isinstance(name, str) and fields_of(name) else [name]
+            parts = list(map(_key, fields_of(name))) if isinstance(name, str) and fields_of(name) else [name]
             used |= {part for whole in parts for part in (whole, str(whole).partition(".")[0])}
     return used
+
+
+def _key(name: str) -> str | int:
+    """Return the key of a column that a template names: a number for a column of a file without a header."""
+    return int(name) if name.isdecimal() else name
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class RowSet:
 
     def _composed(self, template: str, role: str) -> list[str]:
         pieces = _PART.split(template)
-        columns = [self.column(name, role) for name in pieces[1::2]]
+        columns = [self.column(_key(name), role) for name in pieces[1::2]]
         texts = pieces[0::2]
         return [
             texts[0] + "".join(f"{value}{text}" for value, text in zip(row, texts[1:], strict=True))

@@ -297,11 +297,12 @@ def _generation(path: Path, data: Mapping[str, Any]) -> Generation:
 
 def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]) -> Generation:
     """Return the settings for generating answers from the library's `generation_kwargs`. `until` is used if
-    the settings do not include it. Raises ConfigError, with a message that begins with `place`, for unknown
-    names and values that are not allowed.
+    the settings do not include it. Answers are greedy at temperature 0 and with `do_sample: false`; with
+    `do_sample: true`, the default temperature is 1. Raises ConfigError, with a message that begins with
+    `place`, for unknown names and values that are not allowed.
     """
     how = dict(given)
-    stops, sampled = how.pop("until", None), how.pop("do_sample", False)
+    stops, sampled = how.pop("until", None), how.pop("do_sample", None)
     stops = until if stops is None else (stops,) if isinstance(stops, str) else stops
     if not isinstance(stops, list | tuple) or not all(isinstance(stop, str) for stop in stops):
         raise ConfigError(f"{place}.until: got {stops!r}, expected a text or a list of texts")
@@ -311,10 +312,12 @@ def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]
             raise ConfigError(f"{place}.{name}: got {value!r}, expected a number")
     if how:
         raise ConfigError(f"{place}.{next(iter(how))}: is not read here; until, do_sample, {', '.join(_NUMBERS)} are")
-    temperature = float(numbers.get("temperature") or 1.0) if sampled else 0.0
+    temperature = numbers.get("temperature")
+    if temperature is None or sampled is False:
+        temperature = 1.0 if sampled else 0.0
     tokens = next((numbers[name] for name in _NUMBERS[:2] if numbers.get(name) is not None), _TOKENS)
     limits = {name: numbers[name] for name in ("top_k", "top_p") if numbers.get(name) is not None}
-    made = Generation(tuple(stops), int(tokens), temperature, **limits)
+    made = Generation(tuple(stops), int(tokens), float(temperature), **limits)
     try:
         made.check()
     except ValueError as error:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import yaml
 
+from gristmill.config import dump_yaml
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from trainers.config.loss_weighting import WEIGHTS_FILE
@@ -89,4 +89,4 @@ def write_online_weights(run: LocalPath, weights: OnlineWeights[Any]) -> None:
     """
     its = weights.fields()
     record = {"weights": its["mean_domain_weights"], "last": its["domain_weights"]}
-    (run / WEIGHTS_FILE).write_atomic(yaml.safe_dump(record, sort_keys=False, allow_unicode=True).encode())
+    (run / WEIGHTS_FILE).write_atomic(dump_yaml(record).encode())

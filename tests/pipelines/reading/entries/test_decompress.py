@@ -110,6 +110,14 @@ def test_bomb_stops_at_the_limit(codec: str) -> None:
     assert (len(found), reason) == (1_000_000, "decoded_limit")
 
 
+def test_no_chunk_at_the_limit_is_empty() -> None:
+    """An empty chunk is the end to those who take one chunk at a time; they would not learn why."""
+    stream = DecodeBudget(4).bound(iter([b"aaaa", b"bbbb"]))
+    assert next(stream, b"") == b"aaaa"
+    with pytest.raises(BrokenInput, match="decoded_limit"):
+        next(stream, b"")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_chunks_of_a_bomb_are_bounded(codec: str) -> None:

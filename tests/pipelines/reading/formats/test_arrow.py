@@ -51,6 +51,17 @@ def test_every_kind_of_text_column(read: Callable, kind: pa.DataType) -> None:
     assert found.texts == texts
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.string_view()], ids=str)
+def test_batches_without_rows_do_not_end_the_file(read: Callable, kind: pa.DataType) -> None:
+    table = pa.table({"text": pa.array(["a"]).cast(kind)})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for rows in (1, 0, 1, 0):
+            writer.write_batch(table.to_batches()[0].slice(0, rows))
+    found = read("a.arrow", sink.getvalue(), format="arrow")
+    assert (found.texts, found.bad) == (["a", "a"], [])
+
+
 def test_compressed_files_are_read_too(read: Callable) -> None:
     found = read("a.arrow.gz", gzip.compress(ipc(TABLE), mtime=0), format="arrow")
     assert (found.texts, found.paths) == (["a", "é\nb"], ["a.arrow.gz"])

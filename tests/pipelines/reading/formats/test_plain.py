@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pipelines.reading.entries.records import TextRecord
+from pipelines.reading.formats.plain import split_text
+
 
 def test_a_file_is_a_document(read: Callable) -> None:
     assert read("a.txt", "één\r\ntwee".encode()).texts == ["één\ntwee"]
@@ -56,6 +59,11 @@ def test_split_without_line_ends(read: Callable) -> None:
     found = read("a.txt", ("é" * 500_000).encode(), max_document_bytes=1001, oversized="split")
     assert "".join(found.texts) == "é" * 500_000
     assert {len(piece) for piece in found.texts} == {500}
+
+
+def test_only_the_mark_at_the_start_of_a_split_stream_is_removed() -> None:
+    found = split_text(b"\xef\xbb\xbfaaa", iter(["\ufeffbcd".encode(), b"efgh"]), "utf-8", 4)
+    assert "".join(piece.text for piece in found if isinstance(piece, TextRecord)) == "aaa\ufeffbcdefgh"
 
 
 def test_split_keeps_what_decoded_before_the_damage(read: Callable) -> None:

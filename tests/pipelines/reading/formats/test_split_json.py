@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord
+from pipelines.reading.formats.json_lines import read_jsonl
 from pipelines.reading.formats.split_json import split_record
 from pipelines.reading.sources.source import Source
 
@@ -65,6 +67,29 @@ def test_damage_is_one_more_record(line: bytes, pieces: int, reason: str) -> Non
     assert [type(piece) for piece in found] == [TextRecord] * pieces + [Bad]
     assert isinstance(found[-1], Bad)
     assert found[-1].reason == reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text": "' + b"x" * 150 + b'", "more": "' + b"y" * 150 + b'"}',
+        b'{"more": "' + b"y" * 150 + b'", "text": "' + b"x" * 250 + b'"}',
+        b'{"text": "' + b"x" * 250 + b"\xe9" + b"x" * 50,
+    ],
+)
+def test_the_division_into_pieces_changes_nothing(line: bytes) -> None:
+    expected = split(line)
+    assert isinstance(expected[-1], Bad)
+    assert all(split(line, chunk) == expected for chunk in (1, 64, 1000))
+    source = Source(name="s", root=".", format="jsonl", max_document_bytes=100)
+    assert list(split_record(iter([b"", line[:200], b"", line[200:]]), source)) == expected
+
+
+def test_a_long_line_that_begins_a_chunk_is_split() -> None:
+    source = Source(name="s", root=".", format="jsonl", max_document_bytes=100, oversized="split")
+    chunks = [b'{"text": "a"}\n', b'{"text": "' + b"x" * 200, b'"}\n']
+    found = list(read_jsonl(Entry("a", iter(chunks)), source))
+    assert [record.text for record in found if isinstance(record, TextRecord)] == ["a", "x" * 100, "x" * 100]
 
 
 def test_neighbours_of_a_split_line_are_untouched(read: Callable) -> None:

@@ -64,6 +64,27 @@ gone
     assert json.loads(found.metas[0]) == {"title": "On Mills", "files": 1}
 
 
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        (r"a \verb|50% off| b % c", r"a \verb|50% off| b"),
+        (r"\verb*+%+ \lstinline[language=C]!%d! \\% c", r"\verb*+%+ \lstinline[language=C]!%d! \\"),
+        (r"\url{http://x/a%20b} \href{y%z}{50\%} % c", r"\url{http://x/a%20b} \href{y%z}{50\%}"),
+        (r"a % \verb|b|", "a"),
+        (r"\verb|\begin{comment}| a", r"\verb|\begin{comment}| a"),
+        ("\\% \\begin{verbatim}\n% a\n\\end{verbatim}", "\\% \\begin{verbatim}\n% a\n\\end{verbatim}"),
+    ],
+)
+def test_a_percent_sign_in_inline_code_or_a_url_begins_no_comment(line: str, kept: str) -> None:
+    assert latex._without_comments(f"{line}\nnext") == f"{kept}\nnext"
+
+
+def test_text_before_a_comment_environment_stays_and_text_behind_it_goes() -> None:
+    """As LaTeX has it: package verbatim drops the rest of the last line, package comment that of the first."""
+    assert latex._without_comments("keep \\begin{comment}x\\end{comment} y\nnext") == "keep\nnext"
+    assert latex._without_comments("keep \\begin{comment} x\nx\n\\end{comment} y\nnext") == "keep\nnext"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_inputs_are_the_files_of_the_archive(read: Callable, kind: int) -> None:
@@ -187,7 +208,22 @@ def test_papers_in_archives_and_other_encodings(read: Callable) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "piece", ["\\", "%", "\\input{", "\\begin{", "{", "\\title{", "\\title[", "\n ", "\\begin{verbatim}", " %"]
+    "piece",
+    [
+        "\\",
+        "%",
+        "\\input{",
+        "\\begin{",
+        "{",
+        "\\title{",
+        "\\title[",
+        "\n ",
+        "\\begin{verbatim}",
+        " %",
+        "\\verb|",
+        "\\lstinline[",
+        "\\url{",
+    ],
 )
 def test_texts_that_take_a_backtracking_parser_minutes(read: Callable, piece: str) -> None:
     found = read("a.tex", document("x " + piece * 40_000).encode(), format="latex", page_cpu_seconds=5)

@@ -34,6 +34,7 @@ ARTICLE = {
         ('<meta name="author" content="https://a.org/y"><meta name="byl" content="By Z">', {"author": "By Z"}),
         ('<meta name="date" content="2020/2/3 10:00">', {"date": "2020-02-03"}),
         ('<meta name="date" content="2020-13-03"><meta name="pubdate" content="2020-12-03">', {"date": "2020-12-03"}),
+        ('<meta name="date" content="0987-03-01">', {"date": "0987-03-01"}),
         ('<meta name="date" content="last week">', {}),
         ('<meta http-equiv="Content-Language" content="pt-BR, en">', {"language": "pt-BR"}),
         ('<meta property="og:locale" content="en_US">', {"language": "en-US"}),

@@ -34,6 +34,7 @@ KATEX = (
         ('<p>x <img class="latex" alt="\\sum_i x_i"> y</p>', "x $\\sum_i x_i$ y"),
         ('<p><math display="block" alttext="q"><mi>q</mi></math></p>', "$$q$$"),
         ("<p>a<math></math>b</p>", "ab"),
+        ('<p><math><semantics><mi>q</mi><annotation encoding="application/x-tex"> </annotation></semantics></math></p>', "$q$"),
         ("<p>costs $5 and $6</p>", "costs $5 and $6"),
     ],
 )  # fmt: skip

@@ -289,7 +289,7 @@ def test_precision_and_recall_on_real_text(shared_data, tmp_path):
     assert min(recall.values()) > 0.96
 
 
-def test_a_build_filters_what_is_contaminated(corpus_file, tmp_path, capsys):
+def test_a_build_filters_what_is_contaminated_and_every_step_exports_what_it_found(corpus_file, tmp_path, capsys):
     from pipelines.__main__ import main
     from pipelines.building.build import build
     from pipelines.contracts.lineage import open_corpus
@@ -301,9 +301,11 @@ def test_a_build_filters_what_is_contaminated(corpus_file, tmp_path, capsys):
     (tmp_path / "items.jsonl").write_text(json.dumps({"question": paragraph(3)[100:400]}) + "\n")
     text = corpus_file.read_text().partition("  - quality_signals")[0]
     sets = f"sets: [{{name: quiz, file: {tmp_path}/items.jsonl, prompts: [question]}}]"
+    edited = f"{{text: edited_text, prefix: edited_, {sets}}}\n    name: again"
     rule = "{signal: contamination_prompt, at_most: 0.5}"
     corpus_file.write_text(
-        f"{text}  - decontaminate: {{{sets}}}\n  - filter: [{rule}]\n  - text_hash: {{}}\n  - dedup_exact: {{}}\n"
+        f"{text}  - decontaminate: {{{sets}}}\n  - decontaminate: {edited}\n  - filter: [{rule}]\n"
+        "  - text_hash: {}\n  - dedup_exact: {}\n"
     )
     config = load_corpus_config(corpus_file)
     build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda _: None)
@@ -316,9 +318,14 @@ def test_a_build_filters_what_is_contaminated(corpus_file, tmp_path, capsys):
     assert "contamination_prompt" in shown
     evidence = tmp_path / "evidence.jsonl"
     assert main(["inspect", str(config.place), "--contamination", str(evidence)]) == 0
-    assert "1 of 1 items found" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "1 of 1 items found by decontaminate\n" in shown
+    assert "1 of 1 items found by again\n" in shown
+    assert "2 matches in 1 documents" in shown
     places = [json.loads(line) for line in evidence.read_text().splitlines()]
-    assert [(p["document"], p["item"], p["field"]) for p in places] == [("web/1.jsonl#1", "quiz#0", "prompt")]
+    assert [(p["step"], p["document"], p["item"], p["field"]) for p in places] == [
+        (step, "web/1.jsonl#1", "quiz#0", "prompt") for step in ("decontaminate", "again")
+    ]
     assert places[0]["drop"] == next(iter(rows[0]["dropped"]))
     stored = paragraph(3).encode()[places[0]["start"] : places[0]["end"]].decode()
     assert stored in paragraph(3)[100:400]

@@ -345,7 +345,8 @@ def test_every_two_letter_code_of_the_models_is_reached():
 @pytest.mark.parametrize(
     ("text", "script"),
     [(ENGLISH, "Latn"), (RUSSIAN, "Cyrl"), ("東京は日本の首都です。", "Jpan"), ("北京是中华人民共和国的首都。", "Hani"),
-     ("서울은 대한민국의 수도이다.", "Hang"), ("2026-11-22", "Zyyy"), ("", "Zyyy"), ("አዲስ አበባ", "Zzzz"), ("ab Москва", "Cyrl")],
+     ("서울은 대한민국의 수도이다.", "Hang"), ("2026-11-22", "Zyyy"), ("", "Zyyy"), ("አዲስ አበባ", "Zzzz"), ("ab Москва", "Cyrl"),
+     ("١٢٣٤", "Zyyy"), ("२०२४ in", "Latn"), ("«»×", "Zyyy"), ("की in", "Latn"), ("की a", "Deva")],
 )  # fmt: skip
 def test_script_of_most_letters(text, script, model):
     for models in (("resiliparse",), (model,)):

@@ -18,11 +18,13 @@ def columns(*metas, **knobs):
 
 
 def robots(agents=(), **fields):
-    return columns({"charset": "utf-8", **fields}, agents=list(agents))[0]["robots"]
+    return columns({"charset": "utf-8", "replaced": 0, **fields}, agents=list(agents))[0]["robots"]
 
 
 def test_a_page_that_declares_nothing_reserves_nothing_and_other_documents_are_unknown():
-    page, text, nothing, read_elsewhere = columns({"charset": "utf-8"}, {"title": "x"}, None, {"robots": "noai"})
+    page, text, record, nothing, read_elsewhere = columns(
+        {"charset": "utf-8", "replaced": 0}, {"title": "x"}, {"charset": "utf-8"}, None, {"robots": "noai"}
+    )
     assert page == {
         "robots": "",
         "robots_noindex": False,
@@ -30,7 +32,7 @@ def test_a_page_that_declares_nothing_reserves_nothing_and_other_documents_are_u
         "tdm_reserved": False,
         "tdm_policy": None,
     }
-    assert set(text.values()) == set(nothing.values()) == {None}
+    assert set(text.values()) == set(record.values()) == set(nothing.values()) == {None}
     assert read_elsewhere["robots_noai"] is True
     assert columns() == []
 

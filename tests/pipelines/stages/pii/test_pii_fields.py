@@ -116,6 +116,8 @@ def test_what_is_only_annotated_stays_and_counts() -> None:
     assert found["pii_email_address"].to_pylist() == [7]
     assert (found["pii_meta"].to_pylist(), found["pii_url"].to_pylist()) == ([None], [None])
     assert len(found["pii_spans"][0].as_py()) == 1
+    cards = Pii(entities=("CREDIT_CARD",), fields=("meta",), action="annotate").annotate(table((None, META)))
+    assert (cards["pii_meta"].to_pylist(), cards["pii_credit_card"].to_pylist()) == ([None], [1])
 
 
 @pytest.mark.parametrize("name", ["text", "meta.", "url.host", "author", ""])

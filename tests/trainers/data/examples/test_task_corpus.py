@@ -19,6 +19,7 @@ from trainers.config.finetuning import Encoding, Finetuning
 from trainers.config.job import BatchSize, Init, TrainingBudget
 from trainers.data.examples.task_corpus import open_tasks, task_split, task_training, task_validation
 from trainers.rows.task_outputs import TaskOutputs
+from trainers.runs.resolve_finetuning import resolve_finetuning
 from trainers.tasks.predictions import score_predictions
 from trainers.tasks.schema.task import Task
 
@@ -115,6 +116,19 @@ def test_lengths_count_virtual_tokens_and_prefixes(base, files, monkeypatch):
     monkeypatch.setattr(type(job.method), "virtual_tokens", 0)
     monkeypatch.setattr(type(job.method), "prefix_length", 50)
     assert task_training(open_tasks(job), job).length == 14
+
+
+def test_t5_reads_longer_inputs_than_it_has_positions(base, files, monkeypatch):
+    """A prefix takes none of them."""
+    model = fill(Model("t5", layers=1, width=32, heads=2, positions=16), 420)
+    job = job_of(None, files, encoding=Encoding(max_length=40), tokenizer=str(base / "tokenizer.json"))
+    job = replace(job, model=model)
+    corpus = open_tasks(job)
+    job = resolve_finetuning(job, corpus)
+    monkeypatch.setattr(type(job.method), "prefix_length", 5)
+    data, held_out = task_training(corpus, job), task_validation(corpus, job)
+    assert data.length == held_out.length == 40
+    assert data.tasks[0].sizes.max() > 16
 
 
 def test_every_task_has_the_virtual_tokens_that_its_method_gives_it(base, files):

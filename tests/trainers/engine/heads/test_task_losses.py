@@ -286,6 +286,7 @@ def test_the_heads_of_pretraining_are_frozen():
             "head.pooling: got last, bert reads the first token; allowed first, mean",
         ),
         ("gpt2", "classify", {"pooling": "first"}, "head.pooling: got first, gpt2 reads the last token"),
+        ("elmo", "classify", {"pooling": "first"}, "got first, elmo pools .* tokens; allowed mean, max, last_max_mean"),
         ("bert", "tag", {"pooling": "mean"}, "head.pooling: got mean, a head of kind tag predicts at every position"),
     ],
 )

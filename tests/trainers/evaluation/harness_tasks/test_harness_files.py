@@ -145,6 +145,22 @@ def test_texts_are_written_and_filtered(written, decoder_run, tmp_path):
     assert found.scores["exact_match_as_is"].value == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "temperature"),
+    [
+        ("do_sample: true, temperature: 0.0", 0),
+        ("do_sample: true, temperature: 0.7", 0.7),
+        ("do_sample: true", 1),
+        ("do_sample: false, temperature: 0.7", 0),
+        ("temperature: 0.7", 0.7),
+        ("temperature: 0", 0),
+    ],
+)
+def test_answers_are_greedy_at_temperature_0_and_where_sampling_is_turned_off(written, settings, temperature):
+    task = load_harness_task(written(GENERATE.replace("do_sample: false", settings)))
+    assert task.generation.temperature == temperature
+
+
 def test_a_pattern_that_backtracks_without_end_is_an_error(monkeypatch):
     from trainers.tasks.harness_format import answer_filters
 
