@@ -1,13 +1,14 @@
 """An adapter as a directory: the parameters that a method has trained, without its base.
 
-`adapter_model.safetensors` holds the tensors. If peft supports the method, they are in peft's layout, and
-`adapter_config.json` is peft's configuration, so that `PeftModel.from_pretrained(base, directory)` gives the
-same results. Otherwise the tensors are stored under our parameter names.
+`adapter_model.safetensors` holds the tensors. If peft supports the method on this architecture, they are in
+peft's layout, and `adapter_config.json` is peft's configuration, so that
+`PeftModel.from_pretrained(base, directory)` gives the same results. Otherwise the tensors are stored under
+our parameter names.
 
-If the method uses peft's layers and the stock model for the task has the same head, the head is among peft's
-`modules_to_save`, and `base` must be this stock model with a new head of the same size. Otherwise the head is
-in `task_head.safetensors`. `gristmill.json`, written last, records the method, the architecture, the
-fingerprint of the base and the files.
+If peft supports the method, the method uses peft's layers, and the stock model for the task has the same
+head, then the head is among peft's `modules_to_save`, and `base` must be this stock model with a new head of
+the same size. Otherwise the head is in `task_head.safetensors`. `gristmill.json`, written last, records the
+method, the architecture, the fingerprint of the base and the files.
 """
 
 import json
@@ -58,7 +59,7 @@ def base_fingerprint(network: Any, architecture: str) -> str:
 class StockHead:
     """The head of a task in the stock model that peft wraps. `names` maps our names of the head's parameters
     to the stock names. `stacks` is (our prefix, stock prefix) for the names of parameters in the stacks.
-    `task_type` is peft's name for the kind of task.
+    `task_type` is peft's name for the kind of task, or None if peft has none.
     """
 
     names: Mapping[str, str]
@@ -66,7 +67,9 @@ class StockHead:
     task_type: str | None
 
     def modules(self, architecture: str) -> list[str]:
-        """Return the modules of the stock model that hold the head, for peft's `modules_to_save`."""
+        """Return the names of the modules of the stock model that hold the head, for peft's
+        `modules_to_save`.
+        """
         found = []
         for name in self.names.values():
             first, *_ = name.split(".")
@@ -74,8 +77,9 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return a mapping from names in our model to peft's names in the stock model. Its keys are our names
-        of the head's parameters, and the names in `own`, which peft would use in our model.
+        """Return a mapping to the names that peft uses in the stock model. Its keys are our names of the
+        head's parameters, and the names in `own`, under which peft would store the method's parameters in our
+        model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {
@@ -146,8 +150,9 @@ def load_adapter(directory: LocalPath, network: Any, architecture: str, family: 
     """Apply an adapter to the network of its base and return its method. If the task has a head, it must be
     attached beforehand.
 
-    Raises UserError if the directory contains pickled weights or was not written by gristmill, and
-    ConfigError if `network` is not the base that the adapter was trained on.
+    Raises UserError if the directory contains pickled weights or is not an adapter in the current format,
+    CorruptFileError if a file of tensors is missing or damaged, and ConfigError if `network` is not the base
+    that the adapter was trained on or a tensor does not fit.
     """
     from safetensors.torch import load_file
 

@@ -26,10 +26,10 @@ class Traits:
     in both directions within a prefix. `token_types` says whether token types distinguish the second of two
     texts from the first.
 
-    Three flags each name a kind of pretraining: `permutes` predicts tokens in a random order,
-    `bidirectional_lm` trains a forward and a backward language model, and `decodes_neighbours` trains
-    decoders that write the sentences before and after a sentence. An architecture with a flag is pretrained
-    only in this way, and other architectures are never pretrained in this way.
+    Three flags each stand for a kind of pretraining. With `permutes`, tokens are predicted in a random order.
+    With `bidirectional_lm`, a forward and a backward language model are trained. With `decodes_neighbours`,
+    decoders learn to write the sentences before and after a sentence. An architecture with a flag is
+    pretrained only in this way, and other architectures are never pretrained in this way.
 
     `characters` says that the model reads characters instead of tokens, and counts positions in characters.
     `window_objective` is the objective with which the model can be trained in windows of a row, each of which

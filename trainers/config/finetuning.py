@@ -44,11 +44,11 @@ class Encoding:
     """How texts become rows of tokens.
 
     An input (in multiple choice, the input with one candidate) has at most `max_length` tokens, special and
-    virtual tokens included; null means the model's number of positions, which only T5 can exceed. In an
-    encoder-decoder, the limit applies to each side; in text to text with a decoder, to source and target
-    together. Longer passages of span tasks and longer sentences of tagging tasks are cut into windows that
-    share `stride` tokens, but at most half of their length; other texts are truncated, the longer one of a
-    pair first. With `packed`, a row holds several inputs that do not attend to each other, which saves
+    virtual tokens included; null means the model's number of positions, which `max_length` may exceed only in
+    T5. In an encoder-decoder, the limit applies to each side; in text to text with a decoder, to source and
+    target together. Longer passages of span tasks and longer sentences of tagging tasks are cut into windows
+    that share `stride` tokens, but at most half of their length; other texts are truncated, the longer one of
+    a pair first. With `packed`, a row holds several inputs that do not attend to each other, which saves
     padding and leaves the loss the same. With `text_to_text`, the model solves any task by writing the
     answer, as the task's templates define it. An answer ends after `answer_tokens` tokens at the latest; null
     means the longest target of the training split.

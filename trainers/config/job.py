@@ -90,9 +90,9 @@ class Schedule:
     decay to `final_fraction` of the peak.
 
     `wsd` (warm-up, stable, decay; Hu et al., 2024) decays linearly over the last `decay_fraction` of the
-    steps. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the step, but not
-    below `final_fraction`. The formulas are in `trainers.engine.schedule`. With `warmup_fraction`,
-    `warmup_steps` is computed as that share of the steps.
+    steps after the warm-up. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the
+    step, but not below `final_fraction`. The formulas are in `trainers.engine.schedule`. With
+    `warmup_fraction`, `warmup_steps` is computed as that share of the steps.
     """
 
     kind: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = "cosine"
@@ -116,11 +116,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The data of one optimizer step, over all workers. Give `tokens` or `sequences`; the other is computed.
+    """The data of one optimizer step, over all workers. Give `sequences` or, in pretraining, `tokens`; the
+    other is computed.
 
     All steps have the same number of sequences. `tokens` is normally the number of sequences times their
     length. Where packing leaves padding, or the objective adds marks to each document, it is the average
-    number of tokens without padding, at the final sequence length and mixture weights.
+    number of tokens without padding, at the final sequence length and mixture weights. In fine-tuning, a
+    sequence is an input, and `tokens` is the average over the run.
     """
 
     tokens: int | None = None
@@ -159,8 +161,8 @@ class TrainingBudget:
 class Checkpoints:
     """When checkpoints are written and which are kept. A checkpoint is written every `every` steps, when the
     run ends or is stopped, at every step that is evaluated (`evaluation`) and, in fine-tuning, after every
-    validation that is the best so far. The newest `keep` are kept, and the best of a fine-tuning run.
-    Checkpoints at multiples of `keep_every` steps are kept, too; 0 turns this off.
+    validation that is the best so far. The newest `keep` are kept, in addition to the best of a fine-tuning
+    run. Checkpoints at multiples of `keep_every` steps are kept, too; 0 turns this off.
     """
 
     every: int = 250
@@ -193,6 +195,9 @@ class Init:
     continue from the checkpoint: the step count goes on from the parent's, and the run reads the samples that
     the parent would have read next. With `data: restart`, the run begins at step 0 of its own schedule and
     reads the corpus from the start, in the order of its own seed.
+
+    In fine-tuning, only `path` and `step` can be set: a task is encoded with the tokenizer of its base and
+    has its own optimizer state and data.
     """
 
     path: str
@@ -274,8 +279,8 @@ class Job(ABC):
 
     `seed` determines the initial weights, the order of the data and dropout. With `precision: bf16`,
     computation is in bfloat16; gradients are summed over micro-batches and workers in fp32, and weights and
-    optimizer state are kept in fp32. ZeRO stage 1 then runs as stage 2. `sinks` also receive the metrics of
-    `log.jsonl`; the environment variables of their libraries say where the metrics are stored
+    optimizer state are kept in fp32. With bf16, ZeRO stage 1 runs as stage 2. `sinks` also receive the
+    metrics of `log.jsonl`; the environment variables of their libraries say where the metrics are stored
     (`trainers.runs.sinks`).
     """
 

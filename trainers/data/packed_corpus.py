@@ -75,8 +75,9 @@ class TrainingCorpus:
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
-    """Read the manifests of `directories` and check that they fit together. No shard is opened. `frame` comes
-    from the objective.
+    """Read the manifests of one or more corpora and check that they fit together. No shard is opened. Each of
+    `directories` is the directory of a corpus, or the path of a manifest in it, which names a variant of the
+    corpus. `frame` comes from the objective.
 
     Raises UserError if a manifest or the shard set is missing, sources share a name, tokenizers differ, or a
     tokenizer lacks a special token of the frame, and ConfigError if no directory is given.
@@ -162,7 +163,7 @@ class PackedCorpus:
     @cached_property
     def cropped_tokens(self) -> tuple[int, ...]:
         """For each source, the number of tokens per epoch that are in no sequence; 0 if its sequences are cut
-        from the stream.
+        from the stream one after another.
         """
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
 
@@ -266,8 +267,8 @@ class TrainingData:
         (marks of the frame included), sequences and epochs, and the tokens that the mixture requested.
 
         `padding` counts the positions of these sequences that hold no token of the source's stream, so marks
-        that an objective itself adds to each document count as padding. `cropped` estimates how many tokens
-        the packing left out in these epochs.
+        that an objective itself adds to each document count as padding. `cropped` counts the tokens of these
+        epochs that are in no sequence; the present packings leave none out.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested

@@ -232,8 +232,8 @@ def _chosen(targets: np.ndarray) -> np.ndarray | None:
     """Return the indices, int64, in the flattened targets, of the positions that have a target; None if all
     have one.
 
-    The result is padded with other positions to a multiple of 64, so that compiled code and allocators see
-    few shapes.
+    The result is padded with other positions to a multiple of 64 if there are enough of them, so that
+    compiled code and allocators see few shapes.
     """
     present = targets.ravel() != IGNORED
     chosen = np.flatnonzero(present)

@@ -14,8 +14,9 @@ import torch
 from trainers.engine.optimizers import new_state, state_keys
 
 _GATHERED = 2**24
-"""The maximum number of elements gathered in one collective, 64 MiB in fp32. With a lower limit, a model of many small
-tensors would wait for more collectives; with a higher one, gathering would need more memory.
+"""The maximum number of elements gathered in one collective, 64 MiB in fp32; a larger tensor is gathered alone. With a
+lower limit, a model of many small tensors would wait for more collectives; with a higher one, gathering would need more
+memory.
 """
 
 

@@ -106,8 +106,8 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
     weights the loss of a document by its length, so neither a single rare word nor a long good document comes
     first.
 
-    Raises UserError if the run has no such step, if its corpus has changed, or if it began with the weights
-    of another model and has no checkpoint.
+    Raises UserError if the run does not pretrain a model, if it has no such step, if its corpus has changed,
+    or if it began with the weights of another model and has no checkpoint.
     """
     record, config = read_run(run), as_pretraining(read_config(run), run)
     if not 1 <= step <= (config.budget.steps or 0):
@@ -216,8 +216,8 @@ def _sums(
 
 
 def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
-    """Print the `count` worst documents, calling `line` with each line. Untrusted names, such as URLs, are
-    escaped, and no text of a document is printed.
+    """Print the losses of the step and its `count` worst documents, calling `line` with each line. Untrusted
+    names, such as URLs, are escaped, and no text of a document is printed.
     """
     weights = f"the weights of step {blamed.weights}" if blamed.weights else "the initial weights"
     weights += ", because no earlier checkpoint is kept" if blamed.weights >= blamed.step else ""

@@ -33,15 +33,16 @@ def evaluate(
     run at `path`.
 
     They are measured on the `split` (validation or test) of `corpora` (default: the corpora of the run), on
-    `tokens` tokens per source (default: as in the run). Each `loss` is accompanied by `unigram_loss`, the
+    `tokens` tokens per source (default: as in the run) or, for the fields of `data.document_loss`, on whole
+    documents. The `loss` of the whole split and that of each source are accompanied by `unigram_loss`, the
     loss of a model that ignores the context and knows only how often each token is a target in training
-    documents. That model is estimated from the training documents of the source. For the total, and for a
-    source without training documents, it is estimated from the training documents of several sources. A
+    documents. That model is estimated from the training documents of the source. For the whole split, and for
+    a source without training documents, it is estimated from the training documents of several sources. A
     corpus without training documents has no `unigram_loss`. A contrastive loss is accompanied by
     `chance_loss` instead, the loss of guessing among the candidates.
 
-    Raises UserError if the corpus was made with a tokenizer other than the model's, lacks the split, or has
-    no targets for the objective.
+    Raises UserError if the model was not made by pretraining, or if the corpus was made with a tokenizer
+    other than the model's, lacks the split, or has no targets for the objective.
     """
     import torch
 

@@ -2,7 +2,7 @@
 
     YAML of a task -> lm_eval: prompts, metrics -> requests -> HarnessModel -> Scorer -> log-likelihoods
 
-Only this file imports the library, which the extra `harness` installs.
+No other module of `trainers` imports the library, which the extra `harness` installs.
 """
 
 import logging
@@ -105,7 +105,7 @@ def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
     """Run loaded tasks and return the report of lm-evaluation-harness. Among its fields are `results` by task
-    and metric, `versions`, `n-shot`, and `samples`, the items with their log-likelihoods.
+    and metric, `versions`, `n-shot`, and `samples`, the items with the model's log-likelihoods or texts.
     """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),

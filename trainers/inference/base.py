@@ -39,7 +39,7 @@ _PEFT_TASKS = {"classify": "SEQ_CLS", "regress": "SEQ_CLS", "tag": "TOKEN_CLS", 
 class Base:
     """The base of a fine-tuning run, without its tensors.
 
-    `kind` is the result of `runs.parent.kind_of`. `specials` maps the roles of the tokenizer's special tokens
+    `kind` is `run`, `export` or `hugging_face`. `specials` maps the roles of the tokenizer's special tokens
     to their ids. `step` is the step of a run's checkpoint; None for other bases.
     """
 
@@ -55,7 +55,8 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
     """Open the base at `path`. For a run, `step` selects the checkpoint; the default is the checkpoint that
     `checkpoint.pick` returns.
 
-    Raises UserError or ConfigError if `path` is not a base, or if its model is not supported.
+    Raises UserError or ConfigError if `path` is not a base, if the run lacks the checkpoint, or if the model
+    is not supported.
     """
     kind = kind_of(path)
     if kind == "run":
@@ -72,10 +73,11 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}.
 
-    Parameters that the base lacks are left out; parameters that the run does not use may be included. Hidden
-    layers of a head in the base are named `task_head.*`. `record` describes the parent, as in `run.json`.
-    Raises UserError if the parent's files are missing, have changed or lack a tensor that the run needs, and
-    ConfigError if the run's model differs from the parent's.
+    Parameters that the base lacks are left out; parameters that the run does not use may be included. The
+    layers of a task head are named `task_head.*`. `record` describes the parent, as in `run.json`. Raises
+    UserError if the parent's files are missing, have changed or lack a tensor that the run needs, and
+    ConfigError if the run's model does not fit the parent's, or if the parent was fine-tuned with a method
+    whose parameters cannot be merged into the weights.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)
@@ -135,8 +137,8 @@ def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapp
 
 
 def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights that the checkpoints of a run lack: the weights of its base if its method freezes
-    the base, otherwise none.
+    """Return the weights of the base of a run if its method freezes the base, because the run's checkpoints
+    then lack them. Empty for other runs and for a run without a parent.
     """
     if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
         return base_weights(config, record["specials"], record["parent"])
@@ -163,7 +165,9 @@ def _stock_head(config: Finetuning, network: Any) -> StockHead | None:
 
 
 def _weights_of_run(run: LocalPath, picked: checkpoint.Checkpoint) -> dict[str, Any]:
-    """Return the weights of a run, with the parameters that its method has added merged into them."""
+    """Return the weights of a run at a checkpoint, with the parameters that its method has added merged into
+    them. Raises ConfigError if these cannot be merged.
+    """
     config, record = read_config(run), read_run(run)
     if not isinstance(config, Finetuning) or not config.method.freezes:
         return merge_embeddings(checkpoint.read_weights(picked))
@@ -188,7 +192,7 @@ def _published(path: LocalPath, model: Model, config: Job) -> dict[str, Any]:
 
 
 def exported_weights(path: LocalPath, config: Job) -> dict[str, Any]:
-    """Return the tensors of a verified export under their names in our models, including the head of the task
+    """Verify an export and return its tensors under their names in our models, including the head of the task
     of `config`. An export that plain `transformers` cannot load already stores them under these names.
     """
     return read_whole(path, lambda origin: _tensors(path, origin, config))
@@ -211,8 +215,8 @@ def _absent(config: Job, specials: dict[str, int], weights: Mapping[str, Any]) -
 
 
 def _check_sizes(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute different
-    results from them.
+    """Raise ConfigError if the tensors of the base do not fit the model of the run, or if this model would
+    compute different results with them than the base does.
     """
     free = {"dropout", "initializer_range", "sentence_head", *PRETRAINING_ONLY, *RECURRENT_RATES}
     if theirs.scheme not in ("learned", "disentangled"):  # neither a table nor ranges of distances depend on the length

@@ -72,12 +72,13 @@ def decode_batch(
     choose: Choose = choose_likeliest,
     stops: Stops = lambda written: False,
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return two values for n prompts: a list of the ids that the model writes after each, without the end
-    token, and bool [n], whether each text is complete. A text is complete if it ended at one of the tokens
-    `ends`, or because `stops` returned true.
+    """Write a text after each of n prompts. Return the ids of each text, without its end token, and which
+    texts are complete, bool [n]. A text is complete if it ended at one of the tokens `ends`, or because
+    `stops` returned true.
 
     Otherwise it was cut off after `tokens` tokens, or when its row was full: `rooms`, int64 [n], is the
-    number of tokens that fit. `allowed`, bool [vocabulary], marks the ids that may be written.
+    number of tokens that fit in the row of each prompt, including the end token. `allowed`, bool
+    [vocabulary], marks the ids that the model may choose, end tokens included.
     """
     reader = _RowReader(forward, rows)
     banned = torch.from_numpy(~allowed).to(reader.device)
@@ -113,9 +114,9 @@ class _RowReader:
         self._rows, self._positions = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def logits(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Return the logits [n, vocabulary] that follow the m tokens written so far. `rows`, int64 [n], are
-        the indices of the prompts, and `written`, [n, m], their tokens. Each call asks for a subset of the
-        previous call's prompts, with one more token each.
+        """Return the logits of the next token of each text, [n, vocabulary]. `rows`, int64 [n], are the
+        indices of the prompts, and `written`, [n, m], holds the m tokens written after each so far. Each call
+        asks for a subset of the previous call's prompts, with one more token each.
         """
         with torch.no_grad():
             if self._past is None or not len(self._rows):

@@ -156,8 +156,9 @@ def _verify(export: LocalPath, origin: dict[str, Any]) -> None:
 
 
 def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
-    """Return the `gristmill.json` of a verified export and the configuration of its run. Raises UserError if
-    the export is an adapter, which is not a complete model.
+    """Verify an export. Return its `gristmill.json` and the configuration of its run, without the pretraining
+    heads that the export lacks. Raises UserError if the export is an adapter, which is not a complete model,
+    and the errors of `read_whole`.
     """
     origin = read_origin(path)
     return origin, config_of(path, origin)

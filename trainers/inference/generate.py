@@ -37,7 +37,8 @@ class Sampling:
 
 
 def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
-    """Generate text from a prompt with the model of an export or a run. The same seed gives the same text.
+    """Return the text that the model of an export or a run generates from a prompt. The same seed gives the
+    same text.
 
     The objective that a model was trained on defines how the model reads a prompt (`PromptFormat`). Most
     models continue the prompt. A model trained on span corruption generates text for each sentinel in the
@@ -114,8 +115,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return the sampling arguments of `generate`; none for temperature 0. They are set explicitly, because
-    otherwise defaults would come from the model's generation_config.json.
+    """Return the sampling arguments for the `generate` method of the model; none for temperature 0. They are
+    set explicitly, because otherwise defaults would come from the model's generation_config.json.
     """
     if sampling.temperature == 0:
         return {}
@@ -133,9 +134,9 @@ def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]
 
 
 def _prefix(model: Any, given: Any) -> dict[str, Any]:
-    """Return the cache of the prompt, computed with bidirectional attention, as an argument of `generate`.
-    The cache excludes the last token, from which generation starts; that token attends to the whole prompt
-    anyway. A prompt of a single token needs no cache.
+    """Return the cache of the prompt, computed with bidirectional attention, as an argument for the model's
+    `generate` method. The cache excludes the last token, from which generation starts; that token attends to
+    the whole prompt anyway. A prompt of a single token needs no cache.
     """
     import torch
 

@@ -72,8 +72,8 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
     serialised by a lease on the directory `.NAME` next to it, in which they are also prepared. If another
     process removes the unfinished export or the checkpoint, the export starts over.
 
-    Raises ConflictError if the directory holds other files, and UserError if the run has no checkpoint, if
-    its parameters cannot be merged, or if the export cannot be written.
+    Raises ConflictError if `output` holds files that are not an export, and UserError if the run has no
+    checkpoint, if its parameters cannot be merged, or if the export cannot be written.
     """
     from safetensors import SafetensorError
 
@@ -150,8 +150,8 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath, merge: bool) -> 
 
 
 def _aside(work: LocalPath) -> LocalPath:
-    """Return the path of a new temporary directory in `work`. The next export to the same output removes
-    leftovers.
+    """Return a new path for a temporary directory in `work`. Nothing is created. The next export to the same
+    output removes leftovers.
     """
     return work / f"{host().unique()}.tmp"
 

@@ -52,10 +52,10 @@ def score_run(
     """Predict the `final_splits` of the run's tasks with its best checkpoint, and write the predictions and
     `scores.json`. Returns the content of `scores.json`.
 
-    Splits whose gold is hidden are predicted but not scored. The no-answer threshold is tuned on the split
-    that the run validates on, and stored in `scores.json` for `predict`. If there are several tasks, splits
-    are named `TASK.SPLIT`. The entry `floors` holds the scores of majority predictions from the training
-    split. `tell` is called with a line for each split in which answers were cut off.
+    Splits whose gold is hidden are predicted but not scored. The no-answer threshold of a `span` task is
+    tuned on the split that the run validates on, and stored in `scores.json` for `predict`. If there are
+    several tasks, splits are named `TASK.SPLIT`. The entry `floors` holds the scores of majority predictions
+    from the training split. `tell` is called with a line for each split in which answers were cut off.
     """
     best = checkpoint.pick(run, print)
     assert best is not None

@@ -42,9 +42,9 @@ def spaces_lead(encoder: Encoder) -> bool:
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
-    """Encode a text in which the special tokens `names` may occur by name. A space before such a name is left
-    out if the special token includes it (`spaces_lead`), except before the marks of fill-in-the-middle. No
-    tokens are added around the text.
+    """Encode a text in which the special tokens `names` may occur by name. A space before such a name is
+    removed if the special token includes it (`spaces_lead`), except before the marks of fill-in-the-middle.
+    No tokens are added around the text.
     """
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]

@@ -36,8 +36,8 @@ class TaskModel:
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
         """Return the model with its losses, in fp32 on the CPU. `corpus` holds its tokenizer.
 
-        Raises UserError if `base` is given but this is not an adapter, and ConfigError if `base` is not the
-        adapter's base.
+        Raises UserError if `base` is given for a model that is not an adapter, and ConfigError if `base` is
+        not the adapter's base.
         """
         adapter = self.path / ADAPTER
         if base is not None and (self.found is not None or not adapter.is_dir()):
@@ -95,8 +95,8 @@ def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
 
 
 def _fill_head(network: Any, weights: dict[str, Any]) -> None:
-    """Copy all layers of a task's head. A fine-tuning run that started from these weights would initialise
-    the output layer at random instead.
+    """Copy all layers of a task's head from `weights` to the network. A fine-tuning run that started from
+    these weights would initialise the output layer at random instead.
     """
     import torch
 

@@ -40,7 +40,8 @@ class _Marks:
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
     """Write the tokenizer files of an export: the run's tokenizer and the roles of its special tokens. The
-    exported tokenizer adds the same special tokens around a text as in training.
+    exported tokenizer adds the same special tokens around a text as in training. For a model that reads
+    characters, the other files are those of CANINE's tokenizer, and the roles are not written.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -1,7 +1,8 @@
 """Build `transformers` models from the name of an architecture, its sizes and a seed.
 
 To add an architecture, write a file in its folder (`Traits.folder`) and add a line with the same name to
-`trainers.config.architecture.ARCHITECTURES`.
+`trainers.config.architecture.ARCHITECTURES`. For fine-tuning, also add its module names to
+`trainers.adapters.shared.blocks.BLOCKS`.
 """
 
 import importlib
@@ -117,8 +118,8 @@ def stack_parameters(network: Any, model: Model) -> set[str]:
 
 
 def stock_class(model: Model) -> Any:
-    """Return a class that has the parameters of this model: a class of `transformers`, or one of ours if the
-    head is ours.
+    """Return the class with which to load a model of these sizes: a class of `transformers`, or one of ours
+    if the head is ours.
     """
     import transformers
 

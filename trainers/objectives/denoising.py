@@ -68,8 +68,8 @@ class Denoising(PairObjective):
         return self.permute_sentences
 
     def text_frame(self, family: str) -> Frame:
-        """Return the specials around a single text: an encoder-decoder's encoder reads `<bos> text <eos>`, as
-        BART's does.
+        """Return the special tokens around a single text: an encoder-decoder's encoder reads
+        `<bos> text <eos>`, as BART's does.
         """
         return Frame("<bos>", "<eos>") if family == "encoder_decoder" else super().text_frame(family)
 

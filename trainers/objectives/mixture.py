@@ -36,7 +36,7 @@ from trainers.rows.random import uniforms
 @dataclass(frozen=True)
 class MixturePart:
     """One objective of a mixture. Its share of the rows is its `weight` divided by the sum of all weights.
-    `token`, a special of the tokenizer, precedes each of its inputs; null for none.
+    `token`, a special token of the tokenizer, precedes each of its inputs; null for none.
     """
 
     objective: Causal | SpanCorruption | SalientSpans | Multitask | Denoising | PrefixLM | FillInTheMiddle
@@ -137,7 +137,7 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def sees_prefix(self) -> bool:
-        """Whether any part sees a prefix in both directions."""
+        """Whether, in any part, the positions of a prefix see one another in both directions."""
         return any(part.objective.sees_prefix for part in self.parts)
 
     @property

@@ -67,7 +67,7 @@ class TaskTargets:
 
     `number`, int64 [n], is the index of the input in its split. `at`, int64 [s], is the flattened position
     whose state represents a segment: its first or last token. `owner`, int64 [rows, length], is the segment
-    (0 to s - 1) whose text a position belongs to, -1 for specials and padding. In an encoder-decoder,
+    (0 to s - 1) whose text a position belongs to, -1 for special tokens and padding. In an encoder-decoder,
     positions are the decoder's.
 
     The other fields are set only for the kinds of tasks that need them. `labels`, int64 [n], are classes, and

@@ -104,7 +104,9 @@ def pad(
     positions: np.ndarray,
     segments: np.ndarray,
 ) -> None:
-    """Fill every row from column `filled` on with padding: segment -1, position 0, no target."""
+    """Fill every row from column `filled` on: inputs with the id `padding`, targets with -100 (none),
+    positions with 0, and segments with -1.
+    """
     for row in range(len(filled)):
         for column in range(filled[row], inputs.shape[1]):
             inputs[row, column] = padding

@@ -9,8 +9,8 @@ from trainers.rows.batch import IGNORED, ORDER_COLUMNS, PADDING, Batch
 
 
 def columns_read(batches: Sequence[Batch]) -> int:
-    """Return the number of columns from the first to the last one that has a token in any row of the batches;
-    at least 1.
+    """Return the number of columns up to and including the last one that has a token in any row of the
+    batches; at least 1.
     """
     return max(int((batch.segments != PADDING).any(axis=0).nonzero()[0].max(initial=0)) for batch in batches) + 1
 

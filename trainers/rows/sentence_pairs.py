@@ -62,8 +62,8 @@ class SentencePairs:
 
 @dataclass(frozen=True)
 class PairPacking:
-    """The sequences of a source made of sentence pairs: the rows of all its shards, one shard after another.
-    The stream of a shard includes the marks of `frame`, which comes from the objective.
+    """The sentence pairs of a source as sequences: the rows of all its shards, one shard after another. The
+    stream of a shard includes the marks of `frame`, which comes from the objective.
     """
 
     shards: tuple[SentencePairs, ...]
@@ -145,7 +145,7 @@ def pair_shard(
     packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
 ) -> SentencePairs:
     """Load the pairs of a shard from the cache if they are there and intact; otherwise open the shard with
-    `shard` and compute them.
+    `shard`, compute them, and store them in the cache.
     """
     single, marks = packing == "sentence_pairs", frame.marks
     depends = {
@@ -231,8 +231,8 @@ def _match(
     A row is matched with the next unmatched row of another document that has the same `cut` and a B at most
     `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of the first two matches,
     one swaps its B's, and so on for every further two; `coins` [rows] are uniform numbers that choose which.
-    `second` becomes the length of the shorter B. In a row without a match, it becomes minus the length of the
-    row's own B.
+    In a swap, each of the two rows becomes the `other` of its partner. `second` becomes the length of the
+    shorter B. In a row without a match, it becomes minus the length of the row's own B.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0
@@ -335,7 +335,7 @@ def write_pairs(
     """Write `<cls> A <sep> B <sep>` (`<cls> A <sep>` if B is empty) into each of `rows`, and its length into
     `filled`.
 
-    `starts` and `sizes`, both [rows, 2], give the first index and the number of the `tokens` of A and of B.
+    `starts` and `sizes`, both [rows, 2], say where A and B begin in `tokens`, and how many tokens they have.
     The last five arrays are [all rows, length].
     """
     for i in range(len(rows)):

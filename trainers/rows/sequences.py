@@ -72,7 +72,7 @@ class Packing:
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Return where a sequence comes from: the index of its shard, the starts of its pieces in the shard's
-        stream, and the number of positions in each piece. These are the same in every epoch.
+        stream, and the number of positions in each piece. The result does not depend on `epoch`.
         """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         rows, inside = self.shards[number], sequence - int(self.starts[number])
@@ -81,8 +81,8 @@ class Packing:
 
     def pieces(self, number: int, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return three arrays over all pieces of `sequences`, in order: the index into `sequences` of the
-        piece's sequence, the start of the piece, and its number of positions. All sequences are of shard
-        `number`.
+        piece's sequence, the start of the piece, and its number of positions. All sequences must be of the
+        shard with index `number`.
         """
         rows, inside = self.shards[number], sequences - self.starts[number]
         begins, many = rows.first[inside], rows.first[inside + 1] - rows.first[inside]
@@ -100,7 +100,7 @@ def pack_shard(
     room: Room | None = None,
 ) -> SequenceRows:
     """Load the sequences of a shard from the cache if they are there and intact; otherwise open the shard
-    with `shard` and compute them.
+    with `shard`, compute them, and store them in the cache.
 
     `room` is given if an objective adds marks to each document; its length must be `length`.
     """

@@ -17,9 +17,9 @@ from trainers.data.packed_corpus import corpus_of, training_data, validation_dat
 class DataReader:
     """The functions that read the data of one kind of job. They take a resolved job of that kind.
 
-    `corpus` opens the job's data. `training` returns the training samples in order; documents with the given
-    ids have no loss. `validation` returns the held-out rows. `documents` returns the documents on which bits
-    per byte are measured, or None.
+    `corpus` opens the job's data. `training` returns the training samples in order; in pretraining, documents
+    with the given ids have no loss. `validation` returns the held-out rows. `documents` returns the documents
+    on which bits per byte are measured, or None.
     """
 
     corpus: Callable[[Any], JobCorpus]

@@ -1,7 +1,7 @@
 """Read the sizes and tensors of published models, which are directories in Hugging Face layout that gristmill
 did not write.
 
-Nothing is downloaded, no code of a directory runs, and only safetensors are read.
+Nothing is downloaded, no code from a directory runs, and only safetensors are read.
 """
 
 import json
@@ -158,8 +158,8 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
 
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
-    """Return the layers that a directory contains of a head of the given form: {parameter name, beginning
-    with `task_head.`: fp32 tensor}. Missing layers are left out.
+    """Return the layers of the task head in a directory, where their names are those of `form`: {parameter
+    name, beginning with `task_head.`: fp32 tensor}. Layers that the directory lacks are left out.
     """
     from safetensors import safe_open
 

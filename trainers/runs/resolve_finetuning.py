@@ -20,7 +20,8 @@ from trainers.runs.resolve import check_micro_batch, resolve_schedule
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
     """Compute the null values that depend on the tasks and the base, and return the job with them. Resolving
     the result changes nothing. A step reads at most the inputs of one epoch. Raises ConfigError for values
-    that do not fit the tasks or one another.
+    that do not fit the tasks or one another, and UserError if the base or the training file of a task is
+    missing.
     """
     config = replace(
         config,

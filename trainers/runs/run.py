@@ -1,9 +1,10 @@
 """A run's directory: its identity, configuration and state.
 
 It contains `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`,
-`checkpoints/`, `report.html` and, when training is done, `export/` and `finished.json`. `excluded.json`
-contains the ids of documents with loss weight 0, `sinks.json` the ids of the run in W&B and MLflow. A file
-named `stop` makes the run save a checkpoint and end.
+`checkpoints/`, `report.html` and, when training is done, `export/`, `finished.json` and, in fine-tuning,
+`scores.json`. `evaluations/` contains the stored evaluations of checkpoints. `excluded.json` contains the ids
+of documents with loss weight 0, `sinks.json` the ids of the run in W&B and MLflow. A file named `stop` makes
+the run save a checkpoint and end.
 """
 
 import json
@@ -62,7 +63,7 @@ class Opened:
 
 def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bool = False) -> Opened:
     """Create a run's directory, or check that an existing run began with the same corpus, tokenizer and
-    configuration, except for fields that may change within a run.
+    configuration, except for fields that may change within a run. Returns the checked directory.
 
     Raises ConflictError if they differ, naming the difference, or if the directory of a new run holds other
     files. With `another_corpus`, a pretraining run may read another corpus with the same tokenizer from its

@@ -55,7 +55,7 @@ class Description:
 
 
 class Sink(Protocol):
-    """The counterpart of a run in a library for metrics. The constructor may raise any error; `open_sinks`
+    """The counterpart of a run in a metrics library. The constructor may raise any error; `open_sinks`
     handles it.
     """
 

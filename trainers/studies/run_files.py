@@ -1,5 +1,5 @@
-"""Read CSV files with a row per run, or per run and item: a column that names the run, the item if there is
-one, then columns of numbers.
+"""Read CSV files with a row per run, or per run and item: one or more key columns that name the run, the item
+if there is one, then columns of numbers.
 
   run_id,web,code            run,accuracy                run,item,correct
   a,0.25,0.75                a,0.31                      a,q1,1
@@ -22,8 +22,9 @@ ITEM = "item"
 
 @dataclass(frozen=True)
 class RunColumns:
-    """The content of a file. `keys` has the names of its runs in each key column. `values` [runs, columns]
-    has the numbers of the other columns, NaN for an empty or infinite cell.
+    """The content of a file. `keys` maps each key column to the names of the runs in it. `values` [runs,
+    columns] has the numbers in `columns`, or their means over items; NaN stands for a cell that is empty,
+    `nan` or infinite.
     """
 
     keys: dict[str, tuple[str, ...]]

@@ -101,7 +101,9 @@ def finish_sweep(
     directory: LocalPath, runs: Mapping[Setting, Sequence[LocalPath]], show: Callable[[str], None]
 ) -> Sequence[LocalPath]:
     """Choose a setting by its finished runs, one per seed. Write the choice to `sweep.json` in `directory`,
-    and predict all splits with the runs of the chosen setting. Returns these runs.
+    and predict all splits except `train` with the runs of the chosen setting. Returns these runs. If
+    `sweep.json` exists, its choice is kept, and splits are predicted only if this has not been done. `show`
+    is called with each line of a table of the scores.
 
     The score of a setting is the mean, over its seeds and tasks, of the task's first metric on the split that
     its runs validate on. Among equally good settings, the first is chosen. Raises ConflictError if

@@ -30,15 +30,16 @@ class BottleneckAdapter(TrainingMethod):
             raise ValueError(f"reduction: got {self.reduction}, allowed 1 or more")
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture (it is not a transformer, or
-        `refuse_parts`), or None if it does.
+        """Return the reason why this method does not work with an architecture, or None if it does. The
+        architecture must be a transformer in which the adapted parts are separate layers (`refuse_parts`).
         """
         parts: tuple[Part, ...] = ("output", "down") if self.placement == "houlsby" else ("down",)
         return super().refusal(architecture) or refuse_parts(self.kind, architecture, parts)
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Attach the bottleneck layers to the matrices of the blocks. Raises ConfigError if `reduction`
-        exceeds the width of the model.
+        """Freeze the model and attach the bottleneck layers to the matrices of its blocks. With `houlsby`,
+        the norms of the blocks stay trainable. Raises ConfigError if `reduction` exceeds the width of the
+        model.
         """
         from trainers.adapters.inserted.bottleneck_layers import Bottleneck, add_after, add_beside
 

@@ -137,7 +137,7 @@ def pattern(architecture: str, parts: Iterable[Part]) -> str:
 
 
 def part_modules(network: Any, architecture: str, parts: Iterable[Part]) -> list[tuple[str, Any]]:
-    """Return (name, module) for these parts in all blocks, in the order of the model."""
+    """Return (name, module) for the given parts of all blocks, in the order of the model."""
     expression = re.compile(pattern(architecture, parts))
     return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
 
@@ -165,8 +165,8 @@ def token_embedding(network: Any, architecture: str) -> Any:
 
 
 def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
-    """Return whether an attention layer of an encoder-decoder, given its module name, belongs to the encoder,
-    to the decoder, or is cross-attention.
+    """Return the kind of an attention layer of an encoder-decoder, given its module name: self-attention of
+    the encoder, self-attention of the decoder, or cross-attention.
     """
     if "encoder_attn" in name or "EncDecAttention" in name:
         return "cross"

@@ -35,8 +35,8 @@ class PeftMethod(TrainingMethod):
         """Return the arguments of peft's configuration other than `target_modules`."""
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture (it is not a transformer, or
-        `refuse_parts`), or None if it does.
+        """Return the reason why this method does not work with an architecture, or None if it does. The
+        architecture must be a transformer in which the adapted parts are separate layers (`refuse_parts`).
         """
         return super().refusal(architecture) or refuse_parts(self.kind, architecture, self.parts)
 
@@ -44,7 +44,9 @@ class PeftMethod(TrainingMethod):
         """Raise ConfigError if a matrix is too small for the method. The base class accepts all matrices."""
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Replace the modules of `parts` with peft's layers."""
+        """Replace the modules of `parts` with peft's layers, and freeze all other parameters except those of
+        the task's head.
+        """
         peft = _peft()
         self.check_modules(part_modules(network, architecture, self.parts))
         head = [parameter for name, parameter in network.named_parameters() if name.startswith("task_head.")]
@@ -104,7 +106,7 @@ class PeftMethod(TrainingMethod):
         }
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state` into the trained parameters."""
+        """Copy a `peft_state` into the trained parameters, which do not include those of the task's head."""
         set_tensors(self.peft_state(network, architecture), state)
 
 

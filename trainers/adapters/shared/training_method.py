@@ -57,7 +57,7 @@ class TrainingMethod(ABC):
 
     def first_virtual(self, rows: int, task: int) -> int:
         """Return the id of the first virtual token of the task with index `task`, given the number of rows of
-        the embedding table.
+        the embedding table. By default all tasks have the same virtual tokens.
         """
         return rows
 
@@ -65,8 +65,8 @@ class TrainingMethod(ABC):
         """Add the method's parameters, initialised from `seed`, and freeze the parameters that the method
         does not train. The task's head stays trainable.
 
-        `encode` is for methods whose initialisation reads a text. Raises ConfigError if the method does not
-        work with the architecture or the size of the model.
+        `encode` is for methods whose initialisation reads a text. Raises ConfigError if the method cannot be
+        applied to this model, for example because of its architecture or size.
         """
         import torch
 

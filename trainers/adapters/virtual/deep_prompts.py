@@ -22,8 +22,8 @@ class DeepPrompts(TrainingMethod):
     tokens: int = 20
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture (it is not a transformer, or
-        `refuse_prefixes`), or None if it does.
+        """Return the reason why this method does not work with an architecture, or None if it does. The
+        architecture must be a transformer that supports prefixes (`refuse_prefixes`).
         """
         return super().refusal(architecture) or refuse_prefixes(architecture)
 
@@ -38,7 +38,7 @@ class DeepPrompts(TrainingMethod):
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Give every attention layer its own trained keys and values."""
+        """Freeze the model and give every attention layer its own trained keys and values."""
         insert_prefixes(network, architecture, self.tokens, None)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
@@ -50,7 +50,9 @@ class DeepPrompts(TrainingMethod):
         return prefix_state(network, architecture)
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy the keys and values of a `peft_state` into all layers."""
+        """Copy the keys and values of a `peft_state`, which are those of all layers side by side, into the
+        prefixes of the layers.
+        """
         rows = [
             module.prefix.rows.weight.detach()
             for _, module in attention_modules(network, architecture)
@@ -76,8 +78,9 @@ def refuse_prefixes(architecture: str) -> str | None:
 
 
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:
-    """Give every attention layer `tokens` prefix keys and values. They are computed from `encoder` or, if it
-    is None, are parameters themselves. Layers that share their attention also share its prefix.
+    """Freeze the network and give every attention layer `tokens` prefix keys and values. They are computed
+    from `encoder` or, if it is None, are parameters themselves. Layers that share their attention also share
+    its prefix.
 
     Raises ConfigError for clipped relative positions (Shaw et al., 2018): positions are counted along the
     row, so each segment of a row would have a different distance from the prefix.

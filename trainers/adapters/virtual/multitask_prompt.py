@@ -37,15 +37,15 @@ class MultitaskPrompt(TrainingMethod):
         return self.tokens
 
     def first_virtual(self, rows: int, task: int) -> int:
-        """Return the first of the `tokens` ids that belong to the task. Raises ConfigError unless `task` is
-        less than `tasks`.
+        """Return the id of the first of the task's `tokens` virtual tokens. Raises ConfigError unless `task`
+        is an index below `tasks`.
         """
         if not 0 <= task < self.tasks:
             raise ConfigError(f"method.tasks: got {self.tasks}, the run has more; set it to {task + 1} or more")
         return rows + task * self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Extend the embedding table by the virtual tokens of all tasks."""
+        """Freeze the model and extend its embedding table by the virtual tokens of all tasks."""
         from trainers.adapters.virtual.virtual_embedding import TaskRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)
@@ -63,13 +63,13 @@ class MultitaskPrompt(TrainingMethod):
         return prompt_config("MULTITASK_PROMPT_TUNING", network, architecture, family, self.tokens, **others)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the shared prompt and the factors of the tasks."""
+        """Return the shared prompt and the factors of the tasks' matrices."""
         virtual = token_embedding(network, architecture).virtual
         rows = {"prefix_task_cols": virtual.columns, "prefix_task_rows": virtual.task_rows}
         return {name: tensor.detach() for name, tensor in {"prompt_embeddings": virtual.prompt(), **rows}.items()}
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state` into the shared prompt and the factors of the tasks."""
+        """Copy a `peft_state` into the shared prompt and the factors of the tasks' matrices."""
         virtual = token_embedding(network, architecture).virtual
         rows = {"prefix_task_cols": virtual.columns, "prefix_task_rows": virtual.task_rows}
         ours = {"prompt_embeddings": virtual.prompt.rows.weight, **rows}

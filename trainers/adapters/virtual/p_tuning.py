@@ -35,7 +35,9 @@ class PTuning(TrainingMethod):
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Extend the embedding table by the virtual tokens, whose embeddings an encoder computes."""
+        """Freeze the model and extend its embedding table by the virtual tokens, whose embeddings an encoder
+        computes.
+        """
         from trainers.adapters.virtual.virtual_embedding import EncodedRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)

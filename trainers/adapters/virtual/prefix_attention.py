@@ -47,7 +47,7 @@ class Prefix(torch.nn.Module):
         ] = []  # T5: the first attention layer of the stack, which has the biases for all its layers
 
     def forward(self) -> Any:
-        """Return the keys, then the values, [tokens, 2 x width]."""
+        """Return the keys and the values side by side, [tokens, 2 x width]."""
         if self.encoder is not None:
             return self.outer(self.encoder())
         return self.rows(torch.arange(self.tokens, device=self.rows.weight.device))
@@ -60,14 +60,18 @@ class Prefix(torch.nn.Module):
 
 
 def add_prefix(attention: Any, prefix: Prefix) -> None:
-    """Make an attention layer read `prefix` before its own keys and values."""
+    """Give an attention layer a prefix. GPT-1's layers read it at once; all other layers read it only after
+    `use_prefixes`.
+    """
     attention.prefix = prefix
     if hasattr(attention, "_attn"):
         attention._attn = MethodType(_attend_gpt, attention)
 
 
 def use_prefixes(network: Any) -> None:
-    """Make the attention layers of a network read the prefixes that `add_prefix` gave them."""
+    """Make the attention layers of a network read the prefixes that `add_prefix` gave them, through the
+    attention interface of `transformers`.
+    """
     for module in network.modules():
         config: Any = getattr(module, "config", None)
         base = getattr(config, "_attn_implementation", None)

@@ -30,8 +30,8 @@ class PrefixTuning(TrainingMethod):
     hidden: int | None = None
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture (it is not a transformer, or
-        `refuse_prefixes`), or None if it does.
+        """Return the reason why this method does not work with an architecture, or None if it does. The
+        architecture must be a transformer that supports prefixes (`refuse_prefixes`).
         """
         return super().refusal(architecture) or refuse_prefixes(architecture)
 
@@ -48,7 +48,9 @@ class PrefixTuning(TrainingMethod):
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Give every attention layer a prefix, computed from embeddings that all layers share."""
+        """Freeze the model and give every attention layer a prefix, computed from embeddings that all layers
+        share.
+        """
         from trainers.adapters.virtual.prefix_attention import PrefixEncoder
 
         width = token_embedding(network, architecture).embedding_dim

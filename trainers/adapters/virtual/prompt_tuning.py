@@ -24,7 +24,9 @@ class PromptTuning(TrainingMethod):
     text: str | None = None
 
     def check(self) -> None:
-        """Validate ranges, and that `text` is given if and only if `init` is `text`."""
+        """Validate ranges, and that `text` is given if `init` is `text`, and only then. An empty `text`
+        counts as not given.
+        """
         check_prompt(self.tokens, self.init, self.text)
 
     @property
@@ -33,7 +35,7 @@ class PromptTuning(TrainingMethod):
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Extend the embedding table by the virtual tokens."""
+        """Freeze the model and extend its embedding table by the virtual tokens."""
         from trainers.adapters.virtual.virtual_embedding import PromptRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)
@@ -57,7 +59,9 @@ class PromptTuning(TrainingMethod):
 
 
 def check_prompt(tokens: int, init: str, text: str | None) -> None:
-    """Raise ValueError unless `tokens` is positive and `text` is given if and only if `init` is `text`."""
+    """Raise ValueError unless `tokens` is positive, and `text` is given if and only if `init` is `text`. An
+    empty `text` counts as not given.
+    """
     if tokens < 1:
         raise ValueError(f"tokens: got {tokens}, allowed 1 or more")
     if (init == "text") != bool(text):

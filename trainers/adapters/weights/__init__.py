@@ -1,1 +1,3 @@
-"""Methods that train weights of the base, or train matrices and vectors that modify them."""
+"""Methods that train weights of the base, only the task's head, or matrices and vectors that modify the
+base's weights.
+"""

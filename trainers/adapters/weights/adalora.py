@@ -17,9 +17,9 @@ class AdaLoRA(LowRankMethod):
     `initial_rank`.
 
     After the first `warmup` share of the steps, the least important ranks are removed every `interval` steps
-    until `rank` per matrix are left on average. In the last `final` share of the steps, ranks no longer
-    change. `betas` are the smoothing factors of the importance and of its deviation. `orthogonality` is the
-    weight of the penalty that keeps P and Q orthogonal.
+    until `rank` per matrix are left on average, at the latest when the last `final` share of the steps
+    begins. From then on, ranks no longer change. `betas` are the smoothing factors of the importance and of
+    its deviation. `orthogonality` is the weight of the penalty that keeps P and Q orthogonal.
     """
 
     kind: Literal["adalora"] = "adalora"

@@ -43,8 +43,8 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the new singular values after `step` steps, by parameter name. The result is empty if no
-        ranks are removed at this step.
+        """Return the new singular values after `step` steps, by parameter name. The result is empty at steps
+        that remove no ranks. In the final share of the steps, every step sets the removed ranks to 0 again.
 
         `weights` are the AdaLoRA parameters after the latest step, and `gradients` are their gradients in
         that step.

@@ -29,14 +29,17 @@ class RankUpdates:
                 module.passes = accumulation
 
     def gradients(self) -> dict[str, Any]:
-        """Return the gradients of AdaLoRA's parameters before a step. This is a collective operation."""
+        """Return the gradients of AdaLoRA's parameters by name, to be read before a step changes the weights;
+        empty for other methods. This is a collective operation.
+        """
         if self._allocation is None:
             return {}
         return {name: self._partitions.gradient(each).clone() for name, each in self._parameters.items()}
 
     def update(self, step: int, gradients: Mapping[str, Any]) -> None:
-        """Update the statistics and, if it is due, remove ranks after `step` steps. `gradients` are the
-        gradients of the last step. This is a collective operation.
+        """Update the statistics (except in the final share of the steps), and remove ranks if the schedule
+        requires it after `step` steps. `gradients` are the gradients of the last step. This is a collective
+        operation.
         """
         if self._allocation is None:
             return

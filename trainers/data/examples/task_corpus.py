@@ -179,7 +179,7 @@ def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArr
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
-    """Return the maker of inputs for one task of a resolved run; each task may have its own virtual tokens.
+    """Return the input maker for one task of a resolved run; each task may have its own virtual tokens.
     `encoding.max_length` counts virtual tokens, but not the positions before them, which are reserved for the
     prefix of a method.
     """

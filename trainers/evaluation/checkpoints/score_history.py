@@ -44,9 +44,9 @@ class LastAverage:
 @dataclass(frozen=True)
 class TaskSignal:
     """How well a score separates runs. `signal` is the largest difference between the averages of two runs.
-    `noise` is the standard deviation of the score over the last checkpoints of a run, as the root mean square
-    over all runs. `at_chance` says whether no run is above chance; if so, the ratio says nothing about what
-    the runs know.
+    `noise` is the standard deviation of the score over the last checkpoints of a run; of several runs, the
+    root mean square of their standard deviations. `at_chance` says whether no run is above chance; if so, the
+    ratio says nothing about what the runs know.
 
     Heineman et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged.
     """

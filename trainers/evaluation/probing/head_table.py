@@ -27,7 +27,7 @@ def measure_heads(
     """Measure the heads of a model on the first `tokens` tokens of texts. Returns a table with a row for
     every head, and the effects of masking heads. The columns are `layer` (named as in `features`), `attends`,
     `head` (from 0), the means of `HeadSummary`, and the change of the loss without the head with its error,
-    in nats per token.
+    in nats per token. Raises UserError if the texts have no token.
     """
     trained = load_trained(model)
     encoder, config = Encoder.load(lent(trained.tokenizer)), trained.config

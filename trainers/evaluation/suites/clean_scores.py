@@ -1,8 +1,8 @@
 """Scores with and without the items that the training corpus of a model contains.
 
 The step `decontaminate` of a corpus finds these items (`pipelines.contracts.contamination`). An item counts
-as found if training documents contain at least the share FOUND_AT of the words of its prompt or of its
-answer.
+as found if a single training document contains at least the share FOUND_AT of the words of its prompt or of
+its answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class CleanScore:
     """The main score of a model on a task: on all items (`whole`), without the found items (`without`), and
     on the found items alone (`only`). A score over no items is None.
 
-    `found` is the number of items that the corpus contains. `searched` is how many of the `items` were
+    `found` is the number of items that were found in the corpus. `searched` is how many of the `items` were
     searched for; the others are too short or were not in the item file.
     """
 
@@ -76,8 +76,9 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 
 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
-    """Return the share of each item that the corpora of a model contain, by the name of the item. Only items
-    that were searched for are included; the largest share in any corpus counts.
+    """Return how much of each item the training documents of a model contain, by the name of the item: the
+    largest share of the words of its prompt or of its answer that occurs in a single document. Only items
+    that were searched for are included.
 
     Empty for a model that was not made by pretraining. `tell` is called with a line for a corpus that cannot
     be read, and with instructions for searching a corpus that was not searched for some of `tasks`.

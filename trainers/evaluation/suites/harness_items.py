@@ -99,8 +99,8 @@ def _task(task: HarnessTask) -> Task:
 
 
 def harness_result(asked: HarnessItems, result: TaskResult) -> TaskResult:
-    """Return `result` with the version of the harness task and only the metrics that this task names, in its
-    order.
+    """Return `result` with the version of the harness task, and with its scores replaced by those that the
+    task names, in the order of the task. For written answers, there is a score for each filter of the task.
     """
     measured: dict[str, Measured] = {}
     for name in asked.task.metrics:

@@ -24,7 +24,7 @@ def write_item_file(columns: Sequence[tuple[Task | HarnessTask, str]], data: Loc
 
     `prompt` joins the texts that the model is given, so that items with a common passage remain distinct.
     `answer` lists the gold texts: the correct candidate, the accepted targets, or the grammatical sentence.
-    It is empty for a `Task` with labels.
+    It is empty for a `Task` that has none of these, such as one with labels.
     """
     lines = [json.dumps(item, ensure_ascii=False) for task, split in columns for item in _items(task, split, data)]
     output.write_atomic("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))

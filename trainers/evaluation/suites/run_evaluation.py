@@ -149,9 +149,9 @@ class Evaluation:
 
     def write_rows(self, path: Location) -> None:
         """Write a Parquet file with a row per model and item: the columns of `TaskResult.rows`, and `score`
-        and `weight`. If other tasks have a list in a column, the numbers of a text become lists of length
-        one. The main score is the sum of `score` divided by the sum of `weight`; for perplexity, it is the
-        exponential of this ratio.
+        and `weight`. A column that has lists for some tasks has lists for all; single values become lists of
+        length one. The main score is the sum of `score` divided by the sum of `weight`; for perplexity, it is
+        the exponential of this ratio.
         """
         tables = []
         for result in self.results:

@@ -33,8 +33,8 @@ class SeedScore:
 
 
 def seed_groups(models: Sequence[LocalPath]) -> list[tuple[str, ...]]:
-    """Return the groups of two or more models with the same configuration (except the seed), corpus and
-    tokenizer.
+    """Return the groups of two or more models with the same corpus, tokenizer and configuration. The seed and
+    fields that do not identify a run (`runs.resolve.identity`) may differ.
     """
     groups: dict[str, list[str]] = {}
     for model in models:

@@ -80,10 +80,10 @@ class TaskResult:
 
     `measured` has each metric with its outcomes; the first is the main score. `rows` has a row per item.
     `subtasks` and `fields` name parts of the set, one name per item. `cut` counts the items (for facts, the
-    scored statements) whose context was too long for the model. `truncated` counts the written answers that
-    reached the limit on tokens before they ended, None if no answers were written. `cost` covers all tasks of
-    the model together. `items` are the items that were scored, None for texts and facts. `version` is the
-    version of the task.
+    statements completed with one of the objects) whose context was too long for the model. `truncated` counts
+    the written answers that reached the limit on tokens before they ended, None if no answers were written.
+    `cost` covers all tasks of the model together. `items` are the items that were scored, None for texts and
+    facts. `version` is the version of the task.
     """
 
     model: str

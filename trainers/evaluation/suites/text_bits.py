@@ -30,8 +30,8 @@ def text_task(file: Location) -> Task:
 
 
 def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, window: int | None) -> TaskResult:
-    """Return the result of a model on texts, limited to the first `limit`. Its rows have the log-likelihood,
-    bits per byte, tokens, unknown tokens, bytes and characters of every document.
+    """Return the result of a model on texts, limited to the first `limit`. Its rows have the log-likelihood
+    and the bits per byte of every document, and its numbers of tokens, unknown tokens, bytes and characters.
     """
     documents: list[str] = texts.texts[0].to_pylist()[:limit]
     found, window = scorer.score_texts(documents, window)

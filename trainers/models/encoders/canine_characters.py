@@ -28,7 +28,7 @@ last molecule of a row, and upsampling reads two characters beyond a text. More 
 
 
 def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> list[bytes]:
-    """Return the bytes of all tokens: `spelled` for the tokens of text, and the code points of special
+    """Return the UTF-8 bytes of all tokens: `spelled` for the tokens of text, and the code points of special
     tokens, whose ids `specials` gives by name.
     """
     whole = list(spelled)
@@ -76,7 +76,7 @@ class Spelling:
 
     @classmethod
     def of(cls, spelled: Sequence[bytes]) -> "Spelling":
-        """Return the bytes of each token as tensors."""
+        """Return the bytes of all tokens as tensors."""
         tokens = SpelledTokens.of(spelled)
         return cls(torch.from_numpy(tokens.content), torch.from_numpy(tokens.offsets))
 

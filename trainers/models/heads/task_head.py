@@ -95,10 +95,10 @@ def build_head(
     choose, or 2 for span, the scores of starts and ends.
 
     If `pooling` is None, the default of the family applies: the first token for encoders, the last token for
-    others. In recurrent encoders it is the mean, because the state of the first token, or half of that state,
-    depends on no other token. If `dropout` is None, the model's rate applies wherever the stock head has
-    dropout. The weights depend only on the sizes and the seed. Raises ConfigError if `pooling` or `layers`
-    does not apply.
+    others. For a prediction per segment, a recurrent encoder cannot be read at a single token, because the
+    state of the first token, or half of that state, depends on no other token; its default is the mean. If
+    `dropout` is None, the model's rate applies wherever the stock head has dropout. The weights depend only
+    on the sizes and the seed. Raises ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"

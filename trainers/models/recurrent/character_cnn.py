@@ -21,7 +21,7 @@ from tokenizer.vocabulary.specials import CLS, SEP
 from trainers.objectives.shared.spellings import numbered_spellings
 
 LENGTH = 50
-"""The number of characters of a token, including the marks of its beginning and its end."""
+"""The number of characters of a token, including the marks of its beginning and its end, and padding."""
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(256, 261)
 """Characters in addition to the 256 bytes. The first two stand for whole tokens."""
 CHARACTERS, WIDTH = 261, 16
@@ -30,8 +30,9 @@ SHARES = (1, 1, 2, 4, 8, 16, 32)
 
 
 def character_table(spelled: Sequence[bytes], others: Mapping[int, Sequence[int]]) -> Any:
-    """Return the characters of tokens, int16 [tokens, LENGTH]: the bytes `spelled` of each token, or instead
-    its characters in `others`, between WORD_BEGIN and WORD_END, cut to LENGTH, then PADDING.
+    """Return the characters of tokens, int16 [tokens, LENGTH]: WORD_BEGIN, the characters of the token,
+    WORD_END, then PADDING. The characters of a token are those in `others` if it has the token's id,
+    otherwise the bytes in `spelled`; at most LENGTH - 2 of them are kept.
     """
     table = np.full((len(spelled), LENGTH), PADDING, dtype=np.int16)
     for number, text in enumerate(spelled):

@@ -132,7 +132,7 @@ class Elmo(PreTrainedModel):
             module.initialise()
 
     def predict(self, states: Any, backward: bool = False) -> Any:
-        """Return the logits [..., vocabulary] of the next token, or if `backward` of the previous token,
+        """Return the logits [..., vocabulary] of the next token or, with `backward`, of the previous token,
         given states [..., 2 x width].
         """
         return self.lm_head(states.chunk(2, dim=-1)[backward])

@@ -138,10 +138,11 @@ class SentenceGru(PreTrainedModel):
             module.initialise()
 
     def decode(self, ids: Any, positions: Any, vectors: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return the states [rows, length, width] of the decoder of the next sentence and of the decoder of
-        the previous sentence. The decoders read the sentences of the rows, `ids` and `positions`, int64
-        [rows, length]. Each also reads the vector of a neighbouring sentence at every position: `vectors` are
-        two tensors [rows, length, width], the vectors of the sentence before and those of the sentence after.
+        """Return the states [rows, length, width] of the decoder that writes next sentences, and of the
+        decoder that writes previous sentences. Both read the sentences that they write: `ids` and
+        `positions`, int64 [rows, length]. At every position they also read the vector of a neighbouring
+        sentence, [rows, length, width]: the first decoder reads the vector of the sentence before
+        (`vectors[0]`), the second that of the sentence after (`vectors[1]`).
 
         A decoder multiplies the vector by its own matrices at every position (equations 5 to 7), as part of
         its input.

@@ -11,8 +11,8 @@ the same way as documents. How pairs are written to rows depends on the family o
   another in both directions (Raffel et al., 2020, section 3.2.1).
 
 Positions restart in every document. Packing takes into account how many positions of a row each document
-needs (`PairObjective.room`), so no row is longer than the sequence length. A batch is as wide as its longest
-row, rounded up to a multiple of 8.
+needs (`PairObjective.room`), so the pairs of a row never take more positions than the sequence length. A
+batch is as wide as its fullest row, rounded up to a multiple of 8.
 """
 
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ class Documents:
     in the batch, and `text`, bool [rows, length], marks the positions of the documents' tokens. `following`
     [documents] is the target that the packer wrote at the last position of each document: `<eos>` at the end
     of the document, the next token if the row cuts the document off, or -100 if the packer writes no targets.
-    `samples` [rows] are the numbers of the samples.
+    `samples` [rows] are the global indices of the samples.
     """
 
     content: Ragged

@@ -15,12 +15,12 @@ def choose_spans(
     types: Sequence[str],
     rate: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose max(round(`rate` n), 1) of the n spans of each unit, or one if `rate` is None. All spans of a
-    unit are equally likely.
+    """Choose max(round(`rate` n), 1) of the n spans of each unit that has spans, or one if `rate` is None.
+    All spans of a unit are equally likely.
 
-    `spans`, int64 [tokens, 2], are the `Batch.spans` of the tokens; only spans of the given `types` are
-    chosen. `documents` and `units`, bool [tokens], mark the first tokens of documents and of units. A span
-    belongs to the unit of its first token. `draws`, float64 [tokens], are uniform numbers.
+    `spans`, int64 [tokens, 2], are the `Batch.spans` of the tokens; only spans of the given `types` count.
+    `documents` and `units`, bool [tokens], mark the first tokens of documents and of units. A span belongs to
+    the unit of its first token. `draws`, float64 [tokens], are uniform numbers.
 
     Returns whether each token is chosen, bool [tokens], and the index of the first token of its span, int64
     [tokens]; the index is 0 for tokens outside spans of these types.

@@ -18,9 +18,9 @@ _MARKS = 2
 
 
 def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, least: int, what: str) -> int:
-    """Return the number of stream tokens that fit in a row as `copies` copies of each sentence with its
-    marks, if all sentences have `min_tokens` tokens. Raises ConfigError if `least` such sentences do not fit;
-    the message calls them `what`.
+    """Return the number of stream tokens per row if every sentence has `min_tokens` tokens, and a row
+    contains `copies` copies of each sentence with its marks. Raises ConfigError if `least` such sentences do
+    not fit in a row; the message calls them `what`.
     """
     needed = least * copies * (min_tokens + _MARKS)
     if sequence_length < needed:

@@ -160,8 +160,8 @@ class TrainingObjective(Protocol):
 
     @property
     def exchanges(self) -> int:
-        """The number of different ways of exchanging second parts between sentence pairs that packing
-        prepares; 0 for none.
+        """The number of exchanges that packing prepares: different ways of swapping second parts between
+        sentence pairs. 0 for none.
         """
         return 0
 

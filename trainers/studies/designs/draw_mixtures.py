@@ -20,7 +20,7 @@ def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: Mixture
     deterministic.
 
     Raises ConfigError if the limits leave fewer than two domains free to vary, or if fewer than the requested
-    number of mixtures fit within them.
+    number of mixtures are found within them.
     """
     if isinstance(design, Swarm):
         return _select(_dirichlet(design, prior, constraints), design.runs, design.distance, constraints)
@@ -63,9 +63,9 @@ def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints
     """Return the first `runs` mixtures within the limits that are farther than `distance` from all that were
     chosen before, [runs, domains]. The distance is half the sum of the absolute differences of shares.
 
-    If the limits reject almost every draw, as they do with many or very small domains, later draws that lie
-    outside the limits are moved to the nearest mixture within them. Raises ConfigError if even then too few
-    are found.
+    If almost every draw is rejected, as happens with many or very small domains, later draws that lie outside
+    the limits are moved to the nearest mixture within them. Raises ConfigError if even then too few are
+    found.
     """
     _require_room(constraints)
     chosen, count = np.empty((runs, len(constraints.domains))), 0

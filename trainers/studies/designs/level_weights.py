@@ -35,8 +35,8 @@ def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str
 
 def leaf_settings(study: Study, corpus: TrainingCorpus, metrics: Sequence[str] = ()) -> ProposalSettings:
     """Return the settings of a study's proposal by leaf domain, with the tokens of the corpus and of the
-    target filled in. The weight of a metric is divided among its leaves in proportion to their held-out
-    tokens; by default all sources in `metrics` have the same weight.
+    target filled in where the study does not set them. The weight of a metric is divided among its leaves in
+    proportion to their held-out tokens; by default all sources in `metrics` have the same weight.
 
     In a study of two phases, the settings are those of the second phase: `target_tokens` counts only that
     phase, and the caps are reduced by the epochs that the first phase reads.

@@ -2,7 +2,7 @@
 
 A variant is the corpus file with some fields changed. It is built in the output directory of that file, so it
 reuses every step that is finished there, and its manifest is OUTPUT/variant-KEY.json, where KEY is a digest
-of its fields.
+of its fields except `output`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -201,8 +201,8 @@ class OpenStudy:
         return {}
 
     def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
-        """Return the prior by domain for the corpus of an entry: the study's own, or else proportional to the
-        tokens of that corpus.
+        """Return the prior by domain for the corpus of an entry: the prior that the study sets, or else
+        shares proportional to the tokens of that corpus.
         """
         if (corpus.fingerprint, corpus.shard_set) == (self.corpus.fingerprint, self.corpus.shard_set):
             return self.prior_mixture

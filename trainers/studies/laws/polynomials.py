@@ -82,7 +82,9 @@ class FittedPolynomial:
         return self.linear + ratios @ self.products
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return the coefficients: `linear`, and `products` row by row above the diagonal."""
+        """Return the coefficients: `linear`, and `products` row by row above the diagonal. `products` is
+        empty if all are 0.
+        """
         above = self.products[np.triu_indices(len(self.linear), 1)]
         return {"linear": self.linear.tolist(), "products": above.tolist() if above.any() else []}
 

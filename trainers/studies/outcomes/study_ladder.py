@@ -59,7 +59,8 @@ class ScalingPrediction:
 @dataclass(frozen=True)
 class StudyScaling:
     """The scaling law of a ladder. `fit` is fitted to all runs. `held_out` predicts the runs of the largest
-    model from a fit to the other runs; if these are too few for a fit, it is empty and `reason` says why.
+    model from a fit to the other runs. If no law can be fitted to the other runs, `held_out` is empty and
+    `reason` says why.
     """
 
     ladder: Ladder
@@ -117,7 +118,8 @@ def _ladder(
 
 
 def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
-    """Fit the scaling law to all runs. Fit it again without the runs of the largest model, to predict these.
+    """Fit the scaling law to all runs. Then fit it again without the runs of the largest model, and predict
+    these runs. Each fit has `draws` bootstrap draws.
 
     Raises ConfigError if the law cannot be fitted to all runs (`fit_scaling`).
     """
@@ -153,7 +155,7 @@ def _intervals(fit: ScalingFit) -> dict[str, tuple[float, float]]:
 
 
 def scaling_record(found: StudyScaling) -> dict[str, Any]:
-    """Return the law, its intervals and the held-out predictions as JSON data."""
+    """Return the metric, the runs, the law with its intervals, and the held-out predictions as JSON data."""
     return {
         "metric": found.ladder.metric,
         "runs": list(found.ladder.runs),

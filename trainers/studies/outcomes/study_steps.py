@@ -54,7 +54,7 @@ def require_mixtures(opened: OpenStudy, what: str) -> None:
 
 def basis_of(opened: OpenStudy, table: RunTable) -> str:
     """Return a digest of everything that fitted laws depend on: the runs of `table`, the candidate laws and
-    the settings.
+    the settings of the proposal.
     """
     return digest([table.fingerprint, list(opened.study.laws), plain(opened.settings)])
 
@@ -149,7 +149,7 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
     """Return the mixture in `proposal.yaml`, with shares rounded to six digits. If the study keeps ratios,
     the virtual domain's share is rounded and then divided in these exact ratios. Raises UserError if there is
-    no proposal yet.
+    no proposal yet, and ConfigError if the proposal names a domain that the corpus lacks.
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])

@@ -1,5 +1,5 @@
-"""Tables of the finished runs of a study: mixtures and metrics, to which the laws are fitted, and the noise
-and signal of each metric.
+"""Tables of the runs of a study that have finished or diverged: their mixtures and metrics, to which the laws
+are fitted, and the noise and signal of each metric.
 """
 
 import csv
@@ -45,8 +45,8 @@ def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tup
 
 
 def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
-    """Return a line that names the metrics that no finished run has. Empty if there are none, or if no run
-    has any metric.
+    """Return a list with one line, which names the metrics that no finished run has. The list is empty if
+    every metric has been measured or none has.
     """
     there = measured_metrics(opened, results)
     missing = [name for name in opened.metrics if name not in there]
@@ -54,8 +54,8 @@ def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> lis
 
 
 def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
-    """Return the table of the design's runs. Diverged runs are censored; failed and missing runs are left
-    out.
+    """Return the table of the design's runs. The values of diverged runs are NaN, which means censored, and
+    so are values that a finished run lacks. Failed and missing runs are left out.
 
     Raises UserError if no run has finished.
     """
@@ -85,7 +85,7 @@ def write_tables(table: RunTable, root: LocalPath) -> None:
 
 def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: RunTable) -> list[MetricNoise]:
     """Return the noise and the signal of each metric. Noise is NaN if fewer than two finished anchors have
-    the metric.
+    the metric; signal is 0 if fewer than two runs of the table have it.
     """
     finished = [results[r.key] for r in opened.anchors if r.key in results and results[r.key].state == "finished"]
     rows = []
@@ -100,8 +100,10 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
 
 
 def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], censors: bool = True) -> list[str]:
-    """Return lines that name the runs without metrics and say how they are treated. `censors` says that laws
-    are fitted to the runs, which take diverged runs into account.
+    """Return a line for the runs that diverged, a line for those that failed, and a line for those that have
+    not been trained, if there are any. A line has the number of runs and the names of at most five, and says
+    how diverged and failed runs are treated. `censors` says whether laws are fitted to the runs; a law takes
+    diverged runs into account.
     """
     lines = []
     for state, meaning in (

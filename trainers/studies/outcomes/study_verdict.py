@@ -77,7 +77,9 @@ def _doremi(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
 
 
 def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> StudyVerdict:
-    """Compare the entries of `runs` by the rule of the study."""
+    """Compare each entry of `runs` with the study's baseline, by the rule of the study. `results` has the
+    results by the key of the run.
+    """
     study = opened.study
     entries = list(dict.fromkeys(run.entry for run in runs))
     baseline = study.confirmation.baseline if study.confirmation else getattr(study.design, "baseline", entries[0])

@@ -56,7 +56,7 @@ class Findings:
 
 def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
     """Write `report.html` from the files of a study and return its path. No law is fitted. Raises UserError
-    if no run of a mixture design has finished, or if a candidate of the confirmation has no mixture yet.
+    if no run of a mixture design has finished.
     """
     page = root / PAGE
     page.write_atomic(render_study(collect(opened, root)).encode())
@@ -207,8 +207,8 @@ def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
 
 
 def _swarm(found: Findings) -> list[SwarmRun]:
-    """Return the runs of the design with all metrics that some run has, each with the weighted mean of its
-    metrics.
+    """Return the finished runs of the design, each with the weighted mean of its metrics. Metrics that no run
+    has are ignored; a run that lacks another metric with a weight above 0 is left out.
     """
     opened, runs = found.opened, []
     results = {run.key: found.results[run.key] for run in opened.points if run.key in found.results}
@@ -279,8 +279,8 @@ def _tokens(found: Findings) -> list[dict[str, Any]]:
 
 
 def _ledger(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Return totals over all finished runs: tokens, operations, seconds and cost. The cost is None unless it
-    is known for each of them.
+    """Return totals over all finished runs: runs, tokens, operations, seconds and cost, and the distinct
+    model sizes. The cost is None unless it is known for each of them.
     """
     done = [result for result in results if result.state == "finished"]
     seconds, steps = sum(r.seconds for r in done), sum(r.step_seconds for r in done)

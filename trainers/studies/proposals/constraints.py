@@ -21,8 +21,8 @@ class MixtureConstraints:
     upper: np.ndarray
 
     def contains(self, ratios: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
-        """Return which of the mixtures `ratios` [mixtures, domains] satisfy the constraints, bool
-        [mixtures].
+        """Return which of the mixtures `ratios` [mixtures, domains] satisfy the constraints to within
+        `tolerance`, bool [mixtures].
         """
         inside = (ratios >= self.lower - tolerance) & (ratios <= self.upper + tolerance)
         return inside.all(axis=1) & (np.abs(ratios.sum(axis=1) - 1) <= tolerance)
@@ -76,7 +76,8 @@ def build_constraints(
     max_epochs: float | Mapping[str, float] | None = None,
 ) -> MixtureConstraints:
     """Return the constraints that follow from minimum shares `floors`, `fixed` shares, and caps: a domain
-    contributes at most `max_epochs` x `tokens` of the `target_tokens`.
+    contributes at most `max_epochs` x `tokens` of the `target_tokens`. If a domain has both a floor and a
+    fixed share, the floor is ignored.
 
     Raises ConfigError for an unknown domain, for a cap without the tokens that it needs, and if no mixture
     satisfies all constraints.

@@ -12,13 +12,16 @@ from pipelines.contracts.mixtures import proportional
 @dataclass(frozen=True)
 class ProposalSettings:
     """The objective and the limits of a proposal. The proposal minimises the mean of the metrics, weighted by
-    `weights` (default: equal), plus `kl` times the divergence from the prior in nats.
+    `weights`, plus `kl` times the divergence from the prior in nats. By default, all metrics have the same
+    weight; in a study that measures several domains of a source, all sources have the same weight.
 
     `prior` has a share for each domain; only the proportions matter. By default, it is proportional to
     `tokens`, the tokens of each domain. `floors` are minimum shares; `fixed` shares do not change.
     `target_tokens` is the budget of the run that the mixture is for. If `tokens` and `target_tokens` are
-    known, no domain is read more than `max_epochs` times. Four epochs are almost as good as fresh data
-    (Muennighoff et al., 2023). `draws` is the number of bootstrap draws.
+    known, no domain is read more than `max_epochs` times. `max_epochs` is one number for all domains, or a
+    number for each domain that has a limit. In a study, `weights`, `prior`, `floors`, `fixed` and
+    `max_epochs` may name domains at any level. Four epochs are almost as good as fresh data (Muennighoff et
+    al., 2023). `draws` is the number of bootstrap draws.
     """
 
     weights: dict[str, float] | None = None

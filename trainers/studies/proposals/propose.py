@@ -1,5 +1,6 @@
-"""Propose the mixture with the best predicted metrics. The proposal includes its tie set, the sensitivity to
-each weight, and comparisons with the prior and the other baselines.
+"""Propose the mixture with the lowest objective: the predicted metrics plus a penalty for distance from the
+prior. The proposal includes the range of each share in its tie set, and comparisons with the prior and the
+other baselines.
 """
 
 from collections.abc import Mapping

@@ -60,7 +60,7 @@ class TieSet:
 
     def ranges(self, constraints: MixtureConstraints) -> np.ndarray:
         """Return the smallest and the largest share of each domain within the set, [domains, 2], while the
-        other domains keep their proportions. This shows how sensitive the objective is to each weight.
+        other domains keep their proportions. This shows how sensitive the objective is to each share.
         """
         limits = np.repeat(self.best[:, None], 2, axis=1)
         for i, share in enumerate(self.best):

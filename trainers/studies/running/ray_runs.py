@@ -62,8 +62,9 @@ def train_on_ray(
     longer than expected (`_Pace.slow`) is killed, and the run continues in another task. This happens at most
     once per run.
 
-    Raises UserError if the disk fails, and KeyboardInterrupt after SIGINT or SIGTERM; the tasks then end, and
-    the same command continues from their checkpoints.
+    Raises UserError if the cluster cannot be joined, if no node has enough CPUs and GPUs for a run, or if the
+    disk fails, and KeyboardInterrupt after SIGINT or SIGTERM; the tasks then end, and the same command
+    continues from their checkpoints.
     """
     root, waiting, lost, total, done = root.resolve(), deque(runs), Counter[str](), len(runs), 0
     threads, going = max(1, int(resources.cpus)), dict[Any, StudyRun]()
@@ -98,7 +99,7 @@ def train_on_ray(
 
 
 class _Pace:
-    """Detects runs that take too long, from the seconds per FLOP of the runs that have ended.
+    """Detects runs that take too long, from the seconds per FLOP of the runs that have finished.
 
     Seconds are counted on this machine from when a run is first seen to have begun, because the clocks of
     nodes differ. A run is reported as slow only once.
@@ -117,15 +118,15 @@ class _Pace:
         self._begun.pop(run.key, None)
 
     def ended(self, run: StudyRun) -> None:
-        """Note the speed of a run that has ended."""
+        """Note the speed of a run that has ended, unless it failed or diverged."""
         result = read_result(self._root / run.key)
         if result is not None and result.flops:
             self._seconds_per_flop.append((result.step_seconds + result.validation_seconds) / result.flops)
 
     def slow(self, runs: Sequence[StudyRun]) -> list[StudyRun]:
         """Return the runs among `runs` that have taken more than SLOW times the expected seconds of all of
-        their steps, plus _OTHER_SECONDS. Returns none while any run has not begun, because a freed place
-        would go to that run, and none before FEWEST_ENDED runs have ended.
+        their steps, plus _OTHER_SECONDS. The list is empty while any run has not begun, because a freed place
+        would go to that run, and until FEWEST_ENDED runs have finished.
         """
         now, found = time.monotonic(), []
         events = {run.key: self._start_events(run)[self._starts[run.key] :] for run in runs}
@@ -143,7 +144,7 @@ class _Pace:
         return found
 
     def _start_events(self, run: StudyRun) -> list[dict[str, Any]]:
-        """Return the start events in the log of a run; none if the log cannot be read now."""
+        """Return the start events in the log of a run; empty if the log cannot be read now."""
         with suppress(OSError):
             return read_events(self._root / run.key / "log.jsonl", "start")
         return []

@@ -41,7 +41,7 @@ def root_of(study: Study) -> LocalPath:
 
 
 def results_of(root: LocalPath, runs: Iterable[StudyRun]) -> dict[str, RunResult]:
-    """Return the results of the runs that have one, by key."""
+    """Return the result of each run that has one, by the key of the run."""
     found = {run.key: read_result(root / RUNS / run.key) for run in runs}
     return {key: result for key, result in found.items() if result is not None}
 
@@ -77,7 +77,8 @@ def check_registered(study: Study, root: LocalPath) -> None:
 
 def _rule(study: Study) -> dict[str, Any]:
     """Return everything that a verdict depends on, apart from the runs: the section with its rule, the
-    metrics and their weights, and the candidate or entry that answers the question.
+    metrics and their weights, the candidate or entry that answers the question, and the baseline of a list
+    design.
     """
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}

@@ -45,14 +45,15 @@ Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run. `metrics` holds a value by domain; a `diverged` or `failed` run has none. A failed
-    run is trained again by the next `study run`, because its failure says nothing about its mixture.
+    """The result of a run. `metrics` holds a value by domain; a `diverged` or `failed` run has no metrics,
+    and its numbers are 0. A failed run is trained again by the next `study run`, because its failure says
+    nothing about its mixture.
 
     `sources` holds the ledger's entry for each domain. `flops` counts the operations of training steps.
     `seconds` is the duration of the whole run, `step_seconds` that of its steps, and `validation_seconds`
     that of its validations. `domain_weights` are the mean weights of a run with online weights. `cost` is the
-    `Footprint` of everything computed, including steps repeated after a kill; None if it is not known.
-    `is_first` says whether the run was the first of its process; `seconds` then includes the import of
+    `Footprint` of the run (`run_cost`), including steps repeated after a kill; None if it is not known.
+    `is_first` says whether a finished run was the first of its process; `seconds` then includes the import of
     libraries.
     """
 
@@ -173,7 +174,7 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
 
 def _measure(run: StudyRun, directory: LocalPath, seconds: float, threads: int) -> RunResult:
     """Return the result of a run that has trained to the end, from its log and ledger. The run counts as
-    diverged if a metric is not finite.
+    diverged if a metric is not finite, or if it has no metric.
     """
     everything = read_events(directory / "log.jsonl")
     events = drop_superseded(everything)

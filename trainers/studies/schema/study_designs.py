@@ -164,8 +164,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """The prior, and for each of its domains the prior without that domain, each trained with `seeds` seeds.
-    All are compared with the prior.
+    """The prior, and for each domain the prior without that domain, each trained with `seeds` seeds. All are
+    compared with the prior. Domains whose prior share is 0 or 1 are not removed.
     """
 
     kind: Literal["leave_one_out"] = "leave_one_out"

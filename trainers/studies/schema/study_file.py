@@ -51,11 +51,11 @@ class Target:
 class Proxies:
     """The small training runs, of `tokens` tokens each.
 
-    With `matched`, a proxy reads only a fixed random sample of each domain's sequences, the share `tokens` /
-    `target.tokens` of them, so that a given weight means the same number of epochs as at the target. In a
-    mixture design, the prior is trained with `anchors` seeds, beginning with `seed`, and the spread of these
-    runs is the noise of a metric. All other mixtures are trained with the first seed only, so their runs
-    differ only in the mixture.
+    With `matched`, in a study with a `target`, a proxy reads only a fixed random sample of each domain's
+    sequences, the share `tokens` / `target.tokens` of them, so that a given weight means the same number of
+    epochs as at the target. In a mixture design, the prior is trained with `anchors` seeds, beginning with
+    `seed`, and the spread of these runs is the noise of a metric. All other mixtures are trained with the
+    first seed only, so their runs differ only in the mixture.
     """
 
     tokens: int
@@ -72,8 +72,9 @@ class Proxies:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a run: one value for the held-out text of each of `domains`. By default, these are all
-    domains whose held-out text is the same in all corpora of the study. Lower is better.
+    """The metrics of a run: one value for the held-out text of each of `domains`. A name above the leaf
+    domains stands for all leaf domains below it. By default, `domains` are all leaf domains whose held-out
+    text is the same in all corpora of the study. Lower is better.
 
     `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. The first is measured on `tokens` tokens
     of each domain, in rows built as in training; use it to compare runs of one recipe. The second is measured
@@ -109,7 +110,8 @@ class Confirmation:
     `doremi`) and the names of mixtures in `own`. They train on `tokens` tokens, with `settings` on top of the
     study's. Each is compared with `baseline`, seed by seed, in the weighted mean of the metrics: it is better
     (worse) if the two-sided t interval of the mean difference at `level` lies below (above) 0 and the
-    absolute difference is at least `margin`; otherwise it ties.
+    absolute difference is at least `margin`; otherwise it ties. The verdict is open if fewer than two seeds
+    have finished for both.
     """
 
     tokens: int
@@ -199,8 +201,8 @@ class Study:
     """A study: many small training runs that answer a `question`.
 
     Its data are either existing `corpora` or a `corpus_file`, from which the study builds the corpora that
-    its entries read. `recipe` is the recipe of the runs, a name or the path of a YAML file; `settings`
-    changes fields of the recipe by dotted name. The directory `output` holds the files of the study.
+    its runs read. `recipe` is the recipe of the runs, a name or the path of a YAML file; `settings` changes
+    fields of the recipe by dotted name. The directory `output` holds the files of the study.
 
     A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
     of its runs, and `proposal` describes the search for the mixture with the best predictions. The `tokens`
@@ -285,7 +287,9 @@ class Study:
 
     @property
     def has_mixtures(self) -> bool:
-        """Whether the design draws mixtures, so that laws can be fitted to its runs."""
+        """Whether the design is a mixture design (`swarm`, `sobol` or `simplex`), so that laws can be fitted
+        to its runs.
+        """
         return isinstance(self.design, Swarm | Sobol | Simplex)
 
     @property

@@ -48,7 +48,8 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
 
     def add_generator(self, generator: Any, disentangled: bool) -> None:
         """Add the generator, a `DebertaV2ForMaskedLM` of the same width. The discriminator then reads the
-        generator's token embeddings: directly, or if `disentangled` through a `DisentangledEmbedding`.
+        generator's token embeddings, either directly or, with `disentangled`, through a
+        `DisentangledEmbedding`.
         """
         base = generator.deberta.embeddings.word_embeddings
         self.deberta.embeddings.word_embeddings = DisentangledEmbedding(base) if disentangled else base
