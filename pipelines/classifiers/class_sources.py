@@ -24,16 +24,21 @@ def check_split(held_out: float, seed: int) -> None:
         raise ValueError(f"seed: got {seed}, expected a whole number from 0, of at most 64 bits")
 
 
-def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
-    """Return (corpus, source) for the source that `DIRECTORY:SOURCE` names, or for all sources of
-    `DIRECTORY`. `label` is the field with this name, for messages.
+def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
+    """Return (corpus, source) for each source that `names` contains, as `DIRECTORY:SOURCE` or, for all sources of
+    a corpus, `DIRECTORY`. A source that several names contain is returned once. `label` is the field with these
+    names, for messages.
     """
-    match = _SOURCE.fullmatch(name)
-    directory, source = match.groups() if match else (name, "")
-    corpus = open_corpus(parse_location(directory))
-    if source:
-        corpus.check_source(source, f"{label}: {name}")
-    return [(corpus, name) for name in ([source] if source else corpus.manifest.sources)]
+    found: dict[tuple[str, str], tuple[Corpus, str]] = {}
+    for name in names:
+        match = _SOURCE.fullmatch(name)
+        directory, chosen = match.groups() if match else (name, "")
+        corpus = open_corpus(parse_location(directory))
+        if chosen:
+            corpus.check_source(chosen, f"{label}: {name}")
+        for source in [chosen] if chosen else corpus.manifest.sources:
+            found.setdefault((corpus.manifest.fingerprint, source), (corpus, source))
+    return list(found.values())
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:

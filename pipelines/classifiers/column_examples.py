@@ -122,7 +122,7 @@ def contrast_examples(
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
     owners: dict[tuple[str, str], str] = {}
     for label in LABELS:
-        sources = [source for name in classes[label] for source in open_sources(name, label)]
+        sources = open_sources(classes[label], label)
         for corpus, source in sources:
             if (first := owners.setdefault((corpus.manifest.fingerprint, source), label)) != label:
                 raise UserError(
@@ -179,7 +179,7 @@ def labelled_parts(
     for an id that no corpus has.
     """
     wanted, known = pa.array(list(labels), ID), set[bytes]()
-    for corpus, source in (each for name in corpora for each in open_sources(name, "corpora")):
+    for corpus, source in open_sources(corpora, "corpora"):
         parts = []
         for part in corpus.parts(source):
             ids = part.table(("id",))["id"]
