@@ -3,6 +3,7 @@ of labelled or scored ids, or from a contrast of sources.
 """
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,7 +229,7 @@ def _lines(file: str) -> Iterator[tuple[str, bytes]]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield f"{file}:{number}", line
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"labels: {file}: cannot be read ({error})") from None
 
 
