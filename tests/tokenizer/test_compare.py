@@ -83,8 +83,10 @@ def test_threads_are_those_of_the_library(tokenizers, monkeypatch):
         1,
         3,
     ]
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    assert count_threads(Encoder.load(str(tokenizers["wordpiece"]))) == 1
+    encoder = Encoder.load(str(tokenizers["wordpiece"]))
+    for value, threads in [*((value, 1) for value in ("false", "F", "no", "n", "OFF", "0", "")), ("true", 3), ("1", 3)]:
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", value)
+        assert count_threads(encoder) == threads, value
 
 
 def test_groups(files):
