@@ -128,6 +128,25 @@ def test_the_command(tokenizers, files, capsys, monkeypatch):
     assert str(tokenizers["bytes"].parent.name) in capsys.readouterr().out
 
 
+def test_tokenizers_are_named_after_their_directories(tokenizers, files, capsys, monkeypatch):
+    content = tokenizers["bytes"].read_bytes()
+    for name in ("llama-3.1", "llama-3.2", "here"):
+        (files / name).mkdir()
+        (files / name / "tokenizer.json").write_bytes(content)
+    (files / "other.v2.json").write_bytes(content)
+    monkeypatch.chdir(files / "here")
+    for paths, names in (
+        (
+            ["../llama-3.1", "../llama-3.2/", "./tokenizer.json", "../other.v2.json"],
+            ["llama-3.1", "llama-3.2", "here", "other"],
+        ),
+        (["."], ["here"]),
+        (["../llama-3.1/tokenizer.json", "other=."], ["llama-3.1", "other"]),
+    ):
+        assert main(["compare", *paths, "--text", str(files / "c.txt"), "--json"]) == 0
+        assert [row["tokenizer"] for row in json.loads(capsys.readouterr().out)] == names
+
+
 def test_values_of_records_steer_neither_the_terminal_nor_the_page(tokenizers, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     steer = "\x1b]52;c;ZXZpbA==\x07<script>alert(1)</script>\u202e[red]=1+1"
@@ -183,7 +202,7 @@ def test_names_are_escaped(tokenizers, files):
         (["{bytes}", "--text", "x={files}/a.jsonl", "--text", "x={files}/b.jsonl"], "--text: got"),
         (["{bytes}", "--text", "{files}/a.jsonl", "--chart", "x.pdf"], "--chart: got 'x.pdf'"),
         (["{bytes}", "--text", "{files}/a.jsonl", "--most-mb", "0"], "--most-mb: got 0.0"),
-        (["{files}/none", "--text", "{files}/a.jsonl"], "no such tokenizer"),
+        (["{files}/none-1.1", "{files}/none-1.2", "--text", "{files}/a.jsonl"], "no such tokenizer"),
         (["{bytes}", "--text", "{files}/none.jsonl"], "no such file"),
     ],
 )
