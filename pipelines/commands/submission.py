@@ -135,11 +135,12 @@ def _named(word: str, directory: Path) -> str | None:
     looked up in `directory`. None if it names no file. Raises ConfigError if a YAML file with a relative name
     is missing.
     """
-    for name in filter(None, (word, word.partition("=")[2])):
+    value = word.partition("=")[2] or word
+    for name in (word, value):
         if (directory / name).is_file():
             return name
-        if name.endswith((".yaml", ".yml")) and not Path(name).is_absolute():
-            raise ConfigError(f"COMMAND: {name}: no such file below {directory}, from which the job is submitted")
+    if value.endswith((".yaml", ".yml")) and not Path(value).is_absolute():
+        raise ConfigError(f"COMMAND: {value}: no such file below {directory}, from which the job is submitted")
     return None
 
 
