@@ -251,6 +251,10 @@ def test_another_machine_needs_a_token(address, tmp_path):
         "http://me:secret@127.0.0.1:1",
         "http://a/secret",
         "http://a?secret",
+        "http://[::1",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:secret",
     ],
 )
 def test_an_address_is_that_of_a_dashboard(address):
