@@ -17,7 +17,7 @@ REASONS = {
     "encrypted": "the archive member, Parquet file, PDF, book or document is encrypted",
     "field_count": "a CSV row has more or fewer fields than the first row",
     "html_bytes": "the page, as transferred or decoded, or a part of the document is longer than max_html_bytes",
-    "html_depth": "an element of the page has more than max_html_depth ancestors",
+    "html_depth": "the elements of the page nest more than max_html_depth levels deep",
     "html_nodes": "the page has more than max_html_nodes elements",
     "http_status": "an HTTP response with a status other than 200",
     "large_batch": "a record batch of an Arrow file takes more than 512 MiB of memory; what came before is kept",
