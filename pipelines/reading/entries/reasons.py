@@ -8,7 +8,7 @@ REASONS = {
     "bad_http": "the record is declared an HTTP response but does not begin with a status line and headers",
     "bad_message": "the message has no header, or its parts nest too deep",
     "bad_post": "a post of a Stack Exchange dump whose id, parent or score is not a number, or whose id another post has",
-    "bad_quotes": "a CSV row has a quote or a lone carriage return where RFC 4180 allows none",
+    "bad_quotes": "a CSV row has anything but the delimiter after a closing quote, or a lone carriage return outside quotes",
     "binary": "a file of a repository that is not text: one of its first 8,000 bytes is zero",
     "corrupt": "the bytes are not what the compression, archive or format allows; what came before is kept",
     "decoded_limit": "the file decodes to more than max_decoded_bytes or 1,000 times its size; what came before is kept",

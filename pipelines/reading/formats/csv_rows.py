@@ -1,4 +1,6 @@
-"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields."""
+"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields. A quote within a field that does
+not begin with one, which RFC 4180 forbids, is read as part of the field.
+"""
 
 import csv
 from collections.abc import Iterator
@@ -29,7 +31,7 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     itself is too long or undecodable, it is set aside and nothing else is read. Other rows set aside:
 
     - `field_count`: a row with more or fewer fields than the first.
-    - `bad_quotes`: a row with a quote or a lone carriage return where RFC 4180 allows none.
+    - `bad_quotes`: a row with anything but the delimiter after a closing quote, or with a lone carriage return outside quotes.
     - `unclosed_quote`: a row with a quoted field that does not end within `max_document_bytes` or the file. Only its
       first line is set aside and reading resumes at the second. From the 17th such row of a file on, all lines
       read for the row are set aside.
