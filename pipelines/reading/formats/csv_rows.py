@@ -1,5 +1,5 @@
-"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields. A quote within a field that does
-not begin with one, which RFC 4180 forbids, is read as part of the field.
+"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields. A quote within a field
+that does not begin with a quote, which RFC 4180 forbids, is read as part of the field.
 """
 
 import csv
