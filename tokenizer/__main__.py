@@ -260,16 +260,17 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
-    """Parse arguments of the form NAME=PATH or PATH into (name, path). The default name is the file name up
-    to its first full stop or, for a tokenizer.json, the name of its directory. Raises ValueError for an empty
-    name or path and, with `unique`, for a repeated name.
+    """Parse arguments of the form NAME=PATH or PATH into (name, path). The default name is that of the
+    directory for a directory or its tokenizer.json, else the file name up to its first full stop. Raises
+    ValueError for an empty name or path and, with `unique`, for a repeated name.
     """
     pairs: list[tuple[str, str]] = []
     for argument in arguments:
         name, equals, path = argument.partition("=")
         if not equals:
-            file = Path(argument)
-            name, path = file.parent.name if file.name == "tokenizer.json" else file.name.split(".")[0], argument
+            file = Path(os.path.abspath(local_path(argument)))  # noqa: PTH100 - resolve() follows links
+            folder = file.parent if file.name == "tokenizer.json" else file
+            name, path = folder.name.split(".")[0] if folder.is_file() else folder.name, argument
         if not name or not path or (unique and name in [other for other, _ in pairs]):
             raise ValueError(f"{where}: got {argument!r}, expected NAME=PATH with a unique NAME")
         pairs.append((name, path))

@@ -24,6 +24,8 @@ MAX_GROUPS = 64
 rather than kinds of text.
 """
 
+_NOT_PARALLEL = ("false", "f", "no", "n", "off", "0", "")  # values of TOKENIZERS_PARALLELISM
+
 Texts = Mapping[str, pa.LargeStringArray]
 
 
@@ -171,12 +173,10 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 def count_threads(encoder: Encoder) -> int:
     """Return the number of threads that an encoder uses on this machine. `tokenizers` and `words` use
     RAYON_NUM_THREADS threads if that is set, else every available core; they use one if
-    TOKENIZERS_PARALLELISM is `false` or `0`. All others use one.
+    TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty, whatever the case. All others use one.
     """
-    if encoder.library not in ("tokenizers", "words") or os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in (
-        "false",
-        "0",
-    ):
+    parallel = os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in _NOT_PARALLEL
+    if encoder.library not in ("tokenizers", "words") or not parallel:
         return 1
     limit = os.environ.get("RAYON_NUM_THREADS", "")
     return int(limit) if limit.isdigit() and int(limit) > 0 else len(os.sched_getaffinity(0))

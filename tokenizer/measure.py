@@ -67,7 +67,7 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
     """Return facts about a vocabulary, including its `longest` longest tokens. Special tokens are excluded
-    from the mean length and from the longest tokens.
+    from the mean length, which is 0 without other tokens, and from the longest tokens.
     """
     definition = encoder.definition
     special = set(encoder.specials.values())
@@ -80,6 +80,6 @@ def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
         library=encoder.library,
         library_reason=encoder.library_reason,
         specials=encoder.specials,
-        mean_token_bytes=sum(map(len, written)) / len(written),
+        mean_token_bytes=sum(map(len, written)) / len(written) if written else 0.0,
         longest_tokens=tuple(repr(token.decode("utf-8", "backslashreplace"))[1:-1] for token in written[:longest]),
     )

@@ -26,16 +26,21 @@ def check_split(held_out: float, seed: int) -> None:
         raise ValueError(f"seed: got {seed}, expected a whole number from 0, of at most 64 bits")
 
 
-def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
-    """Return a list of (corpus, source). `name` is `DIRECTORY:SOURCE` for one source or `DIRECTORY` for all
-    sources of the corpus. `label` is the config field that contains `name`, for messages.
+def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
+    """Return (corpus, source) for each of the named sources. A name is `DIRECTORY:SOURCE` for one source or
+    `DIRECTORY` for all sources of the corpus. A source that is named several times is returned once. `label`
+    is the config field with the names, for messages.
     """
-    match = _SOURCE.fullmatch(name)
-    directory, source = match.groups() if match else (name, "")
-    corpus = open_corpus(parse_location(directory))
-    if source:
-        corpus.check_source(source, f"{label}: {name}")
-    return [(corpus, name) for name in ([source] if source else corpus.manifest.sources)]
+    found: dict[tuple[str, str], tuple[Corpus, str]] = {}
+    for name in names:
+        match = _SOURCE.fullmatch(name)
+        directory, chosen = match.groups() if match else (name, "")
+        corpus = open_corpus(parse_location(directory))
+        if chosen:
+            corpus.check_source(chosen, f"{label}: {name}")
+        for source in [chosen] if chosen else corpus.manifest.sources:
+            found.setdefault((corpus.manifest.fingerprint, source), (corpus, source))
+    return list(found.values())
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:

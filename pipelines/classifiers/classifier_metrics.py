@@ -39,8 +39,8 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
     ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])  # documents with equal scores share a threshold
-    recall = hits[ends] / hits[-1]
-    wanted = np.searchsorted(recall, np.linspace(0, 1, CURVE_POINTS), side="left")
+    hundredths = np.arange(CURVE_POINTS) * hits[-1]  # whole numbers, since floats would miss some
+    wanted = np.searchsorted(hits[ends] * (CURVE_POINTS - 1), hundredths, side="left")
     picked = np.unique(np.minimum(wanted, len(ends) - 1))
     return [
         {

@@ -3,6 +3,7 @@ of labelled or scored ids, or from a contrast of sources.
 """
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +127,7 @@ def contrast_examples(
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
     owners: dict[tuple[str, str], str] = {}
     for label in LABELS:
-        sources = [source for name in classes[label] for source in open_sources(name, label)]
+        sources = open_sources(classes[label], label)
         for corpus, source in sources:
             if (first := owners.setdefault((corpus.manifest.fingerprint, source), label)) != label:
                 raise UserError(
@@ -183,7 +184,7 @@ def labelled_parts(
     to the first. After the last source, raises UserError for an id that no corpus has.
     """
     wanted, known = pa.array(list(labels), ID), set[bytes]()
-    for corpus, source in (each for name in corpora for each in open_sources(name, "corpora")):
+    for corpus, source in open_sources(corpora, "corpora"):
         parts = []
         for part in corpus.parts(source):
             ids = part.table(("id",))["id"]
@@ -233,7 +234,7 @@ def _lines(file: str) -> Iterator[tuple[str, bytes]]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield f"{file}:{number}", line
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"labels: {file}: cannot be read ({error})") from None
 
 

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def _rows(file: str, field: str) -> Iterator[tuple[str, Any, Any]]:
                     yield from _csv_rows(file, field, text)
             else:
                 yield from _json_rows(file, field, lines)
-    except (OSError, EOFError, ValueError, csv.Error) as error:
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
         raise UserError(f"scores: {file}: cannot be read ({error})") from None
 
 

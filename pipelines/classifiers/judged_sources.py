@@ -91,7 +91,7 @@ def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
 def count_unjudged(corpora: Sequence[str], scores: Labels) -> tuple[int, int]:
     """Return (number of kept documents without a score, number of kept documents) of some corpora."""
     judged, without, total = pa.array(list(scores), ID), 0, 0
-    for corpus, source in (each for name in corpora for each in open_sources(name, "corpora")):
+    for corpus, source in open_sources(corpora, "corpora"):
         for part in corpus.parts(source):
             docs = part.table((DROP, "id"))
             kept = docs.filter(pc.is_null(docs[DROP]))["id"]

@@ -198,7 +198,7 @@ class _Class:
     """The documents of one class, sampled and split."""
 
     def __init__(self, corpora: tuple[str, ...], label: str, config: ClassifierConfig) -> None:
-        sources = [source for name in corpora for source in open_sources(name, label)]
+        sources = open_sources(corpora, label)
         orders = [kept_orders(corpus, source, config.seed) for corpus, source in sources]
         self.sources = [source_facts(*source, len(order)) for source, order in zip(sources, orders, strict=True)]
         limit = highest_hash(orders, config.documents_per_class)

@@ -140,11 +140,12 @@ def _named(word: str, directory: Path) -> str | None:
     `=`; None if there is no such file. A relative name is looked up in `directory`. Raises ConfigError if a
     YAML file with a relative name is missing.
     """
-    for name in filter(None, (word, word.partition("=")[2])):
+    value = word.partition("=")[2] or word
+    for name in (word, value):
         if (directory / name).is_file():
             return name
-        if name.endswith((".yaml", ".yml")) and not Path(name).is_absolute():
-            raise ConfigError(f"COMMAND: {name}: no such file below {directory}, from which the job is submitted")
+    if value.endswith((".yaml", ".yml")) and not Path(value).is_absolute():
+        raise ConfigError(f"COMMAND: {value}: no such file below {directory}, from which the job is submitted")
     return None
 
 
@@ -303,16 +304,19 @@ def check_address(address: str, here: Mapping[str, str]) -> str:
     query or a fragment. Also raises it for another machine if RAY_AUTH_MODE is not `token`, and for any
     machine if RAY_AUTH_MODE is `token` but there is no token. `here` holds the environment variables.
     """
-    parts = urlsplit(address)
-    more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment
-    if parts.scheme not in ("http", "https") or not parts.hostname or more:
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname if parts.scheme in ("http", "https") and parts.port != 0 else None
+    except ValueError:  # of brackets, or of a port
+        host = None
+    if not host or "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment:
         raise ConfigError(
             "--address: expected the dashboard of a cluster, such as http://127.0.0.1:8265, without a user, a path or a query"
         )
     with_token = here.get("RAY_AUTH_MODE", "").lower() == "token"
-    if not with_token and not _is_loopback(parts.hostname):
+    if not with_token and not _is_loopback(host):
         raise ConfigError(
-            f"--address: {parts.hostname} is another machine: set RAY_AUTH_MODE=token, here and on the cluster, or reach it "
+            f"--address: {host} is another machine: set RAY_AUTH_MODE=token, here and on the cluster, or reach it "
             f"through a tunnel to a loopback address; anyone who reaches a cluster without token can run commands on it"
         )
     if with_token and not _has_token(here):

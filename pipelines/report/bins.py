@@ -55,7 +55,7 @@ def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -
     high = max([_upper(h, quantile(h, 1 - _TAIL)) for h in histograms] + list(bounds))
     logarithmic = max(abs(low), abs(high)) > _LOG_FROM
     if logarithmic:
-        return Axis(low if low < 0 else 0.0 if low < 10 else low, high * 1.05, True, _CELLS)
+        return Axis(low if low < 0 else 0.0 if low < 10 else low, high + 0.05 * abs(high), True, _CELLS)
     low = 0.0 if 0 < low < high / 2 else low
     width = max(round_step((high - low) / _CELLS), 1.0 if whole else 0.01)
     low, high = math.floor(low / width) * width, math.ceil(round(high / width, 6)) * width

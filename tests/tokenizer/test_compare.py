@@ -83,8 +83,10 @@ def test_threads_are_those_of_the_library(tokenizers, monkeypatch):
         1,
         3,
     ]
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    assert count_threads(Encoder.load(str(tokenizers["wordpiece"]))) == 1
+    encoder = Encoder.load(str(tokenizers["wordpiece"]))
+    for value, threads in [*((value, 1) for value in ("false", "F", "no", "n", "OFF", "0", "")), ("true", 3), ("1", 3)]:
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", value)
+        assert count_threads(encoder) == threads, value
 
 
 def test_groups(files):
@@ -124,6 +126,25 @@ def test_the_command(tokenizers, files, capsys, monkeypatch):
     assert ET.fromstring(image.read_text()).tag == "{http://www.w3.org/2000/svg}svg"
     assert "var(" not in image.read_text()
     assert str(tokenizers["bytes"].parent.name) in capsys.readouterr().out
+
+
+def test_tokenizers_are_named_after_their_directories(tokenizers, files, capsys, monkeypatch):
+    content = tokenizers["bytes"].read_bytes()
+    for name in ("llama-3.1", "llama-3.2", "here"):
+        (files / name).mkdir()
+        (files / name / "tokenizer.json").write_bytes(content)
+    (files / "other.v2.json").write_bytes(content)
+    monkeypatch.chdir(files / "here")
+    for paths, names in (
+        (
+            ["../llama-3.1", "../llama-3.2/", "./tokenizer.json", "../other.v2.json"],
+            ["llama-3.1", "llama-3.2", "here", "other"],
+        ),
+        (["."], ["here"]),
+        (["../llama-3.1/tokenizer.json", "other=."], ["llama-3.1", "other"]),
+    ):
+        assert main(["compare", *paths, "--text", str(files / "c.txt"), "--json"]) == 0
+        assert [row["tokenizer"] for row in json.loads(capsys.readouterr().out)] == names
 
 
 def test_values_of_records_steer_neither_the_terminal_nor_the_page(tokenizers, tmp_path, capsys, monkeypatch):
@@ -181,7 +202,7 @@ def test_names_are_escaped(tokenizers, files):
         (["{bytes}", "--text", "x={files}/a.jsonl", "--text", "x={files}/b.jsonl"], "--text: got"),
         (["{bytes}", "--text", "{files}/a.jsonl", "--chart", "x.pdf"], "--chart: got 'x.pdf'"),
         (["{bytes}", "--text", "{files}/a.jsonl", "--most-mb", "0"], "--most-mb: got 0.0"),
-        (["{files}/none", "--text", "{files}/a.jsonl"], "no such tokenizer"),
+        (["{files}/none-1.1", "{files}/none-1.2", "--text", "{files}/a.jsonl"], "no such tokenizer"),
         (["{bytes}", "--text", "{files}/none.jsonl"], "no such file"),
     ],
 )

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models
 
 from tokenizer.encode import Encoder
 from tokenizer.kinds.character_vocabulary import character_vocabulary
+from tokenizer.vocabulary.definition import characters_of_bytes
 from tokenizer.vocabulary.specials import SPECIAL_IDS, SPECIALS
 
 # Any text that UTF-8 can hold: control characters and NUL, right-to-left, emoji, unassigned code points.
@@ -301,6 +302,56 @@ def test_byte_positions_need_bytes(edited, changes, reason):
     tokens, offsets = encoder.encode(strings(["one"]))
     with pytest.raises(ValueError, match=rf"byte positions of tokens .*{reason}"):
         encoder.token_starts(tokens, offsets)
+
+
+@pytest.mark.parametrize(
+    ("cutters", "model", "reason"),
+    [
+        ([{"type": "WhitespaceSplit"}, byte_level()], {}, r"may change it \(WhitespaceSplit\)"),
+        (
+            [{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}, byte_level()],
+            {},
+            r"may change it \(Metaspace\)",
+        ),
+        (
+            [{"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}, byte_level()],
+            {},
+            r"may change it \(Split\)",
+        ),
+        ([byte_level(), byte_level()], {}, "replaces bytes by characters twice"),
+        ([byte_level()], {"end_of_word_suffix": "</w>"}, r"marks parts of words \(end_of_word_suffix\)"),
+        ([byte_level()], {"ignore_merges": True}, None),
+        (
+            [
+                {"type": "Split", "pattern": {"String": " "}, "behavior": "Isolated", "invert": False},
+                {"type": "Digits", "individual_digits": True},
+                {"type": "Punctuation", "behavior": "Contiguous"},
+                byte_level(),
+            ],
+            {},
+            None,
+        ),
+    ],
+)
+def test_ids_are_bytes_only_if_nothing_changes_the_text(edited, cutters, model, reason):
+    vocabulary = {character: number for number, character in enumerate(characters_of_bytes())}
+    longer = {"one": 256, "e</w>": 257}
+    path = edited(
+        model={"type": "BPE", "vocab": vocabulary | longer, "merges": [], **model},
+        added_tokens=[],
+        pre_tokenizer={"type": "Sequence", "pretokenizers": cutters},
+    )
+    texts = strings(["one", " one, two  né 12"])
+    encoder, plain = Encoder.load(path), Encoder.load(path, "tokenizers")
+    assert encoder.kind == ("byte_bpe" if reason or model else "bytes")
+    (tokens, offsets), (expected, _) = encoder.encode(texts), plain.encode(texts)
+    np.testing.assert_array_equal(tokens, expected)
+    if reason:
+        with pytest.raises(ValueError, match=rf"byte positions of tokens .*{reason}"):
+            encoder.token_starts(tokens, offsets)
+    else:
+        lengths = encoder.definition.byte_lengths()[tokens]
+        assert lengths.sum() == sum(len(text.encode()) for text in texts.to_pylist())
 
 
 def test_byte_positions_need_every_byte(trained, edited):

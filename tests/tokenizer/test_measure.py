@@ -27,6 +27,18 @@ def test_a_lossy_tokenizer_is_found_out(edited):
     assert found.round_trip_failures == 1
 
 
+def test_a_vocabulary_of_special_tokens_only_is_described(edited):
+    unknown = {"id": 0, "content": "[UNK]", "single_word": False, "lstrip": False, "rstrip": False}
+    path = edited(
+        model={"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"},
+        added_tokens=[{**unknown, "normalized": False, "special": True}],
+        pre_tokenizer={"type": "Whitespace"},
+        decoder=None,
+    )
+    found = describe_vocabulary(Encoder.load(path))
+    assert (found.vocab_size, found.mean_token_bytes, found.longest_tokens) == (1, 0, ())
+
+
 def test_longest_tokens_are_escaped_and_leave_specials_out(encoder):
     found = describe_vocabulary(encoder, longest=5000)
     assert len(found.longest_tokens) == 2000 - 128

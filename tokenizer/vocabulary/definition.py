@@ -23,6 +23,8 @@ KINDS = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "word_leve
 BYTE_VALUES = 256
 ANY_CHARACTER = r"[\s\S]"
 """The regex with which character vocabularies cut a text. A dot would not match line feeds."""
+_KEEP_TEXT = ("ByteLevel", "Digits", "FixedLength", "Punctuation", "Split")
+"""Pre-tokenizers that keep every character of a text unless their behaviour is `Removed`."""
 _NO_SPACE = {"add_prefix_space": False, "prepend_scheme": "never"}  # in ByteLevel and in Metaspace
 
 
@@ -50,12 +52,14 @@ class Definition:
     @cached_property
     def first_byte(self) -> int | None:
         """The id of byte 0 if text is encoded as its bytes plus a constant, else None. This requires a
-        vocabulary without merges, consecutive ids for the 256 bytes, no added tokens except special ones, and
-        a text that is not changed before encoding.
+        vocabulary without merges and without `ignore_merges`, consecutive ids for the 256 bytes, no added tokens
+        except special ones, and a text that is not changed before encoding.
         """
         model = self.data["model"]
         first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
-        if first is None or model["merges"] or not self._byte_level or self._changes_text() or self._plain_added:
+        if first is None or model["merges"] or model["ignore_merges"] or not self._byte_level:
+            return None
+        if self._changes_text() or self._plain_added:
             return None
         in_order = all(model["vocab"].get(c) == first + value for value, c in enumerate(characters_of_bytes()))
         return int(first) if in_order else None
@@ -187,6 +191,14 @@ class Definition:
             return f"normalises text first ({self.data['normalizer']['type']})"
         if any(part["type"] == "ByteLevel" and part["add_prefix_space"] for part in self._pre_tokenizers):
             return "adds a space before the text (add_prefix_space)"
+        for part in self._pre_tokenizers:
+            if part["type"] not in _KEEP_TEXT or part.get("behavior") == "Removed":
+                return f"cuts text in a way that may change it ({part['type']})"
+        if sum(part["type"] == "ByteLevel" for part in self._pre_tokenizers) > 1:
+            return "replaces bytes by characters twice (ByteLevel)"
+        for mark in ("continuing_subword_prefix", "end_of_word_suffix"):
+            if self.data["model"][mark]:
+                return f"marks parts of words ({mark})"
         return None
 
     def _byte_length_obstacle(self) -> str | None:

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any, cast
 
 import orjson
 
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
+from pipelines.reading.entries.archives import TarInput
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
@@ -25,12 +26,14 @@ from pipelines.reading.git.git_refs import git_directory
 from pipelines.reading.sources.record_field import ColumnType, typed_value
 from pipelines.reading.sources.registry import FORMATS
 
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 _KINDS = {suffix: name for name, kind in FORMATS.items() for suffix in kind.suffixes}
-_ARCHIVES = (".zip", ".tar", ".tgz", ".whl")
+_PACKED_TARS = (*(f".tar{packed}" for packed in _PACKED), ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
+_ARCHIVES = (".zip", ".whl", ".tar", *_PACKED_TARS)
 _SAMPLED_RECORDS = 200
 _SAMPLED_BYTES = 16 << 20
 _SAMPLED_MEMBERS = 200
+_ARCHIVE_BYTES = 1 << 30  # decoded of a compressed tar, while looking at its members
 _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN)
 _TYPES: tuple[ColumnType, ...] = ("bool", "int", "float", "date")  # tried in this order
@@ -82,7 +85,7 @@ def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     repositories: list[Path] = []
     for path in _walk(directory, repositories):
         suffix, size = _suffix(path), path.stat().st_size
-        packed = PurePosixPath(suffix).name.endswith(_ARCHIVES)
+        packed = suffix.lower().endswith(_ARCHIVES)
         inner = _member_suffix(path) if packed else suffix
         kind = _kind(inner)
         if kind is None:
@@ -149,18 +152,29 @@ def _member_suffix(path: Path) -> str:
     """Return the most frequent suffix of a known format among the first members of an archive. Empty if there
     is none, or if the archive cannot be read.
     """
+    names = []
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 names = [each.filename for each in islice(archive.infolist(), _SAMPLED_MEMBERS) if not each.is_dir()]
         else:
-            with tarfile.open(path) as members:
-                names = [each.name for each in islice(members, _SAMPLED_MEMBERS) if each.isfile()]
+            with _open_tar(path) as members:
+                for each in islice(members, _SAMPLED_MEMBERS):
+                    if each.isfile():
+                        names.append(each.name)
     except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError):
-        return ""
+        pass  # what was read before tells enough
     counted = Counter(_suffix(PurePosixPath(name)) for name in names)
     known = [(count, suffix) for suffix, count in counted.items() if _kind(suffix)]
     return max(known)[1] if known else ""
+
+
+def _open_tar(path: Path) -> tarfile.TarFile:
+    if not path.name.lower().endswith(_PACKED_TARS):
+        return tarfile.open(path)
+    file = SourceFile(path.name, path.stat().st_size, str(path))
+    _, chunks, _ = decompress(path.name, file_chunks(file), DecodeBudget(_ARCHIVE_BYTES))
+    return tarfile.open(fileobj=cast("IO[bytes]", TarInput(chunks)), mode="r|")
 
 
 def _fields(

@@ -143,7 +143,7 @@ def _is_selected(name: str, source: Source) -> bool:
 # --- tar -------------------------------------------------------------------------------------------------------------
 
 
-class _Input:
+class TarInput:
     """The file object that tarfile reads from. A broken stream appears to end normally, so that tarfile
     delivers everything before the break.
     """
@@ -203,7 +203,7 @@ class _TarReader:
 
     def __init__(self, path: str, chunks: Iterator[bytes], source: Source, budget: DecodeBudget) -> None:
         self._path = path
-        self._input = _Input(chunks)
+        self._input = TarInput(chunks)
         self._source = source
         self._budget = budget
         self._reported = False

@@ -1,4 +1,6 @@
-"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields."""
+"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields. A quote within a field
+that does not begin with a quote, which RFC 4180 forbids, is read as part of the field.
+"""
 
 import csv
 from collections.abc import Iterator

@@ -60,14 +60,15 @@ class _Dump:
         self._path.append(name)
         if name == "page":
             self._page, self._redirect = {}, False
+        elif name == "revision" and parent == "page":
+            self._page = {field: value for field, value in self._page.items() if field.startswith("page.")}
+            self._oversized = False
         elif name == "redirect" and parent == "page":
             self._redirect = True
         if (parent, name) in _FIELDS or (
             name == "namespace" and attributes.get("key") in (_FILES, _CATEGORIES) and parent == "namespaces"
         ):
             self._pieces, self._size = [], 0
-            if name == "text":
-                self._oversized = False
 
     def data(self, data: str) -> None:
         """Add contents to the open element."""

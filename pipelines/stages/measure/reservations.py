@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import orjson
 import pyarrow as pa
 
 from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.stage import PartStage
+from pipelines.reading.sources.record_field import load_meta
 from pipelines.reading.web.page_reservations import FIELDS
 
 RESERVATIONS = pa.schema(
@@ -72,7 +72,7 @@ class Reservations(PartStage):
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return the columns of each document."""
         agents = frozenset(agent.lower() for agent in self.agents)
-        rows = [_row(None if text is None else orjson.loads(text), agents) for text in docs["meta"].to_pylist()]
+        rows = [_row(load_meta(text), agents) for text in docs["meta"].to_pylist()]
         columns = zip(*rows, strict=True) if rows else ([] for _ in RESERVATIONS)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, RESERVATIONS, strict=True)]
         return pa.table(arrays, schema=RESERVATIONS)

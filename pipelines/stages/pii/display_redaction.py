@@ -21,6 +21,7 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
     """Return `values`, short texts that belong to the source of `part`, with placeholders for everything that
     the part's pii steps find, including what a step only annotates.
     """
+    values = [value.encode("utf-8", "backslashreplace").decode() for value in values]  # a lone surrogate is no text
     for _, step in pii_steps(corpus, part) if values else ():
         docs = pa.table(
             {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}

@@ -40,6 +40,11 @@ def test_points_of_the_curve(levels):
         assert len(points) == levels
 
 
+def test_the_curve_has_every_hundredth_of_recall():
+    points = precision_recall(np.arange(200, 0, -1) / 200, np.arange(200) % 2 == 1)
+    assert [point["recall"] for point in points[::-1]] == [number / 100 for number in range(101)]
+
+
 @pytest.mark.parametrize("levels", [None, 7])
 def test_average_precision_is_the_sum_over_thresholds(levels):
     scores, positive = sample(3, levels=levels)

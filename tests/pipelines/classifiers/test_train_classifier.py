@@ -12,6 +12,7 @@ from gristmill.errors import ConfigError, ConflictError, UserError
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.building.build import build
+from pipelines.classifiers.column_examples import NumberColumns, contrast_examples
 from pipelines.classifiers.fasttext_training import Example, balance_classes, to_fasttext_line
 from pipelines.classifiers.train_classifier import _Class, load_classifier_config, train
 from pipelines.cluster.local import LocalCluster
@@ -205,7 +206,7 @@ def test_what_is_there_is_not_replaced_silently(config_file, tmp_path):
     assert first["config"]["seed"] != second["config"]["seed"]
 
 
-def test_the_choice_is_by_hash_and_copies_stay_together(config_file, corpora):
+def test_the_choice_is_by_hash_and_copies_stay_together(config_file, three_sources):
     config = load_classifier_config(config_file, ["documents_per_class=60"])
     chosen = _Class(config.positive, "positive", config)
     again = _Class(config.positive, "positive", config)
@@ -217,8 +218,20 @@ def test_the_choice_is_by_hash_and_copies_stay_together(config_file, corpora):
     )
     assert not {e.split for e in every.train} & {e.split for e in every.held_out}
     assert 0.1 < len(every.held_out) / 180 < 0.3
-    twice = _Class((str(corpora), str(corpora)), "positive", config)
-    assert not {e.line for e in twice.train} & {e.line for e in twice.held_out}
+    copies = _Class((f"{three_sources}:other",), "positive", load_classifier_config(config_file, []))
+    assert len({e.line for e in copies.train}) < len(copies.train)
+    assert not {e.line for e in copies.train} & {e.line for e in copies.held_out}
+
+
+def test_a_source_that_is_named_twice_counts_once(config_file, corpora):
+    once, twice = (f"{corpora}:adverts", f"{corpora}:proofs"), (f"{corpora}:adverts", str(corpora), f"{corpora}:proofs")
+    config = load_classifier_config(config_file, [])
+    for name in ("train", "held_out", "names", "sources"):
+        assert getattr(_Class(twice, "positive", config), name) == getattr(_Class(once, "positive", config), name)
+    classes = {"positive": [f"{corpora}:proofs"] * 2, "negative": [f"{corpora}:adverts"]}
+    examples = contrast_examples(classes, NumberColumns(("language_score",)), 1000, 0, 0.2)
+    assert len(examples.targets) == 360
+    assert [len(facts) for facts in examples.facts.values()] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from scipy.stats import spearmanr
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import read_json
 from pipelines.__main__ import main
+from pipelines.classifiers.column_examples import read_labels
 from pipelines.classifiers.graded_metrics import agreement, at_threshold, graded_calibration, spearman
 from pipelines.classifiers.judge_scores import read_judge_scores
 from pipelines.classifiers.train_classifier import load_classifier_config, train
@@ -190,6 +191,16 @@ def test_files_of_scores_that_do_not_fit(tmp_path, name, content, message):
         (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         read_judge_scores([str(tmp_path / name)], "score")
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path):
+    file = tmp_path / "s.jsonl.gz"
+    data = bytearray(gzip.compress(ROW.encode()))
+    data[10] = 0xFF
+    file.write_bytes(data)
+    for read in (read_labels, lambda files: read_judge_scores(files, "score")):
+        with pytest.raises(UserError, match=r"s\.jsonl\.gz: cannot be read \(.+\)"):
+            read([str(file)])
 
 
 def test_scores_that_do_not_fit_the_corpora(folder, tmp_path):

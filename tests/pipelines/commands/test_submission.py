@@ -67,11 +67,12 @@ def test_the_id_changes_with_command_configuration_code_pins_and_slot(checkout):
 
 
 def test_a_file_after_an_equals_sign_counts(checkout):
-    (checkout / "takedown.txt").write_text("a\n")
-    command = ("python", "-m", "benchmarks.run", "exclude=takedown.txt")
-    before = identify(checkout, command)
-    (checkout / "takedown.txt").write_text("b\n")
-    assert identify(checkout, command) != before
+    for name in ("takedown.txt", "rules.yaml"):
+        (checkout / name).write_text("a: 1\n")
+        command = ("python", "-m", "benchmarks.run", f"--exclude={name}")
+        before = identify(checkout, command)
+        (checkout / name).write_text("b: 1\n")
+        assert identify(checkout, command) != before
 
 
 def test_a_file_that_the_command_writes_elsewhere_does_not_count(checkout, tmp_path):
@@ -108,7 +109,7 @@ def test_the_interpreter_takes_the_place_of_python_and_words_are_quoted():
         (("python", "x.py", "s3://me:secret@bucket/a"), None, "'s3://...@bucket/a' holds credentials"),
         (("python", "x.py", "a=https://data.example/b?sig=secret"), None, "'a=https://...' holds credentials"),
         (("python", "-m", "m", "missing.yaml"), None, "missing.yaml: no such file"),
-        (("python", "-m", "m", "config=missing.yml"), None, "missing.yml: no such file"),
+        (("python", "-m", "m", "config=missing.yml"), None, "COMMAND: missing.yml: no such file"),
         (("python", "x.py"), "Two Words", "--slot: got 'Two Words'"),
         (("python", "x.py"), "-", "--slot"),
         (("python", "-m", "trainers", "pretrain", "demo_decoder"), None, "say run=DIR"),
@@ -250,6 +251,10 @@ def test_another_machine_needs_a_token(address, tmp_path):
         "http://me:secret@127.0.0.1:1",
         "http://a/secret",
         "http://a?secret",
+        "http://[::1",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:secret",
     ],
 )
 def test_an_address_is_that_of_a_dashboard(address):

@@ -44,6 +44,7 @@ WEB: list[dict[str, object]] = [
         "url": "https://a.example/\x1b]0;owned\x07",
         "title": "\x1b[2J[red]x",
         "size": 12345678901234567890,
+        "half": "\ud800",
     },
     {"text": MAILED, "author": "Jane <jane.roe@example.org>", "url": "https://A.com/u/jane.roe@example.org"},
     {"text": "A copy of a copy."},

@@ -54,7 +54,7 @@ def test_documents_of_such_sources_are_found_and_exported(crawls, tmp_path, caps
     assert main(["export", output, str(tmp_path / "jsonl"), "--format", "jsonl", "--sources", CRAWL]) == 0
     assert [path.name for path in (tmp_path / "jsonl" / "data").iterdir()] == [f"00000-{CRAWL}.jsonl.gz"]
     assert main(["gc", str(crawls)]) == 0
-    assert [source for _, source in open_sources(f"{output}:{CRAWL}", "positive")] == [CRAWL]
+    assert [source for _, source in open_sources([f"{output}:{CRAWL}"], "positive")] == [CRAWL]
 
 
 def test_normalising_tweets_reads_a_source_again_and_the_default_is_no_part_of_its_identity(crawls, tmp_path):

@@ -94,10 +94,10 @@ class TaskCorpus:
         """
         if (task.name, split) not in self._examples:
             examples = read_examples(task, split, self.files)
-            self._examples[task.name, split] = examples
             if split != TRAIN and examples.labelled and TRAIN in task.splits:
                 both = {TRAIN: self.examples(task, TRAIN), split: examples}
                 self.leaks[task.name] += check_leaks(task, both, self.files)
+            self._examples[task.name, split] = examples
         return self._examples[task.name, split]
 
 

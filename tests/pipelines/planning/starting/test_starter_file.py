@@ -1,14 +1,18 @@
 """`init` on directories of many formats: the file that it writes plans and builds, and reads every text."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
+import random
 import re
 import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 import pipelines
 from pipelines.__main__ import main
@@ -137,6 +141,7 @@ def test_formats_that_their_names_tell(tmp_path):
         "f.srt",
         "g.vtt",
         "h.tex",
+        "i.rst.zstd",
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -145,8 +150,32 @@ def test_formats_that_their_names_tell(tmp_path):
         "stack_exchange": (2, ("**/*Posts.xml", "**/*Posts.xml.zst")), "pdf": (1, ("**/*.PDF",)), "epub": (1, ("**/*.epub",)),
         "docx": (1, ("**/*.docx",)), "mail": (1, ("**/*.eml",)), "mbox": (1, ("**/*.mbox",)),
         "subtitles": (2, ("**/*.srt", "**/*.vtt")), "latex": (1, ("**/*.tex",)),
+        "text": (1, ("**/*.rst.zstd",)),
     }  # fmt: skip
     assert unknown == {".xml": 1}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [
+        (".tar", bytes), (".TAR.GZ", gzip.compress), (".tgz", gzip.compress), (".tar.bz2", bz2.compress),
+        (".tbz2", bz2.compress), (".tar.xz", lzma.compress), (".tar.zst", zstandard.compress),
+        (".tzst", zstandard.compress), (".tar.zstd", zstandard.compress),
+    ],
+)  # fmt: skip
+def test_tars_are_grouped_by_their_members_even_if_they_are_cut(tmp_path, suffix, pack):
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for number in range(2):
+            member = tarfile.TarInfo(f"{number}.txt")
+            member.size = 1_000_000
+            archive.addfile(member, io.BytesIO(random.Random(number).randbytes(member.size)))
+    data = pack(sink.getvalue())
+    for size in (len(data), len(data) * 3 // 4):
+        (tmp_path / f"a{suffix}").write_bytes(data[:size])
+        (group,), unknown = group_files(tmp_path)
+        assert (group.kind, group.patterns, group.members) == ("text", (f"**/*{suffix}",), ("**/*.txt",))
+        assert not unknown
 
 
 @pytest.mark.parametrize(

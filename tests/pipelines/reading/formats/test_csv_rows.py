@@ -47,15 +47,16 @@ def test_one_column_of_tab_separated_values_may_hold_commas(read: Callable) -> N
 
 
 def test_bad_rows_are_counted_and_cost_nobody_else(read: Callable) -> None:
-    data = b'id,text\n1\n2,a,b\n3,"x"y\n4,caf\xe9\n5,\n6,good\n'
+    data = b'id,text\n1\n2,a,b\n3,"x"y\n4,caf\xe9\n5,\n6,5" good\n7,a\rb\n'
     found = read("a.csv", data, format="csv")
-    assert found.texts == ["good"]
+    assert found.texts == ['5" good']
     assert [bad[1:] for bad in found.bad] == [
         (0, "field_count", 1),
         (1, "field_count", 5),
         (2, "bad_quotes", 6),
         (3, "undecodable", 6),
         (4, "empty", 2),
+        (6, "bad_quotes", 5),
     ]
 
 

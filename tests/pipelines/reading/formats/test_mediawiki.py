@@ -53,6 +53,12 @@ def test_the_last_revision_counts(read: Callable) -> None:
     assert (found.texts, json.loads(found.metas[0])["revision"]) == (["new"], "71")
     long = page("A", "x" * 5000).replace("</page>", "<revision><id>71</id><text>new</text></revision></page>")
     assert read("a.xml", dump(long), format="mediawiki", max_document_bytes=100).texts == ["new"]
+    hidden = page("A", "old", model="x").replace(
+        "</page>", "<revision><id>71</id><text deleted='deleted' /></revision></page>"
+    )
+    missing = page("B", "old", model="x").replace("</page>", "<revision><id>71</id></revision></page>")
+    found = read("a.xml", dump(hidden, missing), format="mediawiki")
+    assert (found.texts, [bad[1:] for bad in found.bad]) == ([], [(0, "empty", 0), (1, "no_text", 0)])
 
 
 def test_long_pages_are_not_held(read: Callable) -> None:

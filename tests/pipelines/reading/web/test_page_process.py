@@ -141,7 +141,7 @@ def test_real_pages_that_hang_a_parser(tmp_path: Path) -> None:
     ],
 )
 def test_limits_count_elements_of_the_tree(tmp_path: Path, html: bytes, fields: dict, reason: str | None) -> None:
-    """html, head and body are elements too; html has no ancestor."""
+    """html, head and body are elements too; html is the first level."""
     found, aside = texts(web(tmp_path, html, **fields))
     assert [row[2] for row in aside if row[2] != "request"] == ([reason] if reason else [])
     assert len(found) == (reason is None)

@@ -35,6 +35,7 @@ def test_a_page_that_declares_nothing_reserves_nothing_and_other_documents_are_u
     assert set(text.values()) == set(record.values()) == set(nothing.values()) == {None}
     assert read_elsewhere["robots_noai"] is True
     assert columns() == []
+    assert columns({"charset": "utf-8", "replaced": 0, "robots": "noai", "half": "\ud800"})[0]["robots"] == "noai"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,15 @@ def job_of(base, files, **fields):
     )
 
 
+def test_a_split_that_shares_examples_with_train_is_refused_each_time(base, files):
+    write(files / "dev.jsonl", sentences(12, seed=100))  # the first of the training split
+    job = job_of(base, files)
+    corpus = open_tasks(job)
+    for _ in range(2):
+        with pytest.raises(UserError, match="remove the copies from one of the files"):
+            corpus.examples(job.tasks[0], "dev_one")
+
+
 def test_the_splits_of_a_run(base, files):
     """Trained on train, validated on the first dev; any other can be predicted."""
     job = job_of(base, files)
