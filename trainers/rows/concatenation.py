@@ -13,8 +13,9 @@ def cut_where_full(offsets: np.ndarray, lead: int, needed: np.ndarray, positions
     int64 [sequences + 1].
 
     `offsets` are the shard's, `lead` is the number of marks before a document, and `needed` and `positions`
-    are those of a `Room`. A sequence ends where one more token would not fit, or at the end of the last
-    document that fits.
+    are those of a `Room`. A sequence is filled until one more token would not fit, so a document may continue
+    in the next sequence. If not even the marks and the first token of the next document fit, the sequence
+    ends before its marks.
     """
     length = len(needed) - 1
     total = offsets[-1] - offsets[0] + lead * (len(offsets) - 1)

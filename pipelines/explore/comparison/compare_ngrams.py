@@ -97,8 +97,9 @@ class _Block:
 
 
 def compare_ngrams(old: Corpus, new: Corpus, most_words: int) -> NgramComparison:
-    """Compare the n-grams of 1 to `most_words` words in samples of the documents that two corpora keep.
-    Personal data that the pii steps of a corpus find is hidden in the texts of its sample.
+    """Return the n-grams of 1 to `most_words` words whose frequencies differ most between two corpora. They
+    are counted in a sample of the kept documents of each corpus, after redaction of the personal data that
+    its pii steps find.
     """
     larger = max(sum(map(_kept_bytes, corpus.parts())) for corpus in (old, new))
     share = min(1.0, SAMPLE_BYTES / max(larger, 1))

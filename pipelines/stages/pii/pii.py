@@ -274,7 +274,9 @@ class Pii(ReadsText, PartStage):
 
     @cached_property
     def _model_versions(self) -> dict[str, str]:
-        """The versions of the language model, computed on first use, when the build is planned."""
+        """The versions of the libraries that run `ner_model`, and the version or the checksum of the model
+        itself. Computed on first use, when the build is planned.
+        """
         return model_versions(self.ner_model)
 
     @cached_property

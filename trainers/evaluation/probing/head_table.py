@@ -24,10 +24,13 @@ _SHOWN = 10  # heads in the printed table
 def measure_heads(
     model: LocalPath, texts: Examples, tokens: int, tell: Callable[[str], None]
 ) -> tuple[pa.Table, HeadEffects]:
-    """Measure the heads of a model on the first `tokens` tokens of texts. Returns a table with a row for
-    every head, and the effects of masking heads. The columns are `layer` (named as in `features`), `attends`,
-    `head` (from 0), the means of `HeadSummary`, and the change of the loss without the head with its error,
-    in nats per token. Raises UserError if the texts have no token.
+    """Measure the heads of a model on the first `tokens` tokens of texts. Returns (table, effects of masking
+    heads).
+
+    The table has a row for every head. Its columns are `layer` (named as in `features`), `attends`, `head`
+    (from 0), the means of `HeadSummary`, `loss_change` (the change of the loss when the head is masked) and
+    `error` (the standard error of that change), both in nats per token. Raises UserError if the texts have no
+    token.
     """
     trained = load_trained(model)
     encoder, config = Encoder.load(lent(trained.tokenizer)), trained.config

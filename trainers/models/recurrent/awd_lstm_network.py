@@ -71,9 +71,12 @@ class AwdLstmLayer(torch.nn.Module):
         self.recurrent_bias = torch.nn.Parameter(torch.empty(4 * outputs))
 
     def forward(self, states: Any, sequences: Sequences, state: LayerState | None = None) -> Any:
-        """Return the states [rows, length, outputs] for the inputs `states` [rows, length, inputs]. If the
-        rows are a window, the layer begins with `state`, in which the previous window ended, and stores its
-        final state there.
+        """Return the outputs of the layer [rows, length, outputs] for the inputs `states` [rows, length,
+        inputs]. Every sequence in `sequences` begins with a hidden state of zeros.
+
+        With `state`, the rows are the next window of longer rows: a sequence that continues from the previous
+        window begins with the hidden state stored for its row, and the final hidden state of every row is
+        stored in `state`.
         """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
