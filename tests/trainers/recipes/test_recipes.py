@@ -302,6 +302,13 @@ def test_a_recipe_trains_as_published(name, published):
     ]
 
 
+@pytest.mark.parametrize("name", ["bert_base", "electra_small", "electra_base", "electra_large"])
+def test_embeddings_decay_as_in_the_authors_code(name):
+    """It excludes only biases and layer norms (google-research/electra, model/optimization.py, from BERT's)."""
+    optimizer = RECIPES[name]().optimizer
+    assert (optimizer.weight_decay, optimizer.decay_embeddings) == (0.01, True)
+
+
 def test_bert_masks_10_copies_of_pairs_of_128_then_of_512_and_roberta_fresh_full_sentences_that_see_one_another():
     for bert in (RECIPES["bert_base"](), RECIPES["bert_large"]()):
         assert bert.objective == NextSentence(rate=0.15, mask_share=0.8, random_share=0.1, copies=10)

@@ -37,7 +37,9 @@ _SENTENCE_LETTERS = 40
 
 
 def find_prose(text: str) -> list[str]:
-    """Return the keys of the lines of a text that are long enough for a sentence and end like one."""
+    """Find the lines of `text` that look like prose: long enough for a sentence, and ending like one. Return
+    the key (`letters_of`) of each.
+    """
     ends = (line for line in text.split("\n") if len(line) >= _SENTENCE_LETTERS and _ends(line.rstrip()))
     return [key for key in map(letters_of, ends) if len(key) >= _SENTENCE_LETTERS]
 
