@@ -152,7 +152,7 @@ def test_a_name_server_is_queried_once_per_store(monkeypatch: pytest.MonkeyPatch
         return [(2, 1, 6, "", (address, port))]
 
     class Store:
-        endpoint = "https://public.example"
+        base = "https://public.example/storage/v1/"
 
         def _strip_protocol(self, url: str) -> str:
             return url
@@ -166,7 +166,7 @@ def test_a_name_server_is_queried_once_per_store(monkeypatch: pytest.MonkeyPatch
     for number in range(5):
         assert stat_url(f"gs://bucket/{number}", Remote()) is not None
     assert asked == ["public.example"]
-    Store.endpoint = "https://inner.example"
+    Store.base = "https://inner.example/storage/v1/"
     for _ in range(2):
         with pytest.raises(UserError, match=r"10\.0\.0\.1, which is not public"):
             stat_url("gs://bucket/0", Remote())
