@@ -173,7 +173,7 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 def count_threads(encoder: Encoder) -> int:
     """Return the number of threads that an encoder uses on this machine. `tokenizers` and `words` use
     RAYON_NUM_THREADS threads if that is set, else every available core; they use one if
-    TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty, whatever the case. All others use one.
+    TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty, in any case. All others use one.
     """
     parallel = os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in _NOT_PARALLEL
     if encoder.library not in ("tokenizers", "words") or not parallel:

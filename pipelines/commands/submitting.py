@@ -100,7 +100,9 @@ def submit_command(options: argparse.Namespace) -> int:
     )  # fmt: skip
     if upload is not None and upload.left_out:
         links = ", ".join(upload.left_out)
-        _to_stderr(f"not uploaded, as links to directories, to nothing or out of {directory}: {links}")
+        _to_stderr(
+            f"not uploaded, because they are links to directories, to missing files or out of {directory}: {links}"
+        )
     client = jobs.connect(address)
     if options.follow:
         return jobs.exit_status(jobs.run(client, work, launch, options.retries, _write_log, _to_stderr))

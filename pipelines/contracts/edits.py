@@ -4,7 +4,7 @@ An edit replaces the bytes [start, end) of the stored text with `replacement`, w
 on code-point boundaries. `rule` gives the reason (an entity, a line rule). The edits of one step are sorted
 and do not overlap.
 
-When edits of several steps overlap, an edit that contains another absorbs it, whichever step came first; of
+When edits of several steps overlap, an edit that contains another absorbs it, no matter which step came first; of
 edits with the same range, that of the later step wins. Otherwise an edit that inserts visible text wins over
 an edit that does not, then the longer edit wins, then the edit of the earlier step. The winner is extended
 over the loser's range, so no byte that any step removed comes back. As a consequence, inserted visible text

@@ -60,6 +60,8 @@ def _contaminated_documents(
     for part in corpus.parts():
         searched = {annotation.step for annotation in part.annotations}
         columns = {step.name: evidence_column(step) for step in steps if step.name in searched}
+        if not columns:
+            continue
         table = part.table((*columns.values(), DROP))
         found: dict[int, list[dict[str, Any]]] = {}
         for step, column in columns.items():

@@ -51,8 +51,8 @@ def read_documents(
     have no documents.
 
     A part holds at most about `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or a single larger
-    document. Memory is bounded by `part_bytes` and by the limits of the source and of its format, whatever is
-    in the files. The same arguments and files give the same parts.
+    document. Memory is bounded by `part_bytes` and by the limits of the source and of its format, regardless of
+    the content of the files. The same arguments and files give the same parts.
 
     `poison` and `forgotten` list records as `path#record`. Poison records crash their parser, and forgotten
     records were removed from the corpus by the user. Both are set aside. If the reader of an installed

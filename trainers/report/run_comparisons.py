@@ -26,7 +26,7 @@ class RunComparison:
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
     """Yield comparisons of the first group of each task and split with every later group. Runs with the same
-    seed are compared. If each of the two groups has a single run, these runs are compared whatever their
+    seed are compared. If each of the two groups has a single run, these runs are compared regardless of their
     seeds.
     """
     first: dict[tuple[str, str], Group] = {}

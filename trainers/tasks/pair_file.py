@@ -19,7 +19,9 @@ def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
     """
     examples = read_examples(task, "train", data)
     if not examples.labelled:
-        raise UserError(f"{task.name}: its split train has no gold (`unlabelled`), so no pairs can be written")
+        raise UserError(
+            f"{task.name}: its split train has no gold; if its files have it, take train out of `unlabelled`"
+        )
     rows = zip(examples.ids, render_inputs(examples), render_targets(examples), strict=True)
     lines = [{"id": name, "input": given, "target": answers[0]} for name, given, answers in rows]
     text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)

@@ -18,7 +18,7 @@ import orjson
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
-from pipelines.reading.entries.archives import TarInput
+from pipelines.reading.entries.archives import TarInput, is_tar_name
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
@@ -28,8 +28,7 @@ from pipelines.reading.sources.registry import FORMATS
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 _KINDS = {suffix: name for name, kind in FORMATS.items() for suffix in kind.suffixes}
-_PACKED_TARS = (*(f".tar{packed}" for packed in _PACKED), ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
-_ARCHIVES = (".zip", ".whl", ".tar", *_PACKED_TARS)
+_ZIPS = (".zip", ".whl")
 _SAMPLED_RECORDS = 200
 _SAMPLED_BYTES = 16 << 20
 _SAMPLED_MEMBERS = 200
@@ -85,7 +84,7 @@ def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     repositories: list[Path] = []
     for path in _walk(directory, repositories):
         suffix, size = _suffix(path), path.stat().st_size
-        packed = suffix.lower().endswith(_ARCHIVES)
+        packed = suffix.lower().endswith(_ZIPS) or is_tar_name(path.name)
         inner = _member_suffix(path) if packed else suffix
         kind = _kind(inner)
         if kind is None:
@@ -170,7 +169,7 @@ def _member_suffix(path: Path) -> str:
 
 
 def _open_tar(path: Path) -> tarfile.TarFile:
-    if not path.name.lower().endswith(_PACKED_TARS):
+    if path.suffix.lower() == ".tar":
         return tarfile.open(path)
     file = SourceFile(path.name, path.stat().st_size, str(path))
     _, chunks, _ = decompress(path.name, file_chunks(file), DecodeBudget(_ARCHIVE_BYTES))

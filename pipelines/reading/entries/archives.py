@@ -103,12 +103,16 @@ def _git_entries(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
             yield Entry(path, broken_stream(each.reason))
 
 
-def _is_tar(path: str, head: bytes) -> bool:
+def is_tar_name(path: str) -> bool:
+    """Return whether a file has the name of a tar, compressed or not."""
     name = PurePosixPath(path.lower())
     if name.suffix in (".gz", ".bz2", ".xz", ".zst", ".zstd"):
         name = name.with_suffix("")
-    named = name.suffix in (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
-    return head[257:265] in (b"ustar\x0000", b"ustar  \0") or (named and bool(head))
+    return name.suffix in (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
+
+
+def _is_tar(path: str, head: bytes) -> bool:
+    return head[257:265] in (b"ustar\x0000", b"ustar  \0") or (is_tar_name(path) and bool(head))
 
 
 def _is_package(path: str, head: bytes, source: Source) -> bool:

@@ -56,7 +56,7 @@ class Detector:
     def detect(
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
-        """Yield (row, detection) for every detection, whatever its score: first the names that the language
+        """Yield (row, detection) for every detection of any score: first the names that the language
         model finds, then pattern entities, entity by entity. If `entities` are given, only these are searched
         for; they must be pattern entities of this detector.
 

@@ -13,6 +13,7 @@ from gristmill.errors import ConfigError, UserError
 from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.laws.scaling_law import ScalingFit, ScalingLaw, fit_scaling
 from trainers.studies.outcomes.study_table import measured_metrics
+from trainers.studies.outcomes.study_verdict import weighted_value
 from trainers.studies.run_files import listed, read_run_columns
 from trainers.studies.running.train_study_run import RunResult
 
@@ -101,12 +102,10 @@ def ladder_of(opened: OpenStudy, results: Mapping[str, RunResult]) -> Ladder:
     its = [results[run.key] for run in runs]
     metrics = measured_metrics(opened, results)
     weights = opened.settings.metric_weights(metrics)
-    values = np.array([[result.metrics.get(name, float("nan")) for name in metrics] for result in its])
+    losses = [weighted_value(result, metrics, weights) for result in its]
     sizes = np.array([[float(result.parameters), float(result.tokens)] for result in its])
     names = tuple(run.name for run in runs)
-    return _ladder(
-        "mean of the metrics", names, sizes[:, 0], sizes[:, 1], values[:, weights > 0] @ weights[weights > 0]
-    )
+    return _ladder("mean of the metrics", names, sizes[:, 0], sizes[:, 1], np.array(losses, np.float64))
 
 
 def _ladder(

@@ -92,7 +92,7 @@ def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, Run
     def compared(chosen: np.ndarray) -> tuple[PairedComparison, ...]:
         values: dict[str, dict[int, float | None]] = {entry: {} for entry in entries}
         for run in runs:
-            values[run.entry][run.job.seed] = _value(results.get(run.key), metrics, chosen)
+            values[run.entry][run.job.seed] = weighted_value(results.get(run.key), metrics, chosen)
         return tuple(compare_pairs(values, baseline, rule.level, rule.margin))
 
     alone = np.eye(len(metrics))
@@ -100,7 +100,7 @@ def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, Run
     return StudyVerdict(baseline, compared(weights), by_metric)
 
 
-def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray) -> float | None:
+def weighted_value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray) -> float | None:
     """Return the weighted mean of the metrics of a run. None if the run has not finished or lacks a metric
     whose weight is not 0.
     """

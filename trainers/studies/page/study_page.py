@@ -23,7 +23,7 @@ from trainers.studies.outcomes.study_table import (
     run_table,
     unmeasured_lines,
 )
-from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
+from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge, weighted_value
 from trainers.studies.page.domain_charts import domain_charts
 from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
 from trainers.studies.page.study_words import answer_word, effect_words, mixture_words, proposal_words, verdict_words
@@ -213,12 +213,11 @@ def _swarm(found: Findings) -> list[SwarmRun]:
     opened, runs = found.opened, []
     results = {run.key: found.results[run.key] for run in opened.points if run.key in found.results}
     metrics = measured_metrics(opened, results)
-    every = dict(zip(opened.metrics, opened.settings.metric_weights(opened.metrics).tolist(), strict=True))
-    weights = {name: every[name] for name in metrics if every[name]}
-    for run in (run for run in opened.points if run.key in results):
-        result = results[run.key]
-        if weights and weights.keys() <= result.metrics.keys():
-            value = sum(weight * result.metrics[name] for name, weight in weights.items()) / sum(weights.values())
+    every = opened.settings.metric_weights(opened.metrics)
+    weights = every[[name in metrics for name in opened.metrics]]
+    for run in opened.points if weights.sum() > 0 else ():
+        value = weighted_value(results.get(run.key), metrics, weights / weights.sum())
+        if value is not None:
             runs.append(SwarmRun(run.entry, opened.shares_of(run.weights), value))
     return runs
 
