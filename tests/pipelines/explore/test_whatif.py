@@ -146,6 +146,7 @@ def test_what_was_not_measured_is_not_guessed(corpus):
         ("filter.word_count.at_least=[", "the value is not valid YAML"),
         ("filter.word_count.at_least=20", "changes nothing"),
         ("filter=[{signal: wordcount, at_least: 1}]", "wordcount: no step of the corpus writes this column"),
+        ("filter=[{signal: text_bytes, at_least: 1}]", "text_bytes: no step of the corpus writes this column"),
     ],
 )
 def test_mistakes(corpus, change, message):
