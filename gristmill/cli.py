@@ -23,8 +23,8 @@ def run_command(
 
     The status is the handler's own, or 2 after one of `user_errors`, a StorageError or an OSError, which are
     printed as one line. It is 130 after an interrupt, and 141 if standard output is a broken pipe. `resumes`
-    completes the hint "the same command ...". Words like `a.b=value` may follow options: they are added to
-    the `overrides` of commands that accept them.
+    completes the hint "the same command ...", for example with "continues where it stopped". Words like
+    `a.b=value` may follow options: they are added to the `overrides` of commands that accept them.
     """
     options, rest = top.parse_known_args(arguments)
     # argparse rejects a positional argument after an option if others came before it, but a=b belongs at the

@@ -190,8 +190,8 @@ def _folder(own: str) -> Path | None:
 
 @cache  # once a process is enough: it adds a version of the kernels at most
 def _make_room(folder: Path) -> None:
-    """Remove the least recently used files, including those of killed processes, until the cache is within
-    its limit.
+    """Remove the least recently used files, including those left by killed processes, until the cache is
+    within its limit.
     """
     files = []
     for path in folder.iterdir():

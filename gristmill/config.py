@@ -303,7 +303,7 @@ def _type_hints(kind: type) -> dict[str, Any]:
 
 
 def _kinds(option: Any) -> tuple[str, ...]:
-    """Return the values that the field `kind` of a dataclass allows, which tell the members of a union apart.
+    """Return the allowed values of a dataclass's field `kind`, which distinguishes the members of a union.
     Empty for a type without such a field.
     """
     record = isinstance(option, type) and dataclasses.is_dataclass(option)

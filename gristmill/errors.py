@@ -15,8 +15,8 @@ class UserError(Exception):
     """Base of all errors that a user can act on. The message says where the error is, what was found, what is
     allowed and what to do.
 
-    It is not a ValueError, because readers treat a ValueError as damaged data, and an archive that may not be
-    opened is not damaged.
+    It is not a ValueError. Readers treat a ValueError as damaged data, which would be wrong for an archive
+    that they are not allowed to open.
     """
 
 

@@ -26,9 +26,9 @@ def free_memory() -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use, at least one. It is the number of cores in its
-    affinity mask or, if smaller, the least CPU quota of its control group (version 2) and the group's
-    ancestors, rounded down.
+    """Return the number of cores that this process may use, at least one. This is the size of its CPU
+    affinity mask or, if smaller, the lowest CPU quota of its control group and the group's ancestors (version
+    2), rounded down.
     """
     cores = len(os.sched_getaffinity(0))
     for group in _groups(""):

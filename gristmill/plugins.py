@@ -26,8 +26,8 @@ def load_installed(group: str, name: str, what: str) -> Any:
     """Import the plugin PACKAGE:NAME of an entry-point group and return it. `what` is the kind of plugin for
     messages, such as `stage`.
 
-    Raises ConfigError for an unknown name, for a name or module with two owners, and for a package that
-    cannot be imported. The message does not say where the name was written, so the caller adds this.
+    Raises ConfigError if the name is unknown, if several packages provide the plugin or its module, or if the
+    plugin cannot be imported. The message does not say where the name was written, so the caller adds this.
     """
     known = installed(group)
     if name not in known:

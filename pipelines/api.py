@@ -154,9 +154,9 @@ class OpenCorpus:
     def decoded(
         self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Yield the id of each document in token shards, as 32 hex digits, and its text, decoded from its
-        tokens. The arguments are those of `shards`. The text is exactly the text that was encoded if the
-        tokenizer is lossless, as byte-level tokenizers are.
+        """Yield (id, text) of each document in token shards: its id as 32 hex digits, and its text, decoded
+        from its tokens. The arguments are those of `shards`. The text is exactly the text that was encoded if
+        the tokenizer is lossless, as byte-level tokenizers are.
 
         Raises UserError for an unknown source or shard set.
         """
@@ -249,8 +249,8 @@ def what_if(
     stages: Mapping[str, StageClass] | None = None,
     full: bool = False,
 ) -> dict[str, Impact]:
-    """Estimate, for each source to which a changed filter applies, how many documents the changed filters
-    would newly drop and keep, without building anything. A change looks like
+    """Estimate how many documents changed filters would newly drop and newly keep, without building anything.
+    The result has an entry for each source to which a changed filter applies. A change looks like
     `filter.word_count.at_least=100`. The corpus file, `overrides` and `stages` are those of the build.
 
     The estimate comes from the sample that every corpus has; with `full`, every document is counted. Raises
@@ -279,8 +279,8 @@ def build(
     `stages` maps the names of your own stages in the corpus file to their classes. The build runs on Ray: on
     the cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is given, on this
     machine with `workers` workers (default: its number of cores). Without `address`, `in_process` makes every
-    task run in this process. If no cluster is given, this may also happen when the remaining steps are
-    shorter than the start of Ray.
+    task run in this process. If no cluster is given, this may also happen when the remaining steps would take
+    less time than starting Ray.
 
     With `quarantine_poison`, documents that break a stage or the reader are set aside instead of ending the
     build. `memory` is the number of bytes that a task may use. `sample`, above 0 and below 1, makes the build

@@ -36,9 +36,9 @@ class Row:
 
     `tokens_per_word` is the fertility. `bytes_per_token` (UTF-8) is the compression, which can also be
     compared for languages without spaces. `coverage` is the share of words that yield at least one token and
-    no unknown token. `vocabulary_used` is the share of the tokens, not counting special tokens, that occur.
-    `megabytes_per_second` is the speed of encoding alone, in wall time on this machine with `threads`
-    threads.
+    no unknown token. `vocabulary_used` is the share of the vocabulary, without special tokens, that occurs in
+    the texts. `megabytes_per_second` is the speed of encoding alone, in wall time on this machine with
+    `threads` threads.
     """
 
     tokenizer: str
@@ -172,8 +172,9 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 
 def count_threads(encoder: Encoder) -> int:
     """Return the number of threads that an encoder uses on this machine. `tokenizers` and `words` use
-    RAYON_NUM_THREADS threads if that is set, else every available core; they use one if
-    TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty, in any case. All others use one.
+    RAYON_NUM_THREADS threads if that is set, else every available core. They use one thread if
+    TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty, ignoring case. All other libraries
+    use one.
     """
     parallel = os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in _NOT_PARALLEL
     if encoder.library not in ("tokenizers", "words") or not parallel:

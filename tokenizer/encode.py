@@ -1,8 +1,8 @@
 """Encode text to token ids.
 
 There are four implementations. `gigatoken` encodes a byte-level BPE whose pre-tokenizer it supports. NumPy
-encodes bytes and characters. If tokens never cross spaces, `tokenizers` encodes each distinct word once while
-the word is cached. Otherwise `tokenizers` encodes the whole text.
+encodes bytes and characters. If tokens never cross spaces, `tokenizers` encodes only those words that are not
+in a cache. Otherwise `tokenizers` encodes the whole text.
 
 Documents are passed in as one Arrow array, and their ids are returned as one flat array with offsets. No
 special tokens are added. Text never yields the id of a special token other than the unknown token; this is
@@ -45,8 +45,8 @@ class Encoder:
     def load(cls, path: str, library: Library | None = None) -> "Encoder":
         """Load a `tokenizer.json`, given its path or the directory that contains it.
 
-        `library` selects the implementation. The default is numpy for bytes and characters, words
-        (`tokenizer.word_cache`) if tokens never cross spaces, gigatoken for a byte-level BPE whose
+        `library` selects the implementation. The default is `numpy` for bytes and characters, `words`
+        (`tokenizer.word_cache`) if tokens never cross spaces, `gigatoken` for a byte-level BPE whose
         pre-tokenizer it supports, and `tokenizers` otherwise. `library_reason` says why. Raises ValueError
         for a missing or broken file, or if `library` cannot load it.
         """

@@ -67,7 +67,7 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
     """Return facts about a vocabulary, including its `longest` longest tokens. Special tokens are excluded
-    from the mean length, which is 0 without other tokens, and from the longest tokens.
+    from this list and from the mean length. The mean is 0 if the vocabulary has no other tokens.
     """
     definition = encoder.definition
     special = set(encoder.specials.values())

@@ -1,5 +1,4 @@
-"""Encode each distinct word once while it is cached, for tokenizers in which no token depends on text beyond
-a space.
+"""A cache of encoded words, for tokenizers in which no token depends on text beyond a space.
 
 Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes the pieces that are not
 in the cache, and the ids of a text are the concatenated ids of its pieces. Pieces of natural text repeat, so
@@ -116,8 +115,8 @@ class WordCache:
     def find_tokens(
         self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
     ) -> Offsets:
-        """Return the index of the token at each byte position, counted from the start of the text, as int64
-        with the shape of `positions`.
+        """Return the token at each byte position as an index within its text, int64 with the shape of
+        `positions`.
 
         The start of a piece belongs to the piece's first token, and a position between two pieces to the next
         token. `find_in_word` finds the token of a position inside a piece.

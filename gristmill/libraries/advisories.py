@@ -1,5 +1,5 @@
-"""Versions of ray, torch and pyarrow with known security advisories. Builds, training runs and commands that
-start or join Ray refuse to run with such a version of a library that they use.
+"""Versions of ray, torch and pyarrow with known security advisories. Builds, training runs, and commands that
+start or join Ray refuse to run if a library that they use has such a version.
 
 These libraries read untrusted bytes or open ports. The affected ranges are taken from the advisories
 (`Advisory.source`). CVE-2023-48022 is not listed, because no version fixes it: anyone who can reach a Ray

@@ -15,10 +15,11 @@ def parse_location(name: str, remote: Remote | None = None, field: str = "corpus
     """Parse a path or a URL. A leading `~` or `$HOME` of a path is expanded.
 
     `remote` says which URLs may be opened. Without it, as on a command line, the defaults apply, and
-    GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public. Raises ConfigError,
-    which names `field`, for a path that cannot be expanded, and for a URL that is malformed or has a scheme
-    that may not be opened. URLs with credentials and HTTP URLs with a query are refused, too, because
-    locations are stored and shown.
+    GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public.
+
+    Raises ConfigError if a path cannot be expanded, or if a URL is malformed or has a scheme that may not be
+    opened. Locations are stored and shown, so URLs with credentials and HTTP URLs with a query are refused,
+    too. The message names `field`.
     """
     if not is_url(name):
         return LocalPath(expand_location(name, field))

@@ -26,8 +26,8 @@ def expand_home(name: str) -> str:
     """Expand a leading `~`, `~USER` or `$HOME` of a path, for this process's user and environment. Other
     paths and URLs are returned unchanged.
 
-    Raises PathError for an unknown user, and if the first component of the path is any other variable, which
-    would otherwise become the name of a directory.
+    Raises PathError for an unknown user, and for a path whose first component is any other variable, because
+    the variable would otherwise become the name of a directory.
     """
     name = _HOME.sub("~", name, count=1) if _HOME.match(name) else name
     if name.startswith("~"):

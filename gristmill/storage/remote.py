@@ -447,9 +447,10 @@ def create_url(url: str, remote: Remote, content: bytes) -> bool:
     call stored them.
 
     If the file already has exactly these bytes, the result is True, because an earlier attempt may have
-    stored them although its response was lost. A store without conditional requests answers 501. There the
-    result is False for any existing file, and two simultaneous calls may both store their bytes, of which the
-    last ones remain.
+    stored them although its response was lost.
+
+    If the store has no conditional requests (it answers 501), the result is False for any existing file. Two
+    simultaneous calls may then both store their bytes, and the last write wins.
     """
 
     def create(store: Any, path: str) -> bool:

@@ -40,9 +40,10 @@ def ask(
     Raises RemoteError if the store fails in every attempt, or if an attempt takes longer than `seconds`
     (default: two minutes) plus a second for each 64 KiB. Raises UserError if access is denied or the file is
     missing; with `missing`, a missing file raises FileNotFoundError instead. An OSError of a full local disk
-    is raised unchanged. The messages of RemoteError and UserError name `place` and quote no text from the
-    library's error, only its type or HTTP status. With `secret`, a RemoteError does not keep that error as
-    its cause either.
+    is raised unchanged.
+
+    The messages of RemoteError and UserError name `place`. They contain no text from the library's error,
+    only its type or HTTP status. With `secret`, that error is not kept as the cause of a RemoteError either.
     """
     limit = (_SECONDS if seconds is None else seconds) + size / _LEAST_RATE
     for pause in _PAUSES[: tries - 1]:

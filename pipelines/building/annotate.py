@@ -128,9 +128,9 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
     """Run a stage over a part, check the columns that it writes, and return them for all rows of the part,
-    null for documents that the stage does not receive. Edits are converted to edits of the stored text. In
-    the column `drop`, if the stage writes one, documents that its edits empty get `STEP.empty`, unless the
-    stage drops them itself.
+    null for documents that the stage does not receive. Edits are converted to edits of the stored text. A
+    document that the edits empty is dropped by the rule `STEP.empty`, unless the stage drops it itself or
+    writes no column `drop`.
 
     Raises PoisonError, which names the document, if one document alone makes the stage fail. Otherwise raises
     UserError for wrong output. Errors that no document causes, such as MemoryError, are passed on.

@@ -28,9 +28,11 @@ class Probe:
 
 
 def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
-    """Return the index of a row, out of `count` rows, that fails alone, found by bisection. None if the
-    bisection ends at a row that does not, for example because rows fail only together. `fails(low, high)`
-    says whether the rows from `low` up to but not including `high` fail as a group.
+    """Find by bisection a row that fails on its own, and return its index. `fails(low, high)` says whether
+    the rows from `low` up to but not including `high`, out of `count` rows, fail as a group.
+
+    Returns None if the bisection ends at a row that does not fail on its own, for example because rows fail
+    only together.
     """
     low, high = 0, count
     while high - low > 1:
@@ -45,14 +47,14 @@ def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
 def find_poison(
     error: BrokenTaskError, task: Any, names: Sequence[str], stage: int, run: Callable[[Probe], Any], cluster: _Cluster
 ) -> UserError:
-    """Return a PoisonError that names the document that alone breaks a stage of a task every time, or `error`
-    if there is no such document.
+    """Return a PoisonError for the document that breaks a stage of a task, or `error` if no single document
+    breaks it. `names` are the names of the task's stages, `stage` is the index of the one that broke, and
+    `run` is a module-level function that runs a probe.
 
-    Every probe is a separate task with the memory of the last attempt, so that it fails in the same way as
-    the task, even if the task was killed. `names` are the names of the task's stages, `stage` is the index of
-    the one that broke, and `run` is a module-level function that runs a probe. A document is blamed only if
-    it breaks the stage alone three times, and if the stage survives without any documents. Otherwise a
-    document could be blamed for what other programs do to a process.
+    Every probe is a separate task with the memory limit of the last attempt, so that it fails in the same way
+    as the task, even if the task was killed. A document is blamed only if it breaks the stage on its own
+    three times and the stage survives without any documents. Otherwise a document could be blamed for what
+    other programs do to a process.
     """
     part = task.part
 

@@ -54,7 +54,7 @@ def plan_and_build(
     quarantine: bool = False,
     variant: str | None = None,
 ) -> CorpusManifest:
-    """Plan without the documents that earlier builds set aside, build, and return the manifest of the corpus.
+    """Plan and build a corpus, and return its manifest. Documents that earlier builds set aside are left out.
     A document that breaks a step ends the build with PoisonError. With `quarantine`, the document is set
     aside instead, and the build is planned again. `variant` is as in `build`.
     """
@@ -299,8 +299,8 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
 
 
 def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTask], state: Build) -> list[Result]:
-    """Collect the results in order. If a task breaks, raise a PoisonError that names the document that alone
-    breaks it. If there is no such document, raise the error of the task.
+    """Collect the results in order. If a task breaks, raise PoisonError for the document that breaks it, or
+    the error of the task if no single document does.
     """
     try:
         return in_order(results, len(tasks))
@@ -329,8 +329,8 @@ def publish_annotations(
     step: Step, parts: Sequence[Part], receipts: Sequence[Receipt], facts: dict[str, Any], state: Build
 ) -> None:
     """Check the accounting of a step that wrote one annotation file per part, and publish it. `receipts` are
-    those of `parts`, in the same order. `facts` become the facts of the manifest, except `files`, which is
-    removed from them and becomes the manifest's list of other files.
+    those of `parts`, in the same order. The entry `files` is removed from `facts` and becomes the manifest's
+    list of other files. The remaining entries become the facts of the manifest.
     """
     records, counts = [], {}
     for part, receipt in zip(parts, receipts, strict=True):

@@ -49,12 +49,13 @@ def close_and_record(
 
 
 def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
-    """Return the processor time of a build in seconds: `processor_seconds`, the total, and `by_purpose`, the
-    time of each purpose in descending order.
+    """Return the processor time of a build in seconds: the total as `processor_seconds`, and the time of each
+    purpose, in descending order, as `by_purpose`.
 
-    The total is `seconds`, the time that the operating system counted for the processes of this machine, or
-    the sum of `usage.spent`, which covers all machines, if that is more. If the build ran on Ray and
-    `seconds` is more, the difference is the purpose `Ray`: the time that its processes used outside of tasks.
+    `seconds` is the time that the operating system counted for the processes of this machine. `usage.spent`
+    covers all machines. The total is `seconds` or the sum of `usage.spent`, whichever is more. If the build
+    ran on Ray and `seconds` is more, the difference is the purpose `Ray`: the time that Ray's processes used
+    outside of tasks.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())

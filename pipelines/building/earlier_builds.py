@@ -58,10 +58,11 @@ def is_build_name(text: str) -> bool:
 
 
 def find_earlier(corpus: Location, name: str) -> Location:
-    """Return the manifest file of an earlier build of a corpus. The corpus is given by its directory or its
-    manifest, which may itself be the manifest of an earlier build; only builds before that one are then
-    considered. `name` is `previous`, for the last build whose fingerprint differs from that of the corpus, or
-    the first digits of a fingerprint, of which at most 12 are compared.
+    """Return the manifest file of an earlier build of a corpus. `corpus` is the directory or a manifest of
+    the corpus. For the manifest of an earlier build, only builds before that build are considered.
+
+    `name` is `previous` or the first digits of a fingerprint. `previous` selects the last build whose
+    fingerprint differs from that of the corpus. Digits after the twelfth are ignored.
 
     Raises UserError if no such build is kept, or if several fingerprints begin with `name`.
     """

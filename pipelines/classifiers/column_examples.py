@@ -98,8 +98,8 @@ class ColumnExamples:
         return [self.names[number] for number in self.sources[rows].tolist()]
 
     def of(self, positive: bool, held_out: bool) -> np.ndarray:
-        """Return, as bool [n], whether each document has this class (`positive` or negative) and this side of
-        the split (`held_out` or training).
+        """Return which documents are of one class (`positive` or negative) and on one side of the split
+        (`held_out` or training), bool [n].
         """
         chosen: np.ndarray = (self.positive == positive) & (self.held_out == held_out)
         return chosen

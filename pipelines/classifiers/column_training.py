@@ -177,8 +177,8 @@ def fit_ridge(values: np.ndarray, targets: np.ndarray, weights: np.ndarray, l2: 
 
 
 def _bounded_step(gradient: np.ndarray, curvature: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the step within bounds that minimises a quadratic function, found by cyclic coordinate descent;
-    without bounds, by solving linear equations.
+    """Return the step that minimises a quadratic function within bounds. It is found by cyclic coordinate
+    descent or, without bounds, by solving linear equations.
     """
     if np.isinf(low).all() and np.isinf(high).all():
         unbounded: np.ndarray = np.linalg.solve(curvature, -gradient)

@@ -1,8 +1,8 @@
 """Train and score fastText models for `classifier train`, including models with one source left out.
 
 If the classes come from different sources, a classifier can learn the source instead of the class: a
-template, a date, a domain name. Held-out documents of the same sources do not reveal this. Training another
-model without one source does, when it is measured on the held-out documents of that source.
+template, a date, a domain name. Held-out documents of the same sources do not reveal this. Therefore another
+model is trained without one source and measured on the held-out documents of that source.
 """
 
 import itertools
@@ -198,9 +198,9 @@ def leave_one_source_out(
 def verdict(roc_auc_held_out: float, left_out: Sequence[Mapping[str, Any]]) -> str:
     """Return what the classifier learned: `unknown`, `class` or `source`.
 
-    It is `source` if leaving sources out costs more than half of the performance above chance (ROC-AUC -
-    0.5), averaged over the sources with their held-out documents as weights. It is `unknown` if no source
-    could be measured.
+    It is `source` if more than half of the performance above chance (ROC-AUC - 0.5) is lost when sources are
+    left out. The ROC-AUCs of `left_out` are averaged, weighted by the number of held-out documents. It is
+    `unknown` if no source could be measured.
     """
     measured = [entry for entry in left_out if entry["roc_auc"] is not None]
     if not measured:

@@ -38,8 +38,8 @@ def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
 
 
 def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[dict[str, Any]], float]:
-    """Return (one row per non-empty tenth of the documents in the order of the predicted scores, calibration
-    error).
+    """Return (rows, calibration error). The documents are divided into tenths by their predicted scores, and
+    each non-empty tenth has one row.
 
     The error is the mean over the tenths, weighted by documents, of |mean judged score - mean predicted
     score|. It is the counterpart, for scores, of the expected calibration error of probabilities. Equal
@@ -62,9 +62,9 @@ def agreement(
     """Return all measures of the agreement of predictions, float64 [n], with judged scores, float64 [n].
 
     Documents with a judged score of `threshold` or more are good. Predictions are scores on the judge's
-    scale, or with `probabilities` the probabilities that documents are good; probabilities have no mean
-    absolute error. Documents with a predicted score of `threshold` or more, or with a probability of 0.5 or
-    more, are chosen.
+    scale, and documents with a prediction of `threshold` or more are chosen. With `probabilities`,
+    predictions are the probabilities that documents are good, documents with a prediction of 0.5 or more are
+    chosen, and the result has no mean absolute error.
     """
     good = judged >= threshold
     target = good.astype(np.float64) if probabilities else judged

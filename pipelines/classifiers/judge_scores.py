@@ -25,9 +25,9 @@ def read_judge_scores(files: Sequence[str], field: str) -> Labels:
     """Return the score of each document, with the place of its row, such as FILE:LINE. The files have the
     fields `id`, such as web/a.jsonl#17, and `field`, a number. All ids and scores are held in memory.
 
-    Raises UserError for a file that cannot be read or lacks a field, for rows without a score (naming the
-    first of them and their number), for an invalid id, for a document with two different scores, and if there
-    is no score or all scores are the same.
+    Raises UserError for a file that cannot be read or lacks a field, for rows without a score, for an invalid
+    id, and for a document with two different scores. Also raises it if there is no score, or if all scores
+    are the same.
     """
     scores: dict[bytes, tuple[float, str]] = {}
     without: list[str] = []

@@ -44,14 +44,16 @@ class JudgedDocuments:
 def agreement_by_source(
     documents: JudgedDocuments, predicted: np.ndarray, without: Callable[[int], np.ndarray | None]
 ) -> list[dict[str, Any]]:
-    """Return, for each source, the agreement with the judge on its held-out documents, both of the model and
-    of a model trained without that source.
+    """Return the agreement with the judge by source, measured on the source's held-out documents for the
+    model and for a model trained without the source.
 
-    `predicted` are the model's predictions for `documents`. `without`, called with the index of a source,
-    returns the predictions of a model trained without it, float64 [n], or None if too few documents are left
-    to train on. An entry has `source` and `held_out`. An entry of a source with enough held-out documents
-    also has `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1` and, if there are several
-    sources and `without` does not return None, `spearman_left_out` and `f1_left_out`.
+    `predicted` are the model's predictions for `documents`. `without` takes the index of a source and returns
+    the predictions of a model trained without that source, float64 [n], or None if too few documents are left
+    to train on.
+
+    Every entry has `source` and `held_out`. If the source has enough held-out documents, its entry also has
+    `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1`. If, in addition, there are several
+    sources and `without` does not return None, it has `spearman_left_out` and `f1_left_out`.
     """
     entries: list[dict[str, Any]] = []
     several = len(documents.names) > 1

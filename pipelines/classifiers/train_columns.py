@@ -201,10 +201,8 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """Train a model without each source in turn, for every class with several sources. Return an entry for
-    each of these sources, with the ROC-AUC of the model trained without the source. It is measured on the
-    held-out documents of that source and of the other class. The entries are as in
-    `fasttext_training.leave_one_source_out`.
+    """Train a model without each source in turn, for every class with several sources. Return the entries
+    that `fasttext_training.leave_one_source_out` describes.
 
     `train` returns a model trained on the documents that an array, bool [n], selects. `score` returns a
     model's scores for the documents that such an array selects.

@@ -119,11 +119,9 @@ class _Embeddings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of the column."""
         return (self.name,)
 
     def knob(self, name: str) -> str:
-        """Return `embedding: NAME`."""
         return f"embedding: {name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:

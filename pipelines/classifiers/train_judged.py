@@ -1,10 +1,10 @@
 """`classifier train` with `kind: judged`: distil the scores of a large model into fastText, with metrics and
 a model card.
 
-A large model, or people, judge a sample of the documents. fastText (as in DCLM, Li et al. 2024, arXiv
-2406.11794, section 4.4) then learns from words alone to recognise the documents that the judge would give
-`threshold` or more (3 on a scale of 0 to 5 in FineWeb-Edu, Penedo et al. 2024, arXiv 2406.17557, section 4),
-or to predict the bin of a document's score.
+A large model, or people, judge a sample of the documents. fastText then learns, from words alone, to
+recognise the documents that the judge would give `threshold` or more, or to predict the bin of a document's
+score. This use of fastText follows DCLM (Li et al. 2024, arXiv 2406.11794, section 4.4). FineWeb-Edu uses a
+threshold of 3 on a scale of 0 to 5 (Penedo et al. 2024, arXiv 2406.17557, section 4).
 """
 
 import tempfile

@@ -65,8 +65,8 @@ class LocalCluster:
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
         """Run a task once, and return whether it stays within `memory` bytes (None: any number) and its
-        process survives. A task that fails with UserError raises it; a task that fails with any other error
-        counts as fitting, unless it ran out of memory.
+        process survives. A UserError is passed on. A task that fails with any other error counts as fitting,
+        unless it ran out of memory.
         """
         try:
             measured(function, item, memory)

@@ -71,9 +71,9 @@ class RayCluster:
     come and go. Otherwise it starts Ray on this machine with `workers` CPUs. `peak_bytes` has the same
     meaning as in LocalCluster.
 
-    `memory` is the limit of a task at its first attempt, in bytes. By default it is a node's memory divided
-    by its CPUs (by the number of tasks, if there are fewer tasks than CPUs), on the node where this is
-    smallest, but at least LEAST, which the libraries of a task need.
+    `memory` is the limit of a task at its first attempt, in bytes. By default it is the lowest memory per CPU
+    of any node, but at least LEAST, which the libraries of a task need. If there are fewer tasks than a node
+    has CPUs, the node's memory is divided by the number of tasks instead.
     """
 
     workers: int

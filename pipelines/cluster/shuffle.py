@@ -1,12 +1,14 @@
 """Disk-partitioned shuffles: a map task writes a file with one byte range per partition, and a reduce task
 reads one partition of all files.
 
-A partitioned file is an Arrow IPC stream, without its end marker, of an empty record batch and one batch for
-each partition that has rows. It is followed by an entry (offset, length, xxh3_64) for every partition, then
-by the length of the stream's head (the schema and the empty batch) and the number of partitions. A reduce
-task reads and verifies only the head and its own ranges. A shuffle is therefore read only once in total,
-however many processes share the work, and the driver holds none of it. From an object store, exact ranges of
-many files are requested at once.
+A partitioned file begins with an Arrow IPC stream without its end marker: an empty record batch, then one
+batch for each partition that has rows. The stream is followed by an entry (offset, length, xxh3_64) for every
+partition, then by the length of the stream's head (the schema and the empty batch) and the number of
+partitions.
+
+A reduce task reads and verifies only the head and its own ranges. A shuffle is therefore read only once in
+total, however many processes share the work, and the driver holds none of it. From an object store, exact
+ranges of many files are requested at once.
 """
 
 import struct

@@ -1,6 +1,6 @@
 """The commands `stages`, `signals`, `rules` and `formats` list what a corpus file can name. `schema` prints
-the JSON Schema of corpus files, and `crawl-files` lists the files of a crawl that hold the captures found in
-its index.
+the JSON Schema of corpus files. `crawl-files` lists the files of a crawl that hold the captures found by
+queries of the crawl's index.
 """
 
 import argparse

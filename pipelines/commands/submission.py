@@ -233,7 +233,7 @@ def _refuse_relative(what: str, place: str) -> None:
 
 def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
     """Collect the files below `directory` that go with a job: all except files that match EXCLUDES or
-    `excludes`, and symbolic links to directories, to nothing, or to files outside `directory`.
+    `excludes`. Symbolic links are followed only to files inside `directory`.
 
     A pattern without a slash excludes every file and directory whose name matches it. A pattern with a slash
     is compared with the path relative to `directory`. Raises UserError, naming the largest files, if the
@@ -273,11 +273,11 @@ def _walk(directory: Path, root: Path, patterns: Sequence[str]) -> Iterator[Path
 
 
 def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a job, requested as `NAME=value`, or as `NAME` with its value in
-    `here`.
+    """Return the environment variables of a job. Each is requested as `NAME=value`, or as `NAME` to take its
+    value from `here`.
 
-    Raises ConfigError for a name that is not in ENVIRONMENT, for a name without a value that is not in
-    `here`, and for a value with credentials. The message never shows a value.
+    Raises ConfigError for a name that is not in ENVIRONMENT, for a `NAME` that `here` lacks, and for a value
+    with credentials. The message never shows a value.
     """
     variables = {}
     for entry in asked:

@@ -4,12 +4,13 @@ An edit replaces the bytes [start, end) of the stored text with `replacement`, w
 on code-point boundaries. `rule` gives the reason (an entity, a line rule). The edits of one step are sorted
 and do not overlap.
 
-When edits of several steps overlap, an edit that contains another absorbs it, no matter which step came first; of
-edits with the same range, that of the later step wins. Otherwise an edit that inserts visible text wins over
-an edit that does not, then the longer edit wins, then the edit of the earlier step. The winner is extended
-over the loser's range, so no byte that any step removed comes back. As a consequence, inserted visible text
-survives unless the other edits in its group of overlapping edits cover its whole range or insert visible text
-themselves, and an edit that inserts visible text never empties a document.
+When edits of several steps overlap, an edit that contains another absorbs it, no matter which step came
+first. Of edits with the same range, that of the later step wins. Otherwise an edit that inserts visible text
+wins over an edit that does not, then the longer edit wins, then the edit of the earlier step. The winner is
+extended over the loser's range, so no byte that any step removed comes back.
+
+It follows that an edit that inserts visible text never empties a document. The inserted text survives unless
+the other edits in its group of overlapping edits cover its whole range or insert visible text themselves.
 """
 
 from collections.abc import Sequence
@@ -226,8 +227,8 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
     produced the edited text.
 
-    An edit that overlaps a replacement is extended to the whole range that the replacement replaced. Edits
-    that overlap the same replacement become one, with what the last of them inserts.
+    An edit that overlaps a replacement is extended to the whole range that was replaced. Edits that overlap
+    the same replacement are joined into a single edit, which inserts what the last of them inserts.
     """
     flat, old = edits.flatten(), applied.flatten()
     if not len(old) or not len(flat):

@@ -95,10 +95,10 @@ class Receipt:
 class StepOutput:
     """The directory of a step that is being built. It is picklable, so that tasks can commit their own units.
 
-    `inputs` has the directories of the steps whose files or facts this step reads: by step name for
-    `StepFiles` of `reads()`, and by the names in `derived_steps()`. `mark` is the mark of the tombstone under
-    which the step is built. Receipts with another mark are ignored, and files are written only after a check
-    that no further documents have been forgotten.
+    `inputs` has the directories of the steps whose files or facts this step reads. Its keys are the step
+    names of `StepFiles` in `reads()` and the names in `derived_steps()`. `mark` is the mark of the tombstone
+    under which the step is built. Receipts with another mark are ignored, and files are written only after a
+    check that no further documents have been forgotten.
     """
 
     root: Location
@@ -179,8 +179,8 @@ class StepOutput:
     def finish(self, published: StepManifest) -> None:
         """Clean up a published step: remove each entry of its directory that contains no file named in its
         manifest, except the manifest itself and `run.json`. Such entries hold receipts, intermediate files,
-        and files left by builds that were killed or overtaken. Builds of a step that is not reproducible name
-        their files differently, so an overtaken build leaves such files.
+        and files left by builds that were killed or overtaken. If a step is not reproducible, its builds name
+        their files differently, so an overtaken build leaves files behind.
 
         Files that `forget` has rewritten stay, because it may have rewritten them after `published` was read.
         `forget` removes its own old files.

@@ -1,5 +1,5 @@
-"""Mixture weights by strategy. A build suggests weights, and a trainer computes them for its budget. A corpus
-file contains no weights, because sources are mixed only when training reads them.
+"""Mixture weights by strategy. A build publishes weights as suggestions; a trainer computes weights for its
+own token budget. A corpus file contains no weights, because sources are mixed only during training.
 """
 
 from collections.abc import Mapping

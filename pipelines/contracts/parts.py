@@ -142,8 +142,8 @@ class Part:
         return edits if applied is None else map_back(applied, edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Return, for each document, whether a step's edits, applied after those of all earlier steps, leave
-        it without visible characters, bool [rows]. The result is false for documents that the step does not
+        """Return whether a step's edits leave each document without visible characters, bool [rows]. They are
+        applied after the edits of all earlier steps. The result is false for documents that the step does not
         edit.
         """
         if not len(edits.flatten()):

@@ -12,8 +12,8 @@ _STORED, _EDITED, _UPTO = "text", "edited_text", "text@"
 
 @dataclass(frozen=True)
 class Text:
-    """A text of each document: as stored, or with the edits of earlier steps, either all or those up to and
-    including the step `upto`.
+    """One text of each document: the stored text or, if `edited`, the text after the edits of earlier steps.
+    With `upto`, only the edits of steps up to and including `upto` are applied.
     """
 
     edited: bool = False

@@ -29,8 +29,8 @@ class ReadsText(Stage):
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
-        """Return `lines`, `words` or both: the units by which the stage decides what to remove; empty if it
-        uses neither. A plan warns about sources whose text lacks these units.
+        """Return the units by which the stage decides what to remove: a subset of `lines` and `words`. A plan
+        warns about sources whose text lacks these units.
         """
         return frozenset()
 

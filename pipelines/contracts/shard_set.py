@@ -95,9 +95,9 @@ def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
 
 
 def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str) -> tuple[str, ShardSet]:
-    """Return the name and the shard set called `name`, or the only shard set if `name` is None. Raises
-    UserError, with a message that begins with `where`, if there is no such shard set, or if there are several
-    and `name` is None.
+    """Return (name, shard set) for the shard set called `name`, or for the only shard set if `name` is None.
+    Raises UserError, with a message that begins with `where`, if there is no such shard set, or if `name` is
+    None and there are several.
     """
     if not sets:
         raise UserError(f"{where}: the corpus has no shards; add a `shards` step and build it again")
@@ -246,8 +246,7 @@ def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
 
 def _numbers(column: pa.Array) -> np.ndarray:
     """Return the numbers of a column as an array, without copying them. Raises ArrowInvalid if a value is
-    null. pyarrow's `to_numpy` would import pandas, which takes a tenth of the time that a small run needs to
-    reach its first step.
+    null. This avoids pyarrow's `to_numpy`, which imports pandas and so delays the start of small runs.
     """
     if column.null_count:
         raise pa.ArrowInvalid(f"{column.null_count} values are null, expected none")

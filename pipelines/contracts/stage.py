@@ -88,8 +88,8 @@ class Stage:
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the stage's output for a document does not depend, or hardly depends, on the number of
-        other documents. Only then can a random sample estimate the effect of the stage on the whole corpus.
+        """Whether a random sample can estimate the effect of the stage on the whole corpus. The stage's
+        output for a document must then depend little or not at all on the number of other documents.
         """
         return True
 
@@ -106,9 +106,9 @@ class Stage:
     def writes(self) -> pa.Schema:
         """Return the columns this stage adds; `drop` and `edits` have their reserved meaning.
 
-        A stage whose edits may empty a document writes both; a rule that ends in `.empty` drops the documents
-        that it empties. For a part stage, pipelines.building.annotate fills in this rule (`STEP.empty`) for
-        documents that the stage itself does not drop.
+        A stage whose edits may empty a document writes both columns, and drops emptied documents by a rule
+        whose name ends in `.empty`. For a part stage, pipelines.building.annotate does this by the rule
+        `STEP.empty`, except for documents that the stage itself drops.
         """
         return pa.schema([])
 

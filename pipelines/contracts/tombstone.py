@@ -62,8 +62,8 @@ def current_mark(output: Location) -> str:
 
 
 def is_current(output: Location, mark: str) -> bool:
-    """Return whether a step with this mark counts as published. A step that may hold a forgotten document
-    does not, unless the removal of that document is unfinished.
+    """Return whether a step with this mark counts as published. It does not if it may hold a forgotten
+    document, unless the removal of that document is unfinished.
 
     While `forget` is running, steps that it has not rewritten yet have the mark of the previous records.
     """

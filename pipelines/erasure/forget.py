@@ -59,7 +59,7 @@ from pipelines.stages.materialise.funnel import SAMPLE, Funnel
 
 @dataclass(frozen=True)
 class _Doc:
-    """A document to forget, with the indices of its part and of its row there at the time when the tombstone
+    """A document to forget. `part` and `row` are its part index and its row in that part when the tombstone
     was written.
     """
 
@@ -129,9 +129,9 @@ def _begin(
     """Write the tombstone, and return it. A build that began earlier fails at its next check of the tombstone
     (`StepOutput.check_forgotten`).
 
-    A build may already have passed this check and be about to publish. Its temporary file is therefore
-    removed here; it then checks again before it publishes. The same holds for another `forget` that has lost
-    its lease and is about to replace the tombstone.
+    A build may already have passed this check and be about to publish. Removing its temporary file makes it
+    check again before it publishes. The same holds for another `forget` that has lost its lease and is about
+    to replace the tombstone.
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
@@ -310,7 +310,6 @@ def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]
 
 
 def _extend_quarantine(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
-    """Return the quarantine with the documents added."""
     new = [{"path": doc.path, "record": doc.record, "reason": FORGOTTEN, "bytes": None} for doc in held]
     return pa.concat_tables([table, pa.Table.from_pylist(new, schema=QUARANTINE)])
 

@@ -18,7 +18,7 @@ _LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occu
 
 def make_probes(texts: Sequence[str]) -> list[bytes]:
     """Return up to 16 excerpts of each text, spread evenly over it. A text shorter than an excerpt is its own
-    excerpt. Excerpts that are very short or monotonous are left out.
+    excerpt. Excerpts that are very short or have few distinct bytes are left out.
     """
     probes = []
     for text in texts:

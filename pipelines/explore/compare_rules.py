@@ -202,7 +202,6 @@ def _tally(corpus: Corpus, source: str, sets: tuple[str, ...], samples: int) -> 
 
 
 def _count_part(tally: Tally, part: Part, samples: int) -> None:
-    """Add the counts and samples of one part to a tally."""
     table = part.table(("id", *_columns(tally.sets)))
     drops = [_filter(name).annotate(table)[DROP].combine_chunks() for name in tally.sets]
     dropped = np.stack([pc.is_valid(drop).to_numpy(zero_copy_only=False) for drop in drops])
@@ -231,8 +230,9 @@ def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.nda
 
 
 def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
-    """Return the columns of a rule set that any source lacks, one text for each stage that writes some of
-    them: `a, b and 3 more (of STAGE)`. Each text names up to `most` columns.
+    """Describe the columns of a rule set that are missing in at least one source. Return one text for each
+    stage that writes such columns, for example `a, b and 3 more (of STAGE)`. Each text names up to `most`
+    columns.
     """
     by_stage: dict[str, dict[str, None]] = {}
     for column in (column for lacking in comparison.missing[name].values() for column in lacking):

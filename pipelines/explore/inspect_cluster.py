@@ -94,9 +94,9 @@ def _show(page: Page, corpus: Corpus, column: str, winner: bytes, samples: int, 
 
 
 def _show_differences(page: Page, kept: list[str], other: list[str]) -> None:
-    """Print the differences between the text of the kept member and another text, with context. Words only in
-    the kept text follow -, and words only in the other text follow +. Only the first _COMPARED words are
-    compared, and at most _DIFFERENCES differences are printed.
+    """Print the differences between the text of the kept member and another text, with context. Words that
+    are only in the kept text are marked with -, and words that are only in the other text with +. Only the
+    first _COMPARED words are compared, and at most _DIFFERENCES differences are printed.
     """
     first, second = kept[:_COMPARED], other[:_COMPARED]
     # autojunk does not anchor on words above 1 %. Without it, texts of few distinct words would take minutes.

@@ -370,8 +370,8 @@ def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple
 
 
 def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
-    """Print why a rule dropped the only document of a part, and the beginning of its text. The reason is the
-    values that a filter's rule tested and what the rule keeps, or the columns that another step wrote.
+    """Print why a rule dropped the only document of a part, and the beginning of its text. For a filter,
+    print the tested values and what the rule keeps; for any other step, the columns that it wrote.
     """
     steps = {step.directory: step for step in corpus.steps}
     for annotation in part.annotations:

@@ -60,8 +60,8 @@ class LanguageThresholds:
     """Rules with bounds by language, in the plain form of a corpus file, and the number of documents with a
     score in each language.
 
-    `few` lists the languages without their own bounds, for which `default` applies: at least one column has
-    fewer than `least` values in them.
+    `few` lists the languages for which `default` applies, because at least one column has fewer than `least`
+    values in them.
     """
 
     corpus: Corpus

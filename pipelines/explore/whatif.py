@@ -34,8 +34,8 @@ _Z = 1.96  # standard deviations of a normal distribution that cover 95 %
 
 @dataclass
 class Impact:
-    """The effect of changed filters on one source. It covers the documents that are kept, and those that a
-    filter or deduplication was the first step to drop.
+    """The effect of changed filters on one source. It covers the kept documents, and those first dropped by a
+    filter or deduplication.
 
     `documents` is the number of these documents, and `kept` is how many of them the current filters keep.
     `seen` is how many of them were examined: a sample, or all. The other counts are of examined documents.

@@ -1,5 +1,5 @@
-"""Croissant metadata for an export as Parquet or JSON lines. The file `croissant.json` is JSON-LD of format
-1.0 (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
+"""Croissant metadata for an export as Parquet or JSON lines. The file `croissant.json` is JSON-LD in version
+1.0 of the format (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
 
 The specification also requires `url`, `creator` and `datePublished`, which only the publisher of a dataset
 knows. Readers such as mlcroissant warn that they are missing until they are added.

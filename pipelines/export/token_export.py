@@ -4,8 +4,8 @@ Documents are exported source by source, in the order of the shards, each follow
 splits a source, the shards of its groups follow one another. The same corpus gives the same bytes with any
 number of workers, even if the export is killed and continued.
 
-- `nanogpt`: `train.bin` and `val.bin` (`test.bin`, if a source comes with that split), the ids of all documents as
-  little-endian uint16, which nanoGPT's `train.py` maps into memory.
+- `nanogpt`: `train.bin`, `val.bin` and, if a source comes with a test split, `test.bin`: the ids of all documents
+  as little-endian uint16, which nanoGPT's `train.py` maps into memory.
 - `megatron`: `train`, `validation` and `test`, each as `.bin` (ids, uint16 or int32) and `.idx`, the index that
   Megatron-LM's `IndexedDataset` reads, with one sequence per document.
 - `litdata`: `train`, `validation` and `test`, each a directory with a chunk for each shard and an `index.json`,
@@ -145,7 +145,6 @@ def _belongs(record: ShardRecord, source: str, split: str) -> bool:
 
 
 def _plan_split(form: str, split: str, chosen: tuple[ShardRecord, ...], dtype: str, eos: int) -> Iterator[TokenFile]:
-    """Yield the files of a split."""
     kind = TOKEN_FORMATS[form][dtype]
     if form == "litdata":
         for number, shard in enumerate(chosen):

@@ -17,9 +17,9 @@ from pipelines.stages import STAGES
 
 @cache
 def writers() -> dict[str, str]:
-    """Return, for each column except `drop` and `edits`, the first stage that writes it with default knobs,
-    or else the first with one switch on: `language`, or `language with paragraphs: true`. Stages whose
-    columns depend on a knob without a default are left out.
+    """Return, for each column except `drop` and `edits`, a stage that writes it: the first that does so with
+    default knobs, or else the first that does so with one knob switched on, such as `language with
+    paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
     """
     writer_of: dict[str, str] = {}
     for switched in (False, True):
@@ -31,8 +31,8 @@ def writers() -> dict[str, str]:
 
 
 def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield (stage, its columns) with default knobs. If `switched`, yield instead one entry for each knob
-    that is off by default, with that knob switched on: (`language with paragraphs: true`, its columns).
+    """Yield (stage, its columns) for every stage with default knobs. If `switched`, yield instead one entry
+    for each knob that is off by default, such as (`language with paragraphs: true`, its columns).
     """
     for name, kind in STAGES.items():
         knobs = dataclasses.fields(cast(Any, kind))

@@ -33,8 +33,8 @@ class StepConfig:
     """One entry of `steps`: a stage with its knobs, and where it applies.
 
     `name` tells several steps of one stage apart (default: the stage's name). `sources` limits the step to
-    some sources. With `where: STEP`, only documents that no step up to and including STEP dropped are
-    annotated.
+    some sources. With `where: STEP`, the step annotates only documents that neither STEP nor an earlier step
+    dropped.
     """
 
     name: str

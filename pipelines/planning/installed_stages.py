@@ -19,8 +19,8 @@ def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
     """Return the class of the stage that a corpus file calls `name`: a stage of gristmill, of `own`, or of an
     installed package.
 
-    Raises ConfigError, with a message that does not name the place in the file, for an unknown name, for a
-    name in `own` that is not allowed, and for a class that is not a stage.
+    Raises ConfigError for an unknown name, for a name in `own` that is not allowed, and for a class that is
+    not a stage. The message does not name the place in the file.
     """
     if name in own:
         if ":" in name:

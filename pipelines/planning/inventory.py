@@ -36,9 +36,8 @@ _CHECKSUMS = ".checksums.json"
 
 @dataclass(frozen=True)
 class Inventory:
-    """The files of a source in order, each with its xxh3_128 checksum. For a repository, the id of its commit
-    takes the place of the checksum; for a source with `identity: listing`, a digest of the file's size and
-    listed version does.
+    """The files of a source in order, each with its xxh3_128 checksum. Repositories have the id of their
+    commit instead. Files of a source with `identity: listing` have a digest of size and listed version.
     """
 
     files: tuple[SourceFile, ...]
@@ -55,8 +54,8 @@ class Inventory:
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:
-        """Return the units of work, as `read_units` forms them from `unit_bytes`: for each task, the indices
-        in `files` of the files that it reads, in order.
+        """Return the files of each read task as indices in `files`, in order. `read_units` forms the tasks
+        from `unit_bytes`.
         """
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]

@@ -44,8 +44,8 @@ class Step:
     step has one source. `identity` is everything that the fingerprint covers.
 
     `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read.
-    `files` maps the names by which the stage refers to steps whose files it reads to the labels of these
-    steps: a step's name, or the kind of a derived step.
+    `files` has the labels of the steps whose files it reads, by the names that the stage uses for them: the
+    name of the step, or the key in `derived_steps()`.
     """
 
     name: str

@@ -66,9 +66,7 @@ class SampleTally:
 
     @property
     def unexpected(self) -> Counter[str]:
-        """The number of records set aside for each reason, without the reasons that are expected
-        (STRUCTURAL).
-        """
+        """The number of records set aside, by reason, without the expected reasons (STRUCTURAL)."""
         return Counter({reason: count for reason, count in self.aside.items() if reason not in STRUCTURAL})
 
     @property

@@ -320,8 +320,8 @@ def _word_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterato
 
 
 def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
-    """Return a lower bound on the number of words in the judged documents that follow another word directly,
-    without a separator. It is given as a share of the words of all documents.
+    """Return a lower bound on the share of words that follow another word without a separator: their number
+    in the judged documents, divided by the number of words in all documents.
 
     n words with separators between them leave at least n - 1 characters outside words. Each missing character
     is a word without a separator, so the share is 0 wherever words are separated, in any language and in

@@ -146,10 +146,10 @@ def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iter
 def _foreign_records(
     reader: Callable[..., Any], entry: Entry, source: Source, first: int, poison: Collection[str]
 ) -> Iterator[TextRecord | Bad]:
-    """Yield the records that the reader of an installed package yields. If a record makes the reader fail, or
-    is not a record at all, raise PoisonError with its number; if the record is in `poison`, yield
-    Bad("poison") instead and end. Errors that no record causes (BrokenInput, UserError, StorageError,
-    OSError, MemoryError, ImportError) propagate unchanged.
+    """Yield the records that the reader of an installed package yields. If the reader fails at a record, or
+    yields something that is not a record, raise PoisonError with the record's number. If that record is in
+    `poison`, yield Bad("poison") instead and end. Errors that no record causes (BrokenInput, UserError,
+    StorageError, OSError, MemoryError, ImportError) propagate unchanged.
     """
     number, reason = first, ""
     try:

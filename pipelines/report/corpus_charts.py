@@ -124,9 +124,8 @@ def _mark_bounds(
     whole numbers, an upper bound is drawn after the highest number that it keeps.
 
     If documents of one source have different bounds, only the values that all bounds drop are shaded. If more
-    than two bounds of one side apply to the source, they are not labelled. For a rule that
-    applies only to some documents (`when`), nothing is shaded, and the labels name the values by which they
-    are chosen.
+    than two bounds of one side apply to the source, they are not labelled. If the rule applies only to some
+    documents (`when`), nothing is shaded, and the labels include the values of `when`.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):

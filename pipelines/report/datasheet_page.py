@@ -31,8 +31,8 @@ def datasheet_page(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
 
 
 def _parts(block: Block) -> dict[str, object]:
-    """Return a block in the form that the template needs: its kind, with the paragraphs of a text, the
-    entries of a list, or the heading and the rows of a table and which of its columns are numeric.
+    """Return a block as fields for the template: its `kind`, and the paragraphs of a text, the entries of a
+    list, or the heading and rows of a table and whether each column is numeric.
     """
     if isinstance(block, str):
         return {"kind": "text", "paragraphs": _PARAGRAPHS.split(block.strip())}

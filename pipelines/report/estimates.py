@@ -69,8 +69,8 @@ def estimate_whole(
 
 
 def _step_meanings(plan: Plan) -> dict[str, str]:
-    """Return the meaning of the figures of each configured step, by the step's name, without regard to the
-    steps that drop or edit documents before it. A step is at least as uncertain as the steps whose columns it
+    """Return what the figures of each configured step mean, by step name. Earlier steps that drop or edit
+    documents are not taken into account, but a step is at least as uncertain as the steps whose columns it
     reads. Deduplication is the exception: it neither takes over nor passes on uncertainty.
     """
     meanings: dict[str, str] = {}
@@ -171,11 +171,13 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
-    """Return bounds on the duplicates in the whole. `at_least` is the share that the step drops of the
-    documents that reach it in the sample: a lower bound of the share in the whole, or None if no document
-    reaches the step. `share` is the smallest sampled share among the step's sources. `pairs` estimates the
-    number of pairs of duplicates in the whole. Every dropped document is in at least one pair, so the number
-    of pairs is an upper bound on the documents dropped.
+    """Return bounds on the duplicates in the whole.
+
+    `at_least` is the share that the step drops of the sampled documents that reach it. This is a lower bound
+    on the share in the whole; it is None if no document reaches the step. `share` is the smallest sampled
+    share among the step's sources. `pairs` estimates the number of pairs of duplicates in the whole. Every
+    dropped document is in at least one pair, so the number of pairs is an upper bound on the documents
+    dropped.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}

@@ -109,8 +109,9 @@ def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
 
 
 def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
-    """Return the rows of the manifest's funnel with numbers of tokens, which are estimated from the source's
-    bytes per token in the first shard set. They are null if that shard set has no tokens of the source.
+    """Return the rows of the manifest's funnel with estimated numbers of tokens. The estimates use the
+    source's bytes per token in the first shard set, and are null if that shard set has no tokens of the
+    source.
     """
     density = bytes_per_token(manifest)
     rows = []

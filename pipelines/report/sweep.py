@@ -2,9 +2,9 @@
 the bound would keep.
 
 The shares come from the histograms that a build publishes, and consider this bound alone. They are exact for
-integers below 100 and for a lower bound at the beginning of a bin, which is a number of two significant
-digits (below 1, of two decimals; see materialise.column_profile). Otherwise they are estimated within the
-bin. Documents without a value are treated as filters treat them by default.
+integers below 100, and for lower bounds at the start of a bin: numbers of two significant digits or, below 1,
+of two decimals (see materialise.column_profile). Otherwise they are estimated within the bin. Documents
+without a value are treated as filters treat them by default.
 """
 
 from collections.abc import Mapping
@@ -52,8 +52,8 @@ def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> flo
     """Return the share of the documents that a bound keeps, or 1 if there are none. `at_most` keeps documents
     without a value, and `at_least` drops them. Neither side keeps NaN and infinities.
 
-    If the threshold lies inside a bin, the bin's documents are divided in proportion, unless all values of
-    the column, or the only value of the bin, are on one side of it.
+    If the threshold lies inside a bin, the bin's documents are divided in proportion. There are two
+    exceptions: a bin of a single whole number, and a threshold outside the range of the column's values.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0

@@ -89,10 +89,9 @@ def align_spaces(
     refinements: int = 5,
     seed: int = 0,
 ) -> Alignment:
-    """Map `source` onto `target`, using pairs of words. The map is refitted `refinements` times. About the
-    share `held_out` of the source words in the pairs, chosen by a hash with `seed`, is used only for
-    measuring, not for fitting. Held-out words stay in both vocabularies, so refinement may find a held-out
-    pair by itself.
+    """Map `source` onto `target`, using pairs of words. The map is refitted `refinements` times. A share of
+    about `held_out` of the source words in the pairs, chosen by a hash with `seed`, is used only for
+    measuring. Held-out words stay in both vocabularies, so refinement may find a held-out pair by itself.
 
     Raises UserError for spaces of different dimensions, for a pair with a word that has no vector, or if
     fewer than LEAST_PAIRS pairs are left to fit or to measure.
@@ -124,9 +123,9 @@ def align_spaces(
 
 
 def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tuple[str, str]]:
-    """Pair each word that both spaces have with itself, and return the pairs in the order of `source`. With
-    `numerals`, only words of digits are used, in which `.` and `,` are allowed (Artetxe, Labaka and Agirre
-    2017, "Learning bilingual word embeddings with (almost) no bilingual data", section 4.2).
+    """Return each word that is in both spaces, paired with itself, in the order of `source`. With `numerals`,
+    only words made of digits are used, in which `.` and `,` are allowed (Artetxe, Labaka and Agirre 2017,
+    "Learning bilingual word embeddings with (almost) no bilingual data", section 4.2).
     """
     common = [word for word in source.words if word in target.rows]
     if kind == "numerals":
@@ -152,7 +151,7 @@ def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -
 def split_pairs(
     pairs: Sequence[tuple[str, str]], held_out: float, seed: int
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (pairs to fit, held-out pairs). About the share `held_out` of the source words is held out,
+    """Return (pairs to fit, held-out pairs). A share of about `held_out` of the source words is held out,
     chosen by a hash with `seed`. All pairs with the same source word are on the same side.
     """
     limit = int(held_out * (1 << 64))

@@ -1,14 +1,15 @@
 """An adapter as a directory: the parameters that a method has trained, without its base.
 
 `adapter_model.safetensors` holds the tensors. If peft supports the method on this architecture, they are in
-peft's layout, and `adapter_config.json` is peft's configuration, so that
-`PeftModel.from_pretrained(base, directory)` gives the same results. Otherwise the tensors are stored under
-our parameter names.
+peft's layout, and `adapter_config.json` is peft's configuration, so that `PeftModel.from_pretrained(base,
+directory)` gives the same results. Otherwise the tensors are stored under our parameter names.
 
-If peft supports the method, the method uses peft's layers, and the stock model for the task has the same
-head, then the head is among peft's `modules_to_save`, and `base` must be this stock model with a new head of
-the same size. Otherwise the head is in `task_head.safetensors`. `gristmill.json`, written last, records the
-method, the architecture, the fingerprint of the base and the files.
+The head is among peft's `modules_to_save` if peft supports the method, the method uses peft's layers, and the
+stock model for the task has the same head. In this case, `base` must be the stock model with a new head of
+the same size. Otherwise the head is in `task_head.safetensors`.
+
+`gristmill.json`, written last, records the method, the architecture, the fingerprint of the base and the
+files.
 """
 
 import json
@@ -77,9 +78,8 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return a mapping to the names that peft uses in the stock model. Its keys are our names of the
-        head's parameters, and the names in `own`, under which peft would store the method's parameters in our
-        model.
+        """Return {our name: peft's name in the stock model} for the head's parameters and for `own`, the
+        names under which peft would store the method's parameters in our model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {
@@ -100,8 +100,8 @@ def save_adapter(
     """Write the parameters of `network` that `method` has trained to a new directory.
 
     `base` is the fingerprint of the base. `path` is the path where peft looks for the base, or None to record
-    no path. `head` is the head of the task in the stock model. If it is given, and the method uses peft's
-    layers and peft can load them, the head is stored in peft's file; otherwise it is stored in a separate
+    no path. `head` is the task's head in the stock model, or None. If it is given and the method is a
+    `PeftMethod` that peft can load, the head is stored in peft's file. Otherwise it is stored in a separate
     file.
     """
     directory.mkdir(parents=True)

@@ -1,5 +1,5 @@
-"""`study`: plan, run and report a study, which answers a question about training data and is defined in a
-single file; or fit laws to existing runs.
+"""`study`: plan, run and report a study, or fit laws to existing runs. A study answers a question about
+training data and is defined in a single file.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
 
 
 def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """Return the study named on the command line, or None, and the words of the form a.b=value."""
+    """Return the study named on the command line, or None, and the overrides, which have the form a.b=value."""
     named = [word for word in options.overrides if "=" not in word]
     if len(named) > 1:
         raise ConfigError(f"{named[1]!r}: expected one study, then a.b=value")
@@ -132,7 +132,6 @@ def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
 
 
 def _open(options: argparse.Namespace) -> tuple["OpenStudy", LocalPath]:
-    """Open the study that a command names, and return it with its directory."""
     from trainers.studies.designs.study_runs import open_study
 
     study, root = _load(options)
@@ -140,7 +139,6 @@ def _open(options: argparse.Namespace) -> tuple["OpenStudy", LocalPath]:
 
 
 def _load(options: argparse.Namespace) -> "tuple[Study, LocalPath]":
-    """Load the study that a command names, and return it with its directory."""
     from trainers.studies.running.study_directory import load_study, root_of
 
     name, settings = _split(options)
@@ -212,7 +210,7 @@ def _train(
 
 def _resources(options: argparse.Namespace) -> "RayResources | None":
     """Return the resources that each run takes on a Ray cluster, or None without --ray. Raises ConfigError
-    for invalid ones, and for resources without --ray.
+    for invalid resources, and for resources without --ray.
     """
     from trainers.studies.running.ray_runs import RayResources
 
@@ -437,8 +435,8 @@ def _sizes(words: list[str]) -> dict[str, float]:
 
 
 def _table(options: argparse.Namespace) -> "RunTable":
-    """Read the table of runs. For each metric that is missing (censored) in some runs, print their number and
-    the names of the first five.
+    """Read the table of runs. For each metric that some runs lack (censored), print the number of these runs
+    and the names of the first five.
     """
     from trainers.studies.run_table import read_run_table
 

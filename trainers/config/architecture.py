@@ -62,7 +62,7 @@ class Traits:
 
     @property
     def folder(self) -> str:
-        """The folder of its module in `trainers.models`."""
+        """The folder of the architecture's module in `trainers.models`."""
         return "recurrent" if self.recurrent else f"{self.family}s"
 
 
@@ -419,10 +419,11 @@ def generator_of(model: Model) -> Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """Fill in the sizes and the position scheme that are null, and return the model. `tokens` is the number
-    of tokens of the tokenizer. Fields that the architecture lacks stay null, except `key_value_heads`, and so
-    do `generator_layers` and `embedding_sharing`. Raises ConfigError if `vocab_size` is smaller than
-    `tokens`.
+    """Return the model with its null sizes and position scheme filled in. `tokens` is the number of tokens of
+    the tokenizer.
+
+    Fields that the architecture lacks stay null, except `key_value_heads`. A null `generator_layers` or
+    `embedding_sharing` also stays null. Raises ConfigError if `vocab_size` is smaller than `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

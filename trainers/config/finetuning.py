@@ -43,15 +43,19 @@ class HeadSettings:
 class Encoding:
     """How texts become rows of tokens.
 
-    An input (in multiple choice, the input with one candidate) has at most `max_length` tokens, special and
-    virtual tokens included; null means the model's number of positions, which `max_length` may exceed only in
-    T5. In an encoder-decoder, the limit applies to each side; in text to text with a decoder, to source and
-    target together. Longer passages of span tasks and longer sentences of tagging tasks are cut into windows
-    that share `stride` tokens, but at most half of their length; other texts are truncated, the longer one of
-    a pair first. With `packed`, a row holds several inputs that do not attend to each other, which saves
-    padding and leaves the loss the same. With `text_to_text`, the model solves any task by writing the
-    answer, as the task's templates define it. An answer ends after `answer_tokens` tokens at the latest; null
-    means the longest target of the training split.
+    An input has at most `max_length` tokens, special and virtual tokens included. In multiple choice, the
+    limit applies to the input with one candidate; in an encoder-decoder, to each side; in text to text with a
+    decoder, to source and target together. Null means the model's number of positions, which `max_length` may
+    exceed only in T5.
+
+    If a passage of a span task or a sentence of a tagging task is too long, it is cut into windows that share
+    `stride` tokens, but at most half of their length. Other texts are truncated, the longer one of a pair
+    first. With `packed`, a row holds several inputs that do not attend to each other, which saves padding and
+    leaves the loss the same.
+
+    With `text_to_text`, the model solves any task by writing the answer, as the task's templates define it.
+    An answer ends after `answer_tokens` tokens at the latest; null means the longest target of the training
+    split.
     """
 
     max_length: int | None = None
@@ -91,12 +95,12 @@ class Mixing:
 
 @dataclass(frozen=True)
 class TaskValidation:
-    """When the dev split is scored and when the run stops early. It is scored every `every` steps; null means
-    at the end of every epoch.
+    """When the dev split is scored and when the run stops early. The split is scored every `every` steps;
+    null means at the end of every epoch.
 
     The checkpoint with the best value of the task's first metric, or with the lowest loss if the model
     answers in text, is kept, exported and used for predictions. The run stops early after `patience`
-    consecutive validations without a better value; null disables this.
+    consecutive validations without a better value; null disables early stopping.
     """
 
     every: int | None = None

@@ -181,8 +181,8 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Init:
-    """The weights at `path`, from which a new run starts instead of random ones. `path` is a run, an export,
-    or a Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. Its
+    """The weights from which a new run starts, instead of random weights. `path` is a run, an export, or a
+    Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. Its
     tokenizer must be the corpus's, unless `vocabulary` is `transfer`.
 
     With `vocabulary: transfer`, the run uses the tokenizer of its corpus, even if the parent has a different

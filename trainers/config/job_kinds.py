@@ -15,7 +15,7 @@ JOBS: dict[str, type[Job]] = {"pretraining": Pretraining, "finetuning": Finetuni
 
 
 def parse_job(data: Mapping[str, Any], where: str) -> Job:
-    """Parse plain data into a job of the kind given by its `kind`, pretraining by default. Raises ConfigError
+    """Parse plain data into a job. `kind` selects the kind of job, pretraining by default. Raises ConfigError
     for invalid data; its message begins with `where`.
     """
     union: Any = Union[tuple(JOBS.values())]  # noqa: UP007

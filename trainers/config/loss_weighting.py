@@ -49,10 +49,11 @@ class ADO:
     counts the domain's targets, each multiplied by its factor in the loss. A domain's speed is the slope of
     its law at the present n. The preference for a domain is proportional to prior x credit ^
     `credit_exponent` x speed. The prior is the share of the domain in the text read so far, so `data.weights`
-    sets it. Credit is the moving average of the weights with rate `credit_rate`. The weights are the mean of
-    the preference, with weight `policy_rate`, and of their own mean so far; a share `smoothing` of the result
-    is made uniform. During the first `warmup_fraction` of the steps, the weights are the prior. The laws are
-    fitted to the curves from half of the warm-up on, and refitted at intervals that grow by 2 %.
+    sets it. Credit is the moving average of the weights with rate `credit_rate`. The weights are
+    `policy_rate` x preference + (1 - `policy_rate`) x the mean of the weights since the warm-up, and a share
+    `smoothing` of them is replaced by uniform weights. During the first `warmup_fraction` of the steps, the
+    weights are the prior. The laws are fitted to the curves from half of the warm-up on, and refitted at
+    intervals that grow by 2 %.
 
     The paper draws domains by these weights. Here domains are drawn by `data.weights`, so that the order of
     the data is known before the run, and the loss of a target is multiplied by weight / share read: the

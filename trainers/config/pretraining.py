@@ -69,11 +69,11 @@ class Data:
     (`trainers.rows.sentence_pairs`). Marks that an objective adds to each document count towards
     `sequence_length`.
 
-    `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources'
-    tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax over the tokens that
-    the weights apply to), `tokens**0.7` (proportional to a power of the tokens, with an exponent from 0 to 1;
-    `temperature` is `tokens**0.3`), or the name of a mixture that the manifest of the corpus suggests (if
-    there is only one corpus). `trainers pretrain` also takes the path of a YAML file with a mapping
+    `weights` are shares of the training tokens: a mapping over sources, a rule, or, if there is only one
+    corpus, the name of a mixture that its manifest suggests. The rules are `proportional` (to the sources'
+    tokens), `uniform`, `tokens**0.7` (proportional to a power of the tokens, with an exponent from 0 to 1),
+    `temperature` (`tokens**0.3`) and `unimax` (UniMax over the tokens that the weights apply to; see
+    `pipelines.contracts.mixtures`). `trainers pretrain` also takes the path of a YAML file with a mapping
     `weights`. `max_epochs`, one number or one per source, limits how often a source is read over the whole
     run. Once a source reaches its limit, the others share its weight.
 
@@ -156,11 +156,14 @@ class Validation:
 
     The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
-    equally. `document_bits_per_byte` compares all runs on the same corpus that have an objective with a
-    likelihood of text: causal, fill_in_the_middle, prefix_lm, or a mixture with one of these. Runs with other
-    objectives lack it. It is measured on whole documents in windows of 256 positions, or fewer if the model
-    has fewer, independent of packing and sequence length. See `trainers.data.document_loss`. `documents:
-    false` omits this metric, which saves at least half the time of a validation.
+    equally.
+
+    `document_bits_per_byte` also compares runs on the same corpus with different objectives, packings and
+    sequence lengths. Their objective must learn the likelihood of text: causal, fill_in_the_middle,
+    prefix_lm, or a mixture with one of these. Runs with other objectives lack the metric. It is measured on
+    whole documents in windows of 256 positions, or fewer if the model has fewer
+    (`trainers.data.document_loss`). `documents: false` omits this metric, which saves at least half the time
+    of a validation.
     """
 
     every: int = 250
@@ -376,8 +379,8 @@ class Pretraining(Job):
 
     def _check_isolation(self) -> None:
         """Require `isolation` for objectives that rewrite rows, except with the position schemes `rope` and
-        `t5_bias`. Rewritten rows are padded to a multiple of 8, so they may be longer than the model's
-        positions, and stay within them only if positions restart in every document.
+        `t5_bias`. Rewritten rows are padded to a multiple of 8, so they may be longer than the model's number
+        of positions. Positions stay within this number only if they restart in every document.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),

@@ -8,7 +8,7 @@ documents:
   until their text reaches BUDGET_BYTES. Documents of more than MAX_DOCUMENT_BYTES are skipped.
 - Each document is cut into chunks of half a window. A chunk is predicted from the previous chunk, and the first
   chunk from no text. A window is WINDOW positions, or fewer if the model has fewer. If the objective is part of
-  a mixture and marked by a token, this token takes one of them.
+  a mixture and marked by a token, this token takes one position.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
 The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)

@@ -92,7 +92,7 @@ class JobTraining(Protocol):
         ...
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield events for the log that describe the data: (event, fields, which include a `message`)."""
+        """Yield (event, fields) for each log event that describes the data. The fields include a `message`."""
         ...
 
 

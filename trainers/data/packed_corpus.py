@@ -76,8 +76,8 @@ class TrainingCorpus:
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
     """Read the manifests of one or more corpora and check that they fit together. No shard is opened. Each of
-    `directories` is the directory of a corpus, or the path of a manifest in it, which names a variant of the
-    corpus. `frame` comes from the objective.
+    `directories` is the directory of a corpus or, for a variant of a corpus, the path of the variant's
+    manifest. `frame` comes from the objective.
 
     Raises UserError if a manifest or the shard set is missing, sources share a name, tokenizers differ, or a
     tokenizer lacks a special token of the frame, and ConfigError if no directory is given.
@@ -515,8 +515,8 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices and the token counts of evenly spread sequences of a source, enough to have `tokens`
-    tokens together. If the source has fewer tokens, all of its sequences are returned.
+    """Return the indices and the token counts of evenly spread sequences of a source that have at least
+    `tokens` tokens in total. If the source has fewer tokens, all of its sequences are returned.
     """
     total, longest, count = source.count(length), source.longest(length), 0
     sizes = np.empty(0, np.int64)

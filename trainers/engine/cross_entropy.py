@@ -72,8 +72,8 @@ def cross_entropy(logits: Any, targets: Any) -> Any:
 
 
 def draw_tokens(logits: Any, draws: Any) -> Any:
-    """Draw a token from the softmax of each row of `logits` [n, vocabulary] with two uniform numbers, `draws`
-    [n, 2] in [0, 1): int64 [n].
+    """Draw a token from the softmax of each row of `logits` [n, vocabulary], and return the tokens, int64
+    [n]. `draws` [n, 2] holds two uniform numbers in [0, 1) for each row.
 
     The first number chooses one of about sqrt(vocabulary) groups of tokens, the second a token of the group.
     If a logit is rounded differently, the probability that this changes the token is then about

@@ -178,8 +178,8 @@ class Engine:
         stop: bool,
         scale: Scale | None,
     ) -> tuple[Totals, float]:
-        """Take one optimizer update over this worker's micro-batches or, with `data.bptt`, over their windows
-        with this `number`. Each window continues from the state in `carried`.
+        """Take one optimizer update over `batches`: this worker's micro-batches or, with `data.bptt`, window
+        `number` of each. Each window continues from the state in `carried`.
         """
         *targets, read, decoded = self._sum(self._amounts(batches))
         scales = None if scale is None else scale(self._targets(batches, sources))
@@ -322,10 +322,10 @@ class Engine:
         return True
 
     def broadcast(self, value: int) -> int:
-        """Send rank 0's `value` to every worker and return it. This is also a barrier: the other workers wait
-        while one of them changes files.
+        """Send rank 0's `value` to every worker and return it. This is also a barrier, for example while one
+        worker changes files.
 
-        They wait for up to 30 days. If a worker dies meanwhile, all others raise an error.
+        Workers wait for up to 30 days. If a worker dies meanwhile, all others raise an error.
         """
         if self.world == 1:
             return value
@@ -334,9 +334,10 @@ class Engine:
         return int(tensor)
 
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-        """Yield (name of a trained parameter, {"weight" and each name of its optimizer state: full fp32
-        tensor on the CPU}). With `asgd`, "weight" is the average, and "iterate" the weight that training
-        continues from. A method that reallocates ranks adds its statistics of the parameter.
+        """Yield (parameter name, tensors) for every trained parameter. `tensors` holds "weight" and the
+        optimizer state by name, as full fp32 tensors on the CPU. With `asgd`, "weight" is the average, and
+        "iterate" the weight that training continues from. A method that reallocates ranks adds its statistics
+        of the parameter.
 
         Frozen parameters are left out, because the run's base has them. Parameters are gathered by
         collectives, so every worker must iterate to the end.
@@ -370,8 +371,8 @@ class Engine:
             self._ranks.restore(name, tensors)
 
     def _stored(self, parameter: Any) -> dict[str, str]:
-        """Return the names under which the weight and the optimizer state of a parameter are stored: {name in
-        `state`: name in the workers}.
+        """Return the names of a parameter's weight and optimizer state in `state`, mapped to their names in
+        `self._workers`.
         """
         keys = self._workers.keys(parameter)
         return (
@@ -387,7 +388,6 @@ class Engine:
         return Totals(sums, self._loss_of(sums), int(stops))
 
     def _loss_of(self, sums: np.ndarray) -> float:
-        """Return the loss of a step from its sums."""
         return float(self._loss(*sums[: len(self.losses)].sum(axis=2).T))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
@@ -464,13 +464,12 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
 
 
 def _spare_embedding_gradients(model: Any, config: Job) -> None:
-    """On the CPU, sum the gradients of bf16 embeddings in fp32, as a GPU does, and add the gradients of tied
-    embeddings as rows.
+    """On the CPU, sum the gradients of bf16 embeddings in fp32, as a GPU does, and make the gradients of tied
+    input embeddings sparse.
 
-    If the output layer shares its matrix with the input embeddings, their gradient is added to the gradient
-    of the output layer row by row, instead of as a matrix of mostly zeros. This saves 4 % of a step of a
-    small model. It is not done on a GPU, where rows would be added in no fixed order, nor where no loss uses
-    the output layer (with a task head, and for objectives that compare vectors).
+    Sparse gradients save 4 % of a step of a small model. They are not used on a GPU, which would add rows in
+    no fixed order, nor if no loss uses the output layer (with a task head, and for objectives that compare
+    vectors).
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     predicts = not hasattr(model, "task_head") and config.objective.contrast is None

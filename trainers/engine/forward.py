@@ -45,10 +45,10 @@ class Forward(torch.nn.Module):
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
     def forward(self, predicts: bool = False, carried: Carried | None = None, **arrays: Any) -> dict[str, Any]:
-        """Return {name of a loss: nats of its targets} in the order of the losses, for the `tensors` of a
-        batch, and the counts of the measures by name. With `predicts`, the key `predictions` holds the
-        predictions of the model's head. With `carried`, the batch is a window of rows: it begins with the
-        state in `carried`, and its final state replaces that state.
+        """Return the results of a batch by name: the nats of the targets of each loss, in the order of the
+        losses, then the counts of each measure. `arrays` are the `tensors` of the batch. With `predicts`, the
+        key `predictions` holds the predictions of the model's head. With `carried`, the batch is a window of
+        rows: it begins with the state in `carried`, and its final state replaces that state.
         """
         made = self._pass(arrays, carried=carried)
         found = {loss.name: loss.nats(made) for loss in self.losses}
@@ -168,8 +168,8 @@ class Forward(torch.nn.Module):
         return whole and self._architecture.unmasked and self.model.config._attn_implementation == "sdpa"
 
     def _positions(self, positions: Any, before: int = 0) -> Any:
-        """Return the positions that the model reads: `positions` with isolation, otherwise the columns of the
-        rows, of which `before` were read in earlier windows.
+        """Return the positions that the model reads: `positions` with isolation, otherwise column indices,
+        counted from `before`, the number of columns in earlier windows.
         """
         if self.isolation:
             return positions
@@ -212,7 +212,7 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
     """Return the arrays of a batch as tensors on `device`, by field name. The names of the decoder's fields
     begin with `decoder_`, the names of the task's fields with `task_`.
 
-    `chosen`, int64, holds the indices, in the flattened targets, of the positions that have a target,
+    `chosen` holds indices into the flattened targets, int64: those of the positions that have a target,
     followed by some others (`_chosen`). It is omitted if all positions have a target. `segment_range` holds
     the lowest and the highest segment number as integers, so that the forward pass need not wait for a device
     to know them.
@@ -229,7 +229,7 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
 
 
 def _chosen(targets: np.ndarray) -> np.ndarray | None:
-    """Return the indices, int64, in the flattened targets, of the positions that have a target; None if all
+    """Return the indices of the positions in the flattened targets that have a target, int64, or None if all
     have one.
 
     The result is padded with other positions to a multiple of 64 if there are enough of them, so that

@@ -1,5 +1,5 @@
-"""Sums of nats and targets by loss and source, and the losses and bits per byte that follow from them. For a
-measure, the sums of a part and a whole take the place of nats and targets.
+"""Sums of nats and targets by loss and source, and the losses and bits per byte computed from them. A measure
+is a share, so its two sums are those of the part and of the whole.
 """
 
 import math

@@ -10,8 +10,8 @@ An objective names its losses and their weights (`objectives/`). The first is ca
 needs it. A job whose losses come from elsewhere (the head of a task, or a teacher) passes them to
 `engine.forward.Forward`.
 
-An objective may also name measures, which are logged like losses but not trained, so both their part and
-their whole may depend on the model.
+An objective may also name measures: shares that are logged like losses but not trained. The part and the
+whole of such a share may both depend on the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +51,9 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary] at the n positions `chosen` in `arrays`, which include all targets, and
-        the tokens, int64 [n], that a generator draws from them. Without `chosen`, they are at all positions.
-        The tokens are None without a generator. The loss overwrites the logits.
+        """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n], or None
+        without a generator. The n positions are those in `arrays["chosen"]`, which include all targets, or
+        all positions if there is no `chosen`. The loss overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
         decodes = self.architecture.neighbours is not None and "documents" in self.arrays
@@ -147,7 +147,6 @@ def _label_targets(batch: Batch) -> np.ndarray:
 
 
 def _label_nats(made: ForwardPass) -> Any:
-    """Return the nats of every row's label."""
     assert made.architecture.sentence is not None
     logits = made.architecture.sentence(made.network, made.states)
     return cross_entropy(logits[None], made.arrays["labels"][None])[0]

@@ -82,8 +82,8 @@ class AveragedSGD(torch.optim.Optimizer):
 
 
 def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any]:
-    """Return a new optimizer state of a tensor, with the names `keys`: moments of zero, as if after `updates`
-    steps; or, for averaged SGD, an average that equals the tensor.
+    """Return a new optimizer state for a tensor, with the entries `keys`. For AdamW and Muon the moments are
+    zero, and AdamW's step count is `updates`. For averaged SGD the average equals the tensor.
     """
     if keys == AVERAGE:
         return {"average": tensor.detach().clone(), "averaged": None}

@@ -69,8 +69,9 @@ class Partitions:
             yield from ((flat, group[0]) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """Return {id() of a Muon parameter: (its group, the start of its momentum in this worker's buffer or
-        -1 if this worker does not have it, whether this worker is the first that has it)}.
+        """Return where the momentum of each Muon matrix is, by the id() of the parameter: its group, its
+        start in this worker's buffer (-1 if this worker does not have it), and whether this worker is the
+        first that has it.
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):
@@ -148,7 +149,9 @@ class Partitions:
         return part.detach().flatten()
 
     def _put_own(self, parameter: Any, key: str, whole: torch.Tensor) -> None:
-        """Copy this worker's part of a tensor at stages 1 and 2, if it has one, to its place in `whole`, which is flat."""
+        """Copy this worker's part of a tensor, if any, to its place in the flat tensor `whole` (stages 1 and
+        2).
+        """
         if key != "weight" and id(parameter) in self._whole:
             own = self._momentum(parameter)
             if own is not None and self._whole[id(parameter)][2]:

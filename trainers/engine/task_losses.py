@@ -22,7 +22,7 @@ Costs = Callable[[Any, ForwardPass], Any]
 def task_losses(
     kind: HeadKind, smoothing: float = 0.0, class_weights: Sequence[float] | None = None
 ) -> tuple[Loss, ...]:
-    """Return the losses of a kind of task, a tuple of one loss. It measures:
+    """Return the loss of a kind of task, as a tuple with one element:
 
     - classify: w_y ((1 - e) nll(y) + e / K sum_k nll(k)) for class y of K, with label smoothing e =
       `smoothing` (Szegedy et al., 2016, section 7) and `class_weights` w. The sum is divided by the number of
@@ -129,9 +129,9 @@ def _span(scores: Any, made: ForwardPass) -> Any:
 
 
 def _nats_within(scores: Any, group: Any, chosen: Any, known: Any) -> Any:
-    """Return the nats [n] of the scores at `chosen`, each by softmax over the scores of its group; 0 where
-    `known` is false. `scores` and `group` have shape [m]; `group` holds 0 to n - 1, `chosen` [n] holds
-    indices into `scores`.
+    """Return the nats of one score per group by softmax over the scores of the group, [n]; 0 where `known`,
+    bool [n], is false. `group` [m] has the group of each of the `scores` [m], from 0 to n - 1, and `chosen`
+    [n] has an index into `scores` for each group.
     """
     lowest = scores.detach().new_full((len(chosen),), -torch.inf)
     largest = lowest.scatter_reduce(0, group, scores.detach(), "amax")

@@ -244,5 +244,4 @@ def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
 
 
 def _shown(losses: Mapping[str, float]) -> str:
-    """Return the losses as text."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in losses.items()) or "no targets"

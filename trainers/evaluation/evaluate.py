@@ -32,14 +32,16 @@ def evaluate(
     """Return the fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for the export or
     run at `path`.
 
-    They are measured on the `split` (validation or test) of `corpora` (default: the corpora of the run), on
-    `tokens` tokens per source (default: as in the run) or, for the fields of `data.document_loss`, on whole
-    documents. The `loss` of the whole split and that of each source are accompanied by `unigram_loss`, the
-    loss of a model that ignores the context and knows only how often each token is a target in training
-    documents. That model is estimated from the training documents of the source. For the whole split, and for
-    a source without training documents, it is estimated from the training documents of several sources. A
-    corpus without training documents has no `unigram_loss`. A contrastive loss is accompanied by
-    `chance_loss` instead, the loss of guessing among the candidates.
+    They are measured on the `split` (validation or test) of `corpora` (default: the corpora of the run).
+    `tokens` is the number of tokens per source (default: as in the run); the fields of `data.document_loss`
+    are measured on whole documents instead.
+
+    The `loss` of the whole split and that of each source are accompanied by `unigram_loss`, the loss of a
+    model that ignores the context and knows only how often each token is a target in training documents. For
+    a source, these are the training documents of that source. For the whole split, and for a source without
+    training documents, they are those of several sources. A corpus without training documents has no
+    `unigram_loss`. A contrastive loss is accompanied by `chance_loss` instead, the loss of guessing among the
+    candidates.
 
     Raises UserError if the model was not made by pretraining, or if the corpus was made with a tokenizer
     other than the model's, lacks the split, or has no targets for the objective.
@@ -111,7 +113,6 @@ def _held_out(corpus: "TrainingCorpus", split: str) -> dict[str, "SourceStream"]
 def _add_chance(
     fields: dict[str, Any], data: "ValidationData", contrast: "Contrast", weights: Mapping[str, float]
 ) -> None:
-    """Add `chance_loss` to the fields of a validation."""
     from trainers.engine.loss_metrics import loss_fields, no_sums
     from trainers.engine.vectors.contrastive_losses import CONTRASTS
 

@@ -74,11 +74,10 @@ def decode_batch(
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Write a text after each of n prompts. Return the ids of each text, without its end token, and which
     texts are complete, bool [n]. A text is complete if it ended at one of the tokens `ends`, or because
-    `stops` returned true.
+    `stops` returned true. Other texts were cut off after `tokens` tokens, or when their row was full.
 
-    Otherwise it was cut off after `tokens` tokens, or when its row was full: `rooms`, int64 [n], is the
-    number of tokens that fit in the row of each prompt, including the end token. `allowed`, bool
-    [vocabulary], marks the ids that the model may choose, end tokens included.
+    `rooms`, int64 [n], is the number of tokens that fit in the row of each prompt, including the end token.
+    `allowed`, bool [vocabulary], marks the ids that the model may choose, end tokens included.
     """
     reader = _RowReader(forward, rows)
     banned = torch.from_numpy(~allowed).to(reader.device)

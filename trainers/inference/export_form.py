@@ -32,8 +32,8 @@ _CHARACTERS = (
 class ExportForm:
     """The form of a run's export: an adapter if `is_adapter`, otherwise a model. With `merges`, the
     parameters that the method has added are merged into the model. `obstacle` is the reason why plain
-    `transformers` cannot run the model; it is None if it can, and for adapters. `notes` are lines for users
-    of the export.
+    `transformers` cannot run the model; None for a model that it can run, and for adapters. `notes` are lines
+    for users of the export.
     """
 
     is_adapter: bool

@@ -49,7 +49,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
         logits = architecture.logits(model, states).float()
     logits[:, encoder.vocab_size :] = -torch.inf
     logits[:, sorted(set(encoder.specials.values()))] = -torch.inf
-    shares, tokens = logits.softmax(dim=1).topk(min(top, logits.shape[1]))
+    shares, tokens = logits.softmax(dim=1).topk(min(top, int(logits[0].isfinite().sum())))
     return [
         [(encoder.decode([token]), share) for token, share in zip(row.tolist(), row_shares.tolist(), strict=True)]
         for row, row_shares in zip(tokens, shares, strict=True)

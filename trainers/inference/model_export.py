@@ -68,8 +68,8 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
     With `merge`, the parameters that the fine-tuning method has added are merged into the weights of the
     base.
 
-    An earlier export in `output` is replaced, unless it is up to date. Exports to the same directory are
-    serialised by a lease on the directory `.NAME` next to it, in which they are also prepared. If another
+    An earlier export in `output` is replaced, unless it is up to date. Exports are prepared in the directory
+    `.NAME` next to `output`, under a lease that makes exports to the same place run one at a time. If another
     process removes the unfinished export or the checkpoint, the export starts over.
 
     Raises ConflictError if `output` holds files that are not an export, and UserError if the run has no
@@ -319,7 +319,7 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """Return the model of an export or a run. In fine-tuning, a run is read at its best checkpoint, otherwise
+    """Return the model of an export or a run. A fine-tuning run is read at its best checkpoint, any other run
     at its newest.
 
     Raises UserError if `path` is neither an export nor a run, if the export is an adapter without its base,
@@ -390,8 +390,8 @@ def _exported_model(path: Path, sizes: Model) -> Any:
 
 
 def _part_state(directory: Path, kind: Any) -> dict[str, Any]:
-    """Return the state of a model of class `kind` in a directory, including stored tensors that a stock class
-    ignores.
+    """Load a model of class `kind` from a directory and return its state dict, including stored tensors that
+    a stock class ignores.
     """
     return {**kind.from_pretrained(lent(directory)).state_dict(), **_stored_tensors(directory)}
 

@@ -1,5 +1,5 @@
-"""Generate the answers of a fine-tuned text-to-text model greedily, in batches, and measure the loss of its
-targets.
+"""Generate the greedy answers of a fine-tuned text-to-text model in batches, and measure the model's loss on
+the target answers.
 """
 
 from collections.abc import Mapping

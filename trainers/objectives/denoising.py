@@ -40,13 +40,13 @@ class Denoising(PairObjective):
     `masking` and `deletion` are probabilities per token. `infilling` is the share of a document's tokens,
     rounded to whole tokens, that is removed in spans of Poisson(`mean_span`) tokens: lengths are drawn until
     they add up to the number of tokens to remove, and the last length is cut to fit. The spans are placed
-    uniformly among the other tokens, and each leaves one mask. A span of length 0 inserts a mask. If the
-    masks would make the documents of a row too long for it, the last span takes all tokens still to be
-    removed. `permute_sentences` needs shards with sentence boundaries; a row that continues a document may
-    begin in the middle of a sentence. With `rotate`, a document starts at a random token, and the tokens
-    before it move to the end. Every document has a target, even if no noise changed it. In a decoder,
-    `bidirectional_prefix` lets the positions of the input see one another in both directions, and
-    `loss_on_prefix` adds the tokens of the input to the loss.
+    uniformly among the other tokens, and each leaves one mask. A span of length 0 inserts a mask. If the row
+    has no room for more masks, the last span takes all tokens still to be removed. `permute_sentences` needs
+    shards with sentence boundaries; a row that continues a document may begin in the middle of a sentence.
+    With `rotate`, a document starts at a random token, and the tokens before it move to the end. Every
+    document has a target, even if no noise changed it. In a decoder, `bidirectional_prefix` lets the
+    positions of the input see one another in both directions, and `loss_on_prefix` adds the tokens of the
+    input to the loss.
     """
 
     kind: Literal["denoising"] = "denoising"
@@ -189,10 +189,10 @@ def infill_spans(
     `mean_span`.
 
     `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
-    tokens; if a document becomes shorter, later documents of its row may use the free positions. `offsets`
-    are those of the original documents; each document has at most as many tokens in `text`. `lengths` and
-    `places` are uniform numbers that determine the lengths and the positions of the spans: one length and two
-    positions for each original token.
+    tokens; if a document becomes shorter, later documents of its row may use the positions that it frees.
+    `offsets` are those of the original documents, from which earlier noises may have removed tokens.
+    `lengths` and `places` are uniform numbers that determine the lengths and the positions of the spans: one
+    length and two positions for each original token.
     """
     weights = np.exp(
         [

@@ -58,7 +58,9 @@ class FillInTheMiddle(PairObjective):
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions for the document, for its `<bos>`, and for cutting it."""
+        """Return the number of positions reserved for a document of `tokens` tokens, its `<bos>`, and the
+        tokens that cutting adds.
+        """
         return tokens + 1 + self._reserved
 
     @property

@@ -20,8 +20,8 @@ class Masked(Masking):
 
     In each document, a share `rate` of the tokens that are not special is chosen. Of the chosen tokens, a
     share `mask_share` is replaced with `<mask>`, a share `random_share` with random tokens that are not
-    special, and the rest stay unchanged. The loss is taken at all chosen tokens. `unit` is the unit of
-    choice: `tokens`, whole `words`, `spans` of words, or `salient` spans. In scripts without spaces between
+    special, and the rest stay unchanged. The loss is taken at all chosen tokens. `unit` says what is chosen:
+    single `tokens`, whole `words`, `spans` of words, or `salient` spans. In scripts without spaces between
     words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each token is a word. The length of a span is
     geometric with parameter `span_p`, at most `span_words` words (SpanBERT's 0.2 and 10 give a mean of 3.8
     words). With `words`, each token is replaced independently of the other tokens of its word. With `spans`,

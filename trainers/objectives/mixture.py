@@ -44,8 +44,8 @@ class MixturePart:
     token: str | None = None
 
     def check(self) -> None:
-        """Raise ValueError if `weight` is out of range, or if a `token` is given although the objective
-        writes no inputs that it could precede.
+        """Raise ValueError if `weight` is out of range, or if `token` is set but the objective has no inputs
+        for it to precede.
         """
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight: got {self.weight}, allowed above 0")
@@ -209,7 +209,6 @@ def _apply(part: MixturePart, batch: Batch, context: Context) -> Batch:
 
 
 def _rows(batch: Batch, rows: np.ndarray) -> Batch:
-    """Return the given `rows` of a packed batch."""
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return replace(batch, **{name: array[rows] for name, array in arrays.items() if array is not None})
 

@@ -43,8 +43,8 @@ class Multitask(Corruption):
         return replace(super().prompt_format, gap=None, plain_text=True)
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the positions of a document, on the longer side of an encoder-decoder,
-        whether the document is a pair or is corrupted.
+        """Return an upper bound on the number of positions that a document takes, whether it is a pair or is
+        corrupted; in an encoder-decoder, on the longer of its two sides.
         """
         return max(super().rendered(tokens, family), tokens)
 

@@ -51,8 +51,8 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of the document's tokens plus one: the `<eos>` of an encoder's input, or a
-        decoder's `<bos>`, which a document continued from an earlier row gets too.
+        """Return the number of the document's tokens plus one: for the `<eos>` of an encoder's input, or for
+        a decoder's `<bos>`, which is also added to a document continued from an earlier row.
         """
         return tokens + 1
 

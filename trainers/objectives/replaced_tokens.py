@@ -26,10 +26,10 @@ class ReplacedTokens(Masking):
     the binary cross-entropy over all tokens that the discriminator reads, `discriminator_loss`. Of the chosen
     tokens, a share `mask_share` becomes `<mask>` for the generator. By default the rest stay unchanged, as in
     the authors' code (the paper masks all). For the discriminator, each chosen token is replaced with a token
-    drawn from the generator. Three measures are also logged: `replaced_share`, the share of tokens that
-    differ from the text after the replacement, and the discriminator's accuracy on these tokens,
-    `replaced_accuracy`, and on all others, `original_accuracy`. The other fields work as in `masked`.
-    Requires `model.generator_size`.
+    drawn from the generator. Three measures are also logged. `replaced_share` is the share of tokens that
+    differ from the text after the replacement; `replaced_accuracy` is the discriminator's accuracy on these
+    tokens, `original_accuracy` its accuracy on all others. The other fields work as in `masked`. Requires
+    `model.generator_size`.
     """
 
     mask_share: float = 0.85

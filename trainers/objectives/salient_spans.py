@@ -31,7 +31,7 @@ class SalientSpans(PairObjective):
     `types` are the types of spans to choose from; the column `spans` of the shards must have them. One span
     is removed from each `unit`: from every document or, as in REALM, from every sentence, which also needs
     the column `sentences`. With `rate`, max(round(`rate` n), 1) of the n spans of the unit are removed
-    instead. All spans are equally likely, and every epoch has a new choice.
+    instead. All spans are equally likely, and a new choice is made in every epoch.
 
     Only the part of a document that is in the row is read, and a span that the end of a row cuts is not
     removed. A document or sentence without spans stays whole. A document in which nothing was removed has no

@@ -72,9 +72,7 @@ class Corruption(PairObjective):
         return PromptFormat(names=names, closed=True, answer=replace_text)
 
     def check_document(self, tokens: int) -> None:
-        """Raise ConfigError if a document of `tokens` tokens has too many runs of noise for the sentinels
-        that a vocabulary can have, as `_check_sentinels` counts them.
-        """
+        """Raise ConfigError if a document of `tokens` tokens needs more sentinels than a vocabulary can have."""
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
@@ -121,8 +119,8 @@ class Corruption(PairObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target: 2 if noise has to leave a token or if
-        an order has to change, 1 if single tokens may be noise or the target is the original text.
+        """The fewest tokens that a document must have to give a target: 2 if its tokens are shuffled, or if
+        the target is noise in spans, which always leave at least one token; otherwise 1.
         """
         return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
 
@@ -184,9 +182,9 @@ class SpanCorruption(Corruption):
     As in T5's code, the noise of a document of n tokens is m = min(max(round(rate n), 1), n - 1) tokens in
     max(round(m / mean_span), 1) spans, but never more spans than the n - m tokens that are not noise. Every
     way to divide noise and text into this number of parts is equally likely, and a document begins with text.
-    A document has no target if the target would be the noise and the document has none, because it has a
-    single token (`spans`) or no token was chosen (`tokens`). A single token to be shuffled has no target
-    either.
+    In the styles `replace` and `drop`, a document without noise has no target: with `spans`, a document of a
+    single token; with `tokens`, one in which no token was chosen. With `deshuffle`, a document of a single
+    token has no target.
     """
 
     kind: Literal["span_corruption"] = "span_corruption"

@@ -1,4 +1,4 @@
-"""Recipes: functions that return a configuration. Many derive theirs from another recipe with
+"""Recipes: functions that return a configuration, often derived from that of another recipe with
 `dataclasses.replace`.
 
 To add a recipe, write a function in the file of its family: every public function of these files is a recipe.

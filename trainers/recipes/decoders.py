@@ -34,7 +34,7 @@ def demo_decoder() -> Pretraining:
 def gpt() -> Pretraining:
     """GPT (Radford et al., 2018, section 4.1): 116,534,784 parameters with its vocabulary of 40,000 merges.
 
-    100 epochs of books, about 1e9 tokens each, in batches of 64 sequences of 512; Adam at 2.5e-4 after 2,000
+    100 epochs of about 1e9 tokens from books, in batches of 64 sequences of 512; Adam at 2.5e-4 after 2,000
     warm-up steps, cosine to 0, dropout 0.1, weight decay 0.01 on all parameters except biases and gains. The
     only special token of the published tokenizer is `<unk>`, which therefore separates documents. Computed in
     bf16.

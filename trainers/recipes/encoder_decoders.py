@@ -1,4 +1,4 @@
-"""Recipes of encoder-decoders: T5 in its versions and sizes, ByT5, BART, and models of toy size; and of the
+"""Recipes of encoder-decoders (T5 in its versions and sizes, ByT5, BART, and models of toy size), and of the
 T5 paper's prefix language model, which is a decoder.
 """
 
@@ -23,7 +23,7 @@ def t5_base() -> Pretraining:
     0.1. Computed in bf16.
 
     Left out: AdaFactor. Its rate of 0.01 is relative to the size of each tensor, is constant for 10,000
-    steps, and then falls with the inverse square root of the step. Here AdamW warms up to 1e-3 for 10,000
+    steps, and then falls with the inverse square root of the step. Here AdamW warms up to 1e-3 over 10,000
     steps, and its rate then falls in the same way.
     """
     return Pretraining(
@@ -246,8 +246,8 @@ def tiny_salient_spans() -> Pretraining:
 
 
 def tiny_multitask() -> Pretraining:
-    """The model of `tiny_t5`, which learns tasks while it is pretrained: it writes the targets of pairs of
-    texts, and restores other documents, which are corrupted. The shards need the column `target`.
+    """The model of `tiny_t5`, pretrained on tasks and text together: it writes the targets of pairs of texts
+    and restores corrupted documents. The shards need the column `target`.
     """
     base = tiny_t5()
     data = replace(base.data, packing="best_fit")

@@ -170,8 +170,8 @@ def deberta_v3_base() -> Pretraining:
     epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1. All chosen tokens are masked. Computed in
     bf16.
 
-    Left out: the authors update the generator before its tokens reach the discriminator; here one step
-    updates both.
+    Left out: the separate update of the generator, which the authors make before its tokens reach the
+    discriminator; here one step updates both.
     """
     xlarge = deberta_v2_xlarge()
     sizes = {
@@ -200,8 +200,8 @@ def xlnet_large() -> Pretraining:
     500,000 steps of 8,192 texts of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6, weight
     decay 0.01, dropout 0.1. One in six tokens is predicted, in spans of up to five. Computed in bf16.
 
-    Left out: recurrence over segments (for this, set `data.bptt=512` and a greater length of rows); the
-    second of two segments, which has no separate loss; and separate orders for each half of a row.
+    Left out: recurrence over segments (for this, set `data.bptt=512` and longer rows); the second of two
+    segments, which has no separate loss; and separate orders for each half of a row.
     """
     bert = bert_large()
     return replace(

@@ -59,8 +59,8 @@ def tiny_awd_lstm() -> Pretraining:
 
 def elmo() -> Pretraining:
     """ELMo (Peters et al., 2018, section 3.4) over the corpus's tokens: two layers of 4,096 cells in each
-    direction, projected to 512. The layers have 75,563,008 parameters; the embeddings, which are tied to the
-    output layer, come on top.
+    direction, projected to 512. The layers have 75,563,008 parameters, not counting the embeddings, which are
+    tied to the output layer.
 
     Ten epochs of the 768,648,884 words of the 1B Word Benchmark. The authors' batches of 384 times 20 tokens
     (allenai/bilm-tf, bin/train_elmo.py) are 60 rows of 128 here. Dropout is 0.1 before every layer and before
@@ -116,10 +116,10 @@ def skip_thought() -> Pretraining:
     """Uni-skip (Kiros et al., 2015, section 3) over the corpus's tokens: a GRU of width 2,400 on embeddings
     of 620, and two decoders.
 
-    Adam, clipping at 10, batches of 128 sentences. The sentences of BookCorpus have 13 words (table 1), so 12
-    rows with 170 tokens of text each contain about 128 of them. The paper trains for two weeks and gives no
-    number of steps; here training is one pass over as many tokens as BookCorpus has words. The paper gives no
-    learning rate; here it is Adam's default.
+    Adam, clipping at 10, batches of 128 sentences. The sentences of BookCorpus have 13 words on average
+    (table 1), so 12 rows with 170 tokens of text each contain about 128 of them. The paper trains for two
+    weeks and gives no number of steps; here training is one pass over as many tokens as BookCorpus has words.
+    The paper gives no learning rate; here it is Adam's default.
 
     Left out: the vocabulary of 20,000 words and its expansion from word2vec.
     """

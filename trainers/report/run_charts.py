@@ -85,8 +85,8 @@ class Curves:
         return [each for each in drawn if each]
 
     def _version_note(self, name: str, score: str) -> str:
-        """Return a note if runs were evaluated with different versions of a task or, for a mean, of one of
-        its tasks; otherwise an empty text.
+        """Return a note if runs were evaluated with different versions of a task, or of any task in a mean;
+        otherwise an empty text.
         """
         events = [event for run in self._runs for event in run.evaluations if event["name"] == name]
         versions = [versions_of(event["scores"]) for event in events if score in event["scores"]]

@@ -32,8 +32,8 @@ def evaluation_cost(run: LocalPath) -> Footprint | None:
 
 
 def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the events of each part of a run, from its `start` event on. What a part logs before its `start`,
-    while it restores a checkpoint, belongs to no part.
+    """Return the events of each part of a run, from its `start` event on. Events from before the `start`,
+    logged while the part is being prepared, are left out.
     """
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:

@@ -180,8 +180,8 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
-    """Return a line per configuration with the suite's score, computed from the means over seeds, and the
-    number of columns that it covers.
+    """Return a line per configuration: the suite's score, computed from the means over seeds, and how many of
+    the suite's columns were scored.
     """
     means: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
     for group in group_results(results):

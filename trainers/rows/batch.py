@@ -125,9 +125,8 @@ class Batch:
 
     `documents`, int64 [rows, length], are the documents of a row, numbered from 0, -1 for padding; they are
     set only where segments are parts of documents. `covered`, int64 [rows, length], is the number of
-    characters that a mask covers, 0 for other tokens. `read` is the number of characters of a token before
-    the character whose state predicts the target. Both are set only for objectives of models that read
-    characters.
+    characters that a mask covers, 0 for other tokens. `read` is the index, within its token, of the character
+    whose state predicts the target. Both are set only for objectives of models that read characters.
 
     `trunks`, int64 [rows, length], are additional segments that positions may attend to (-1 for none). In
     this way, several continuations of one context share it, and it is read only once. Only scoring sets this

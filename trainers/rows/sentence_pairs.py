@@ -48,8 +48,8 @@ class SentencePairs:
     Row r belongs to document `document[r]`. Its A is `sizes[2 r]` tokens from `starts[2 r]` on, and its own B
     is `sizes[2 r + 1]` tokens from `starts[2 r + 1]` on, counted from the shard's first token. In exchange e,
     its B is the first abs(`second[e, r]`) tokens of the B of row `other[e, r]`; the row has a label only if
-    `second[e, r]` is positive. `marks[r]` is the number of marks of the documents that begin with row r,
-    including empty documents before it and, in the last row, after it.
+    `second[e, r]` is positive. `marks[r]` is the number of marks of the document that begins with row r and
+    of empty documents just before it; in the last row, also of empty documents after it.
     """
 
     starts: np.ndarray
@@ -229,10 +229,10 @@ def _match(
     """Match the rows of `order`, which is sorted by `cut`, then by the length of B (`sizes` [rows]).
 
     A row is matched with the next unmatched row of another document that has the same `cut` and a B at most
-    `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of the first two matches,
-    one swaps its B's, and so on for every further two; `coins` [rows] are uniform numbers that choose which.
-    In a swap, each of the two rows becomes the `other` of its partner. `second` becomes the length of the
-    shorter B. In a row without a match, it becomes minus the length of the row's own B.
+    `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of every two matches in
+    turn, one swaps its B's; `coins` [rows] are uniform numbers that choose which. In a swap, each of the two
+    rows becomes the `other` of its partner. `second` becomes the length of the shorter B. In a row without a
+    match, it becomes minus the length of the row's own B.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0

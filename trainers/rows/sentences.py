@@ -88,8 +88,9 @@ def mark_sentences(
     marks: int,
     begins: np.ndarray,
 ) -> None:
-    """Set `begins` [all rows, length] where sentences start among the positions that `packing.pack` is about
-    to write for the same arguments, and at the first position of every document or part of a document.
+    """Mark in `begins` [all rows, length] where sentences start, among the positions that `packing.pack` is
+    about to write for the same arguments. The first position of every document or part of a document is
+    marked too.
 
     The mark before a document counts as the start of its first sentence. The first token of that sentence is
     then not marked.

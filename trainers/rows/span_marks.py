@@ -19,9 +19,9 @@ def mark_spans(
     marks: int,
     marked: np.ndarray,
 ) -> None:
-    """Write (index of the span in its document, type) to `marked` [all rows, length, 2] for the tokens of
-    spans among the positions that `packing.pack` is about to write for the same arguments. A span that lies
-    partly outside these positions is left out.
+    """Write (index of the span in its document, type) to `marked` [all rows, length, 2] for every token of a
+    span. Only the positions that `packing.pack` is about to write for the same arguments count; a span that
+    lies partly outside them is left out.
 
     The first three arrays are those of `pipelines.contracts.shard_set.Shard`.
     """

@@ -73,13 +73,13 @@ class Averaging:
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
-    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite. The
-    optimizer has made `updates` updates, including the updates of a parent whose optimizer state was kept
-    (None in checkpoints written before 2026-11-28). `split` is the layout of the workers in the last step,
-    `order` the state of `trainers.data.order`, and `checksum` that of the record. `best` is set in
-    fine-tuning runs after their first validation, `online_weights` in runs with online weights of domains
-    (`training.weighting`), and `averaging` in runs with averaged SGD. Once averaging has begun, the weights
-    in their checkpoints are the averages.
+    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps had a loss or
+    gradient norm that was not finite. The optimizer has made `updates` updates, including the updates of a
+    parent whose optimizer state was kept (None in checkpoints written before 2026-11-28). `split` is the
+    layout of the workers in the last step, `order` the state of `trainers.data.order`, and `checksum` that of
+    the record. `best` is set in fine-tuning runs after their first validation, `online_weights` in runs with
+    online weights of domains (`training.weighting`), and `averaging` in runs with averaged SGD. Once
+    averaging has begun, the weights in their checkpoints are the averages.
     """
 
     path: LocalPath
@@ -365,8 +365,8 @@ class _State(Mapping[str, dict[str, Any]]):
 def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
     """Return a mapping {parameter name: {"weight": tensor, name of optimizer state: tensor, ...}}.
 
-    The tensors of a parameter are read to the CPU on access, so that no worker holds all of them a second
-    time.
+    The tensors of a parameter are read to the CPU on access, so that no worker holds a second copy of the
+    whole state.
     """
     return _State(checkpoint)
 

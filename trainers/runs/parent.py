@@ -222,8 +222,8 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless the tokenizer of the corpus has the same merges as the tokenizer in the
-    directory `path`, an export or a Hugging Face directory, and the same token for each id of that tokenizer.
+    """Raise UserError unless the corpus's tokenizer has the same merges as the tokenizer in `path`, an export
+    or a Hugging Face directory, and each id of the latter stands for the same token in both.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}

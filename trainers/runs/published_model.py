@@ -102,12 +102,10 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
-    """Raise ConfigError if two Hugging Face configurations, our model's and that of `path`, differ in a field
-    that decides its results (`_DECISIVE`, `_FIXED`), or scale rotary positions by different methods. In the
-    first case, the message names the first field that differs.
-
-    A field that is missing or null in one of them is not compared, unless our models support only one value
-    of this field.
+    """Raise ConfigError if two Hugging Face configurations, `ours` for our model and `theirs` from `path`,
+    scale rotary positions by different methods or differ in a field that affects a model's outputs
+    (`_DECISIVE`, `_FIXED`). A field that is missing or null in either is not compared, unless our models
+    support only one value of it.
     """
     for name in (*_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
@@ -158,8 +156,8 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
 
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
-    """Return the layers of the task head in a directory, where their names are those of `form`: {parameter
-    name, beginning with `task_head.`: fp32 tensor}. Layers that the directory lacks are left out.
+    """Return the layers of the task head in a directory: {parameter name, beginning with `task_head.`: fp32
+    tensor}. `form` has the names of the layers in the directory. Layers that are missing there are left out.
     """
     from safetensors import safe_open
 
@@ -178,15 +176,17 @@ def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the report of `transformers` on new and unused tensors during the block, because callers
-    report missing tensors themselves. Its progress bars are disabled from then on.
+    """Suppress progress bars of `transformers`, and its report on new and unused tensors, during the block.
+    Callers report missing tensors themselves.
     """
     from transformers.utils import logging
 
-    level = logging.get_verbosity()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

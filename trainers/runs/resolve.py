@@ -342,8 +342,8 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
     """Return lines that describe what the run reads: its phases, its sources (with a warning where documents
-    are repeated), those that are not read or not validated, the cost of packing, and the points where the
-    mixture changes.
+    are repeated), the sources that are not read or not validated, the cost of packing, and the points where
+    the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
@@ -388,8 +388,8 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
 
 def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
     """Return one line per source with its share of the requested tokens, its tokens and its epochs, and a
-    warning if its documents are or may be read more than once. A new phase counts as another epoch; the
-    budget reaches `phases` phases. At the end, each source that its cap stops gets a second line.
+    warning if its documents are or may be read more than once. Lines about sources that reach their cap
+    follow. `phases` is the number of phases that the budget reaches; each begins a new epoch.
     """
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])
@@ -415,9 +415,9 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
 
 
 def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
-    """Return lines that describe what packing costs each source. A source that is cut into sequences one
-    after another gets no line, because this costs nothing except at its end. If the objective adds marks to
-    each document, the share of padding is not given, because the number of marks is not known here.
+    """Return lines that describe what packing costs each source. Sources that are cut into consecutive
+    sequences get no line, because this costs nothing except at the end of a source. If the objective adds
+    marks to each document, the share of padding is not given, because the number of marks is not known here.
     """
     lines = []
     packing = "documents (one in each sequence)" if config.data.packing == "documents" else config.data.packing

@@ -101,9 +101,9 @@ class WeightsAndBiases:
     """A run in Weights & Biases. Its steps must increase, so a step that an earlier part of the run has
     logged online is not logged again.
 
-    Offline, each part of a run has a directory of its own. A resume replaces the earlier directories by one
-    with the whole history. If one of them has been synced or all of them have been removed, it instead adds a
-    directory that begins after the last step in the run's own log.
+    Offline, each part of a run has a directory of its own. A resume replaces the earlier directories with one
+    that has the whole history. If one of them has been synced or all of them have been removed, it instead
+    adds a directory that begins after the last step in the run's own log.
     """
 
     def __init__(self, described: Description) -> None:
@@ -274,8 +274,8 @@ class Follower:
         self._failure, self._told = failure, False
 
     def begin(self, log: Path) -> None:
-        """Start to send the sink the measurements in the log so far, except those that a later part of the
-        run repeated, and then new measurements as they are written.
+        """Start sending measurements to the sink: first those already in the log, except those that a later
+        part of the run repeated, then new ones as they are written.
         """
         self._start(log, log.stat().st_size)
 

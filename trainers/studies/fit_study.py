@@ -73,8 +73,14 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
     """Choose a law for each metric of `table`, and measure how well it predicts. `tests` holds runs with the
     same domains and metrics, on which the laws are scored as well.
 
-    Raises ConfigError if there are too few runs for a law.
+    Raises ConfigError if there are too few runs for a law, or fewer than two test runs with a metric.
     """
+    if tests is not None:
+        for metric, measured in zip(tests.metrics, (~tests.censored).sum(axis=0).tolist(), strict=True):
+            if measured < 2:
+                raise ConfigError(
+                    f"{metric}: {measured} of {len(tests.runs)} test runs have a value; scores need 2 or more"
+                )
     fits = []
     for column, (metric, law) in enumerate(zip(table.metrics, choose_laws(table, laws, seed), strict=True)):
         values, censored = table.values[:, column], table.censored[:, column]

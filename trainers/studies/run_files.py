@@ -1,5 +1,5 @@
-"""Read CSV files with a row per run, or per run and item: one or more key columns that name the run, the item
-if there is one, then columns of numbers.
+"""Read CSV files with a row per run, or per run and item. One or more key columns name the run. They are followed
+by the column `item`, if there is a row per item, and by columns of numbers.
 
   run_id,web,code            run,accuracy                run,item,correct
   a,0.25,0.75                a,0.31                      a,q1,1
@@ -81,6 +81,8 @@ def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
             rows = [row for row in csv.reader(file, strict=True) if row]
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a directory; give a CSV file") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: not a CSV file in UTF-8: {error}") from None
     if len(rows) < 2:
@@ -144,4 +146,10 @@ def _mean_of_items(
     with np.errstate(invalid="ignore"):
         means = sums / counted.sum(axis=0)
     start = {run: rows.index(run) for run in runs}
+    for name, cells in keys.items():
+        for run, cell in zip(rows, cells, strict=True):
+            if cell != cells[start[run]]:
+                raise ConfigError(
+                    f"{path}: {first} {run} has rows with {name} {cells[start[run]]!r} and {cell!r}; a run has one {name}"
+                )
     return {name: tuple(cells[start[run]] for run in runs) for name, cells in keys.items()}, means

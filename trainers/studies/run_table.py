@@ -92,8 +92,8 @@ def read_run_table(
     to the size of the target.
 
     A metric that is empty, `nan` or infinite is censored. Raises ConfigError for a file that is not of the
-    expected form, for a run that only one file has, and for a mixture that does not sum to 1 unless
-    `normalise` is set.
+    expected form, for a run that only one file has and, unless `normalise` is set, for a mixture that does
+    not sum to 1.
     """
     shares, scores = read_run_columns(ratios, key), read_run_columns(metrics, key, chosen)
     if key is None:

@@ -51,8 +51,8 @@ def read_grid(given: str, reserved: Sequence[str]) -> tuple[Setting, ...]:
     """Return every setting of the grid `{field: [value, ...], ...}` in `given`, which is YAML text or the
     path of a YAML file. The last field varies fastest.
 
-    Raises ConfigError for text of another form, for a field without a list of distinct values, for a value
-    that is not a number, a word, a boolean or null, and for `reserved` fields.
+    Raises ConfigError for text of another form, for a field without a list of distinct values, for values
+    other than numbers, words, booleans and null, and for `reserved` fields.
     """
     grid = load_yaml(Path(given)) if given.endswith((".yaml", ".yml")) else yaml_value(given, f"sweep={given}")
     if not isinstance(grid, Mapping) or not grid:
@@ -79,8 +79,8 @@ def _values(field: str, values: Any) -> list[str]:
 
 
 def require_scores(corpus: TaskCorpus) -> None:
-    """Raise ConfigError unless every task has a labelled dev split, by which a setting is chosen, and the
-    first metrics of all tasks are better in the same direction.
+    """Raise ConfigError unless a setting can be chosen: every task needs a labelled dev split, and the first
+    metrics of all tasks must agree on whether higher or lower is better.
     """
     for task in corpus.tasks:
         if len(corpus.splits(task)) == 1:
@@ -156,9 +156,7 @@ def _config(run: LocalPath) -> Finetuning:
 
 
 def _dev_score(run: LocalPath) -> float:
-    """Return the mean, over the tasks of a run, of the task's first metric on the only split that the run has
-    predicted.
-    """
+    """Return the mean of the tasks' first metrics on the only split that the run has predicted."""
     scored = zip(read_results([run]), _config(run).tasks, strict=True)
     return mean(float(result.scores[task.metrics[0]]["value"]) for result, task in scored)
 

@@ -14,8 +14,7 @@ def majority_predictions(train: Examples, examples: Examples) -> Predictions:
     It is a label for `classify`, a tag for `tag`, a candidate index for `choose`, and the most common first
     accepted text for `generate`. An example of `choose` that has no candidate with this index gets the most
     common of the indices that it has. Among equally common values, the lowest index wins, or the text that
-    occurs first. For `regress` the prediction is the mean of the values, and for `span` it is that there is no
-    answer.
+    occurs first. For `regress` the prediction is the mean of the values; for `span` it is "no answer".
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")

@@ -269,9 +269,7 @@ def _numbers(names: list[str]) -> np.ndarray:
 
 
 def _hidden(task: Task, count: int, fields: _Fields) -> _Fields:
-    """Return placeholders for the gold of a split whose gold is hidden. Only gold fields that are arrays get
-    them.
-    """
+    """Return placeholders for the hidden gold of a split. Only gold fields that are arrays need them."""
     gold = GOLD.get(task.kind)
     if gold == "tags":
         return {"tags": np.full(len(fields["word_starts"]), HIDDEN, np.int64)}

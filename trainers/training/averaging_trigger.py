@@ -9,9 +9,9 @@ from trainers.runs.checkpoint import Averaging
 
 
 def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool:
-    """Return whether `loss` is above the lowest of `losses`, the losses of all earlier validations, not
-    counting the last `interval` of them (Merity et al., 2017, algorithm 1). False if there are no more than
-    `interval` earlier validations.
+    """Return whether `loss` is above the lowest of `losses` without the last `interval` of them (Merity et
+    al., 2017, algorithm 1). `losses` are those of all earlier validations. False if there are no more than
+    `interval`.
     """
     return len(losses) > interval and loss > min(losses[:-interval])
 

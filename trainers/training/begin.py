@@ -128,8 +128,8 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
-    """Return a line on a fine-tuning run's trained parameters that are not initialised from its base. It is
-    empty if there are none, if the run has no base, and for other runs.
+    """Return a line on the trained parameters of a fine-tuning run that are not initialised from its base.
+    Empty if there are none, if the run has no base, and for any other kind of run.
     """
     if not isinstance(config, Finetuning) or not base:
         return ""

@@ -50,9 +50,9 @@ def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
 
 def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
     """Return, for each id of the vocabulary `ours`, the ids of `theirs` whose rows are averaged for its
-    initial row. The list is empty for an unused id, and for a special token if `theirs` has none of the same
-    role or, for a token without a role, of the same name. Both vocabularies are byte-level
-    (`Definition.keeps_bytes`).
+    initial row. The list is empty for an unused id, and for a special token without a counterpart in
+    `theirs`. Special tokens correspond if they have the same role or, without a role, the same name. Both
+    vocabularies are byte-level (`Definition.keeps_bytes`).
     """
     special = set(theirs.specials.values())
     known = {theirs.token_bytes(number): number for number in theirs.tokens if number not in special}

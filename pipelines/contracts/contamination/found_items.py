@@ -1,9 +1,9 @@
 """Contamination: which items of evaluation sets a corpus was searched for, and which of them occur in its
 text.
 
-A step of the stage `decontaminate` publishes both: all texts that it searched for as the file `items.arrow`,
-and their occurrences as a column of every document: `contamination`, after the step's prefix. Evaluation of
-models reads them with `read_contamination`.
+A step of the stage `decontaminate` publishes the file `items.arrow`, which holds all texts that it searched
+for. It also publishes the column `contamination`, with the step's prefix before the name, which holds their
+occurrences in each document. `read_contamination` reads both for the evaluation of models.
 """
 
 import math
@@ -37,12 +37,13 @@ ITEMS = pa.schema([("item", pa.string()), ("field", pa.string()), ("found_as", p
 
 @dataclass(frozen=True)
 class Contamination:
-    """How much of each evaluation item occurs in a corpus, by the item's name `SET#ITEM`.
+    """How much of each evaluation item occurs in a corpus, by the item's name `SET#ITEM`. Both fields have
+    every item that was searched for.
 
-    An item has one or more texts, such as its prompt and its answer. `shares` has, for each item that was
-    searched for, the largest share of the words of one of its texts that occurs in a single kept training
-    document; 0 if nothing of the item occurs. `documents` has the number of kept training documents that
-    contain part of the item's text; of several texts, the one in most documents counts.
+    An item has one or more texts, such as its prompt and its answer. Only kept training documents count.
+    `shares` has the largest share of a text's words that occurs in a single document; 0 if nothing of the
+    item occurs. `documents` has the number of documents that contain part of a text. If an item has several
+    texts, the highest value counts.
     """
 
     shares: dict[str, float]
@@ -84,9 +85,9 @@ def evidence_column(step: PublishedStep) -> str:
 
 
 def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
-    """Return the rows of the kept training documents in which any of the steps found a text, by the key of
-    the text. Raise the scores in `best`, by the same keys, to the highest found in these documents.
-    Occurrences that a step cuts do not count.
+    """Return the rows of the kept training documents that contain each text, by the text's key. Also raise
+    the score of each text in `best` to the highest found in these documents. Occurrences that a step cuts do
+    not count.
     """
     holders: dict[str, set[int]] = {}
     searched = {annotation.step for annotation in part.annotations}

@@ -2,8 +2,8 @@
 
 The index of a part is a directory below `search-index/` in the output. Its name is `SOURCE-00003-` followed
 by digits of a fingerprint of the indexed content: the documents of the part with all edits and redactions.
-The fingerprint does not cover which documents are kept. An index is current if its directory has the name of
-an index of some part of the corpus or of one of its variants. `gc` and `forget` remove all other indexes.
+The fingerprint does not cover which documents are kept. An index is current if its name matches a part of the
+corpus or of one of its variants. `gc` and `forget` remove all other indexes.
 """
 
 from contextlib import suppress
@@ -33,9 +33,8 @@ def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
 
 
 def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
-    """Return the name of a part's index. Its digits depend on the files with the documents and their edits,
-    and on the pii steps: those search the edited text again for personal data, which the index must not
-    contain.
+    """Return the name of a part's index. The fingerprint in the name covers the files of the documents and
+    their edits. It also covers the pii steps, because their redactions are applied to the indexed text.
     """
     edits = []
     for step in corpus.steps:

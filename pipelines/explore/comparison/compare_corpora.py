@@ -155,8 +155,8 @@ def _compare_source(old: Corpus, new: Corpus, source: str) -> tuple[SourceChange
 
 
 def _verdicts(corpus: Corpus, source: str) -> pa.Table:
-    """Return the id and the verdict of every record that a corpus read from a source (_VERDICTS), including
-    records in quarantine. Empty if the corpus does not have the source.
+    """Return a table (_VERDICTS) of all records that a corpus read from a source, including records in
+    quarantine. It is empty if the corpus does not have the source.
     """
     if source not in corpus.manifest.sources:
         return _VERDICTS.empty_table()

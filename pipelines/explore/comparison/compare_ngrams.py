@@ -161,7 +161,7 @@ def _blocks(texts: pa.Array) -> Iterator[_Block]:
 
 def _extremes(samples: Sequence[Sequence[_Block]], words: int) -> list[NgramChange]:
     """Return the n-grams of one length with the highest and the lowest scores, without those whose difference
-    may be chance.
+    may be due to chance.
     """
     counted = []
     for blocks in samples:

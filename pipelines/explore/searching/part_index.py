@@ -69,7 +69,7 @@ class PartIndex:
         return np.unique(np.concatenate([self._count(literal)[0] for literal in literals]))
 
     def _count(self, phrase: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows that contain a phrase, and the number of occurrences without overlap in each."""
+        """Return the rows that contain a phrase, and the number of its non-overlapping occurrences in each."""
         offsets, data = text_buffers(self.texts)
         found: list[np.ndarray] = [np.empty(0, np.int64)]
         for first, after, places in self.segments:

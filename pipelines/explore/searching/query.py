@@ -64,7 +64,7 @@ class Query:
 
     @cached_property
     def literals(self) -> list[bytes] | None:
-        """Literals in UTF-8, of which every document with a hit contains at least one; None if none are
+        """UTF-8 literals such that every document with a hit contains at least one of them; None if none are
         known.
         """
         if self.phrase is not None:

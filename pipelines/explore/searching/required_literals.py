@@ -30,9 +30,9 @@ def required_literals(pattern: str) -> list[str] | None:
 
 
 def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
-    """Return the longest literal found at the outermost level of the alternative at the offset `at`, which
-    every match contains, and the offset at which the alternative ends. The literal is empty if none is found:
-    groups, classes and optional items are not searched. None if the meaning is uncertain.
+    """Return (literal, end) for the alternative that begins at the offset `at`. The literal is the longest
+    one at its outermost level that every match contains. It is empty if there is none: groups, classes and
+    optional items are not searched. Return None if the meaning is uncertain.
     """
     runs: list[str] = [""]
     while at < len(pattern) and pattern[at] != "|":

@@ -1,8 +1,8 @@
 """Search the texts of a corpus for a phrase or a regular expression.
 
-The search covers what `inspect` shows: the edited text, with everything hidden that the source's own pii
-steps find. A part with a current index (`index_corpus`) is searched in its index; the texts of other parts
-are read.
+The search covers what `inspect` shows: the edited text, in which personal data found by the source's pii
+steps is redacted. A part with a current index (`index_corpus`) is searched in its index; the texts of other
+parts are read.
 """
 
 from collections.abc import Iterator, Sequence

@@ -119,9 +119,9 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Reorder vectors so that the first `count` are far from one another; the rest follow in their original
     order. If fewer than `count` vectors differ, fewer are moved to the front.
 
-    This is k-means++ with 1 - cosine as the squared distance. The first vector is drawn at random. Each later
-    one is, of 2 + ln(count) draws (rounded down), the one that lowers the sum of distances most (Arthur and
-    Vassilvitskii 2007, sections 2.2 and 7).
+    This is k-means++ with 1 - cosine as the squared distance. The first vector is drawn at random. For each
+    later one, 2 + ln(count) candidates (rounded down) are drawn, and the candidate that lowers the sum of
+    distances most is taken (Arthur and Vassilvitskii 2007, sections 2.2 and 7).
     """
     if not len(vectors):
         return vectors

@@ -107,7 +107,7 @@ def _rotate(value: np.uint64, bits: int) -> np.uint64:
 
 @kernel(inline="always")
 def _word(data: np.ndarray, i: int) -> np.uint64:
-    """Return the four bytes at i as a little-endian integer. LLVM compiles it to one load."""
+    """Return the four bytes at i as a little-endian integer. LLVM compiles this to one load."""
     low = np.uint32(data[i]) | (np.uint32(data[i + 1]) << np.uint32(8))
     high = (np.uint32(data[i + 2]) << np.uint32(16)) | (np.uint32(data[i + 3]) << np.uint32(24))
     return np.uint64(low | high)

@@ -74,8 +74,7 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
       after groups of four.
     - `fiscal`: the 16th character of a run of letters, digits and non-ASCII characters, or a later one, once 9 of
       the run are ASCII; then again after 16 more characters.
-    - `userinfo`: the colon of :// after another character, if characters of a user name and password with a colon
-      among them follow, and then an @.
+    - `userinfo`: the colon of ://, if a character precedes it and USER:PASSWORD@ follows.
     - `secret`: the 20th character of a run of [A-Za-z0-9_.-], or a later one, once 10 of the run are letters
       or digits.
     - `private`: the P of PRIVATE KEY.

@@ -105,11 +105,11 @@ def find_repeats(
 
     Block k is the `counts[k]` windows from `starts[k]` on in `documents[k]`; the blocks are in the order of
     the text. Equal blocks have the same number: 0, 1, ... in the order of their first occurrences. `runs` are
-    the runs of the numbered blocks, in order; the owner of a run is -1 if an earlier part has its windows
-    first.
+    the runs of the numbered blocks, in order. The owner of a run is -1 if its windows first occur in an
+    earlier part.
 
-    Windows that overlap their first occurrence do not count. The winner is the document that has the first
-    occurrence of the range's first window or, if that window is in run r with an owner of -1, it is -1 - r.
+    Windows that overlap their first occurrence do not count. The winner is the document in which the range's
+    first window first occurs, or -1 - r if that window is in a run r with the owner -1.
     """
     firsts = np.flatnonzero(numbers > np.append(-1, np.maximum.accumulate(numbers))[:-1])
     bounds = np.searchsorted(runs.blocks, np.arange(len(firsts) + 1))

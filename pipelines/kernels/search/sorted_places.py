@@ -3,8 +3,8 @@
 The places of a text are the offsets of its characters. They are sorted by the bytes that begin at each place
 (5 bytes, or 4 in a text of 16 MiB or more), then by offset. So all places with the same beginning are
 neighbours, and a binary search finds them. This is a suffix array cut off after the first bytes. Sorting
-takes no longer for a text that repeats itself. A longer phrase is looked up by the rarest of some pieces, and
-then compared as a whole.
+takes no longer for a text that repeats itself. To find a longer phrase, several of its pieces are looked up,
+and the whole phrase is compared at the places of the rarest piece.
 """
 
 import numpy as np

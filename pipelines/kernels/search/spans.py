@@ -1,5 +1,5 @@
-"""Find lines, paragraphs and sentences as spans to compare and cut. Each has a hash of its normalised text,
-its number of words, and the position after the last line feed before it.
+"""Find lines, paragraphs and sentences for stages that compare and remove them. Each has a hash of its
+normalised text and its number of words.
 """
 
 from typing import NamedTuple

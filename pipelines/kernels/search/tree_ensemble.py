@@ -4,9 +4,10 @@ test.
 The trees are those of histogram-based gradient boosting, as scikit-learn grows them. A node sends a number
 that is at most its threshold to the left, and a missing number (NaN) to the side that the node specifies.
 
-Attribution follows Saabas 2014, "Interpreting random forests". Every node has an expected value, the mean of
-the leaves below it, weighted by training documents. The change from a node to its child is attributed to the
-column that the node tests. The changes of a document add up to its result minus the mean of the ensemble.
+Attribution follows Saabas 2014, "Interpreting random forests". Every node has an expected value: the mean of
+the leaves below it, weighted by their numbers of training documents. The change from a node to its child is
+attributed to the column that the node tests. The changes of a document add up to its result minus the mean of
+the ensemble.
 """
 
 from typing import NamedTuple
@@ -33,13 +34,12 @@ _ROWS = 128  # rows per block: a tree, which all rows of a block ask before the 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
-    """For each row of `values`, float64 [n, columns], add to `results`, float64 [n], the values of the leaves
-    that it reaches, tree by tree. Add to `changes`, float64 [n, columns], the changes of the expected value
-    on the way, each to the column that the node tests.
+    """Evaluate all trees on each row of `values`, float64 [n, columns]. Add the values of the leaves that a
+    row reaches to `results`, float64 [n], tree by tree. Add the changes of the expected value on the way to
+    `changes`, float64 [n, columns], each to the column that the node tests.
 
-    Four rows walk down a tree at a time. A row's next node depends on its previous one, so the processor
-    works on the other rows in the meantime. A row that has reached its leaf stays there, where nothing
-    changes, until the others have reached theirs.
+    Four rows walk down a tree at a time, so that the processor has work while a row waits for its previous
+    step.
     """
     inner, columns, children = _arrange(trees)
     missing, thresholds, expected = trees.missing_left, trees.thresholds, trees.expected
@@ -90,8 +90,8 @@ def _step(
     values: np.ndarray,
     changes: np.ndarray,
 ) -> np.uint32:
-    """Return the child of a node to which the values of a row lead, and add the change to the column that the
-    node tests.
+    """Return the child to which a row's values lead from a node. Add the change of the expected value to the
+    column that the node tests.
     """
     column = columns[node]
     value = values[column]

@@ -29,8 +29,8 @@ def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
     """Number the spans of a block. Time is linear in the bytes, and scratch memory in the largest number of
     spans in a document.
 
-    Hashes are seeded with the document's bytes, so a list of colliding words cannot slow other documents that
-    contain it.
+    Hashes are seeded with the document's bytes, so a list of words that collide in one document cannot slow
+    down another.
     """
     ids, chars = np.empty(len(spans.starts), np.int32), np.empty(len(spans.starts), np.int32)
     distinct = np.zeros(len(spans.offsets) - 1, np.int64)

@@ -182,7 +182,8 @@ def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 @kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
     """Return whether a chunk is [letters://][user@]host, followed by nothing or by one of `:/?#` and any
-    text. In the host, two or more letters, none a capital, and nothing else must follow the last dot.
+    text. The last dot of the host must be followed by two or more letters, none of them a capital, and by
+    nothing else.
     """
     dot = begin
     while dot < end and data[dot] != _FULL_STOP:

@@ -37,9 +37,9 @@ class SplitLines(NamedTuple):
 
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
-    """Return two sets of lines, given the `lines` of a block between line feeds. The first set has all lines
-    between breaks of any kind, including each line between line feeds that has no other break inside. The
-    second has the other lines between line feeds.
+    """Return two sets of lines, given the `lines` of a block between line feeds. The first has the lines
+    between breaks of any kind. The second has those of `lines` that contain breaks of other kinds; the others
+    of `lines` are already in the first set.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [

@@ -74,12 +74,11 @@ def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int)
 
 @kernel()
 def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return 1 for each byte in a word, joiners included, and 0 elsewhere. This is valid only for documents
-    without ALONE and EXTEND characters, and at their first and last characters only after
-    `_clear_outer_joiners`.
+    """Return 1 for each byte in a word, joiners included, and 0 elsewhere, uint8 [len(data) + 64]. It is not
+    valid for documents with ALONE or EXTEND characters. The first and last character of a document are right
+    only after `_clear_outer_joiners`.
 
-    The result is uint8 [len(data) + 64]. The loop has no branches and no wider integers, so that LLVM
-    vectorises it.
+    The loop has no branches and no wider integers, so that LLVM vectorises it.
     """
     n = len(data)
     out = np.zeros(n + 64, np.uint8)

@@ -48,12 +48,13 @@ class FileGroup:
     """Files of a directory that one source can read.
 
     `kind` is the name of their format, and `bytes` their total size. `patterns` are globs for the files,
-    `members` for the members of archives. `text_field` is the field with the most text, and `url_field` a
-    field with URLs, as the first records of one file show; they are `text` and `url` for archives and for
-    formats without fields. `columns` are fields that could become columns, with their types: fields of the
-    records, or fields that the format puts into `meta`. `turns` is set if the text is in conversations: the
-    field that holds the turns, and the template of a turn. `text_field` is None if `turns` is set, or if no
-    sampled record has any text.
+    `members` for the members of archives.
+
+    `text_field` is the field with the most text, and `url_field` a field with URLs, according to the first
+    records of one file. They are `text` and `url` for archives and for formats without fields. `turns` is set
+    if the text is in conversations: the field that holds the turns, and the template of a turn. `text_field`
+    is None if `turns` is set, or if no sampled record has any text. `columns` are fields that could become
+    columns, with their types: fields of the records, or fields that the format puts into `meta`.
     """
 
     kind: str

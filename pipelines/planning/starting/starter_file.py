@@ -94,8 +94,8 @@ def write_starter(
 
 
 def starter_text(sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample]) -> str:
-    """Return the text of a corpus file with these sources. `samples` has the samples of those sources that
-    were sampled, by source name. `file` is only mentioned in comments.
+    """Return the text of a corpus file with these sources. `samples` maps the names of the sources that were
+    sampled to their samples. `file` is only mentioned in comments.
     """
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)

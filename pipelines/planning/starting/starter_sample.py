@@ -1,5 +1,5 @@
-"""Look at the first documents of a source before its first build: which languages they are in, and how many
-of them rules would drop.
+"""Look at the first documents of a source before its first build: which languages they are in, and what share
+of them the rule sets would drop.
 """
 
 from collections import Counter
@@ -37,8 +37,8 @@ class StarterSample:
     """What the first documents of a source show. `documents` is their number.
 
     `languages` are (ISO 639 code, share of the documents), the largest share first; `und` stands for
-    documents whose language could not be detected. `dropped` maps the name of each set of rules to the share
-    of the documents that the whole set would drop, followed by the share for each rule of the set that drops
+    documents whose language could not be detected. `dropped` maps the name of each rule set to shares of the
+    documents: first the share that the whole set would drop, then the share for each of its rules that drops
     any, the largest first. `dropped_by_any` is the share that all sets together would drop. `reason` says why
     there are no documents, if there are none.
     """

@@ -1,5 +1,6 @@
-"""Find the licences that apply to files, by directory. In a checkout they come from the licence files in the
-nearest directory above a file that has any, in an archive from the licence files inside it, if there are any.
+"""Find the licences that apply to files, by directory. In a checkout, they come from the nearest licence
+files above the file. In an archive, they come from the licence files in the archive or, if it has none, from
+those that apply to the archive itself.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ class RepositoryLicences:
         applies. For a member of an archive, the keys are the directories in the archive that have a licence
         file; the archive is read an extra time to find them. For any other file, or if the archive has no
         licence files, the only key is the root, "", and its expression is made from `file.licences`. The
-        result is empty if there are none.
+        result is empty if no licence is found.
 
         Raises SourceError or StorageError if the archive or a licence file cannot be opened. Damage is
         ignored here, because the reader reports it.

@@ -21,10 +21,10 @@ def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the whole file as one document, read as in the format `text`. Binary files are set aside as
     `binary`, licence files as `licence`.
 
-    `meta` gets `language`, `licence`, `generated` and `vendored`. `licence` is an SPDX expression: the
-    licence that the first 60 lines of the file state, or else that of the licence files in the nearest
-    directory above the file, which is `unknown` if they are not recognised. A language or licence that is not
-    found is left out. `entry.shared` maps directories to licences.
+    `meta` gets `language`, `licence`, `generated` and `vendored`. `licence` is the SPDX expression that the
+    first 60 lines of the file state or, if they state none, that of the nearest licence files above the file
+    (`unknown` if these are not recognised). A language or licence that is not found is left out.
+    `entry.shared` maps directories to licences.
     """
     chunks = iter(entry.chunks)
     first = b""

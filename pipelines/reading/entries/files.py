@@ -125,7 +125,7 @@ def read_error(location: str, error: OSError) -> SourceError | StorageError:
 
 @contextmanager
 def attribute_os_errors(file: SourceFile) -> Iterator[None]:
-    """Convert OSErrors of the operating system to SourceError or StorageError.
+    """Convert an OSError raised by the operating system to SourceError or StorageError.
 
     An OSError without errno comes from a library that found the file damaged; it propagates unchanged.
     """

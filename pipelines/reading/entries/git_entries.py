@@ -19,8 +19,8 @@ _WITH_NAMES = ("file", "not_regular", "submodule")  # the others are parts of th
 
 @dataclass(frozen=True)
 class GitMember:
-    """A file of a commit. It has a path and either its size in bytes and its content, or the reason why it is
-    set aside. An empty path denotes the repository itself.
+    """A file of a commit. `size` is in bytes, and `chunks` is the content. If `reason` is set, the file is
+    set aside for that reason and has no content. An empty path denotes the repository itself.
     """
 
     path: str

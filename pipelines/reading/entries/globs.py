@@ -27,11 +27,9 @@ def may_contain(directory: str, patterns: Sequence[str]) -> bool:
 
 
 def covers(directory: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Return whether `exclude` has a pattern `P/**` whose P matches a relative directory, and thereby rejects
-    every file below it that `include` matches. A walk can then skip the directory.
-
-    Such a pattern does not reject hidden files. The result is therefore False if `include` may match one
-    there.
+    """Return whether a walk can skip a relative directory, because `exclude` has a pattern `P/**` whose P
+    matches the directory. Such a pattern does not reject hidden files, so the result is False if `include`
+    may match a hidden file below the directory.
     """
     hidden = any(_spells_dot(p) and may_contain(directory, [p]) for p in include)
     return not hidden and any(p.endswith("/**") and compile_glob(p[:-3]).fullmatch(directory) for p in exclude)

@@ -1,5 +1,5 @@
-"""Recognise licence files by their names, and find those that apply to a file: the ones in the nearest
-directory above it that has any.
+"""Recognise licence files by their names, and find those that apply to a file. Licence files apply to
+everything below their directory, except where a deeper directory has licence files of its own.
 """
 
 import re
@@ -29,8 +29,8 @@ def is_licence_name(path: str) -> bool:
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
-    """Return the value of the nearest directory above a file that has a value, or None if there is no such
-    directory. For a member of an archive, `a.tar!b/c`, only directories within the archive count.
+    """Look up the directories above a file in `by_directory`, the nearest first. Return the first value
+    found, or None. For a member of an archive, `a.tar!b/c`, only directories within the archive count.
     """
     archive, mark, inner = path.rpartition("!")
     directory = PurePosixPath(inner).parent

@@ -74,9 +74,9 @@ def list_files(source: Source) -> list[SourceFile]:
 
 
 def _list_local(source: Source, where: str) -> _Listing:
-    """Return the names of local files, and a function from a name to its SourceFile. For a name that is not a
-    regular file or, in a format that reads repositories, not a repository, the function returns None, or
-    raises SourceError if the name is from `files`.
+    """Return the names of local files, and a function from a name to its SourceFile. The function returns
+    None for a name that is not a regular file (or, in a format that reads repositories, not a repository). If
+    the name is from `files`, it raises SourceError instead.
     """
     root = Path(source.root)
     if not root.exists():

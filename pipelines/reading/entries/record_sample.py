@@ -19,5 +19,5 @@ class RecordSample:
     share: float
 
     def has(self, key: int, record: int) -> bool:
-        """Return whether the record with the number `record`, of the file with this key, is in the sample."""
+        """Return whether record number `record` of the file with the key `key` is in the sample."""
         return xxhash.xxh3_64_intdigest(document_id(key, record) + _PURPOSE) < self.share * 2.0**64

@@ -56,12 +56,12 @@ def to_json(value: Any) -> bytes:
 
 
 def composed_record(record: dict[str, Any], size: int, source: Source) -> TextRecord | Bad:
-    """Compose a TextRecord from the fields of `record`, which is modified, for a source that sets `text`.
-    Fields that become neither text nor URL go to `meta`. `size` is the size of the result.
+    """Compose the record of a source that sets `text` from the fields of `record`, which is modified. Fields
+    that become neither text nor URL go to `meta`. `size` is passed on to the result.
 
-    Return a Bad if there is no text, if a text field holds something else, or if the text has more characters
-    than `max_document_bytes`; its size in bytes is checked when it is stored. Raises ValueError if `meta`
-    would contain a number that JSON cannot represent, such as NaN.
+    Return a Bad if there is no text, if a text field holds something other than text, or if the text has more
+    characters than `max_document_bytes`; its size in bytes is checked when it is stored. Raises ValueError if
+    `meta` would contain a number that JSON cannot represent, such as NaN.
     """
     assert source.text is not None
     names = tuple(record)

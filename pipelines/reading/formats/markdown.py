@@ -29,10 +29,10 @@ class _Loader(yaml.BaseLoader):
 def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the whole file as one document with its markup, read as in the format `text`.
 
-    Front matter is a YAML mapping without aliases between a first line `---` and a line `---` or `...` within
-    the first 65,536 characters. Its fields become `meta`, with values as written (`true` is the string
-    "true"); the field named by `url_field` is the URL. Any other block, such as text between two horizontal
-    rules, stays in the text.
+    Front matter is a YAML mapping without aliases. It lies between `---` on the first line and a later line
+    `---` or `...` within the first 65,536 characters. Its fields become `meta`, with values as written
+    (`true` is the string "true"); the field named by `url_field` is the URL. Any other block, such as text
+    between two horizontal rules, stays in the text.
     """
     fields: dict[str, Any] = {}
     for number, record in enumerate(read_text(entry, source)):

@@ -55,7 +55,6 @@ class _Dump:
         return found
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        """Open an element."""
         parent = self._path[-1] if self._path else ""
         self._path.append(name)
         if name == "page":
@@ -71,7 +70,6 @@ class _Dump:
             self._pieces, self._size = [], 0
 
     def data(self, data: str) -> None:
-        """Add contents to the open element."""
         if self._pieces is None:
             return
         is_text = self._path[-1] == "text"
@@ -84,7 +82,6 @@ class _Dump:
             raise BrokenInput("corrupt")
 
     def end(self, name: str) -> None:
-        """Close the open element."""
         self._path.pop()
         parent = self._path[-1] if self._path else ""
         if self._pieces is not None:

@@ -29,10 +29,10 @@ def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     In `meta`, values that JSON lacks are written as text (a date and time as `2021-01-02 03:04:05`), invalid
     UTF-8 is escaped, and NaN and infinities are null. Parquet is read from its end, so only a plain file can
     be read; inside an archive or under gzip it is set aside as `not_parquet`. A file ends as `decoded_limit`
-    if its footer announces, or its records add up to, more than the file may decode to. Dictionary-encoded
-    text is expanded one batch at a time. A page is decompressed whole, so a page over 256 MiB ends the file
-    as `large_page`. Raises SourceError if the text column is missing or is neither string nor binary, or if a
-    column name occurs twice.
+    if its footer announces more bytes than the file may decode to, or if its records add up to more.
+    Dictionary-encoded text is expanded one batch at a time. A page is decompressed whole, so a page over 256
+    MiB ends the file as `large_page`. Raises SourceError if the text column is missing or is neither string
+    nor binary, or if a column name occurs twice.
     """
     import pyarrow.parquet as pq
 
@@ -82,10 +82,9 @@ def _rows(file: Any, probe: Any, headers: Any, source: Source, limit: int) -> It
 def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
     """Return how many rows of a row group to read at once, so that a batch stays small.
 
-    Three measures bound the number: the mean size of a row; the longest value in each column's dictionary,
-    which every row might repeat; and the largest page of each column in `shared`, because a value there may
-    repeat the prefix of another. Reading one row as a dictionary loads the whole dictionary. Arrow cannot
-    read the columns in `shared` that way.
+    The number is bounded by the mean size of a row and by the largest possible row: every row may repeat the
+    longest value in a column's dictionary, and a value in a column of `shared` may be as long as the column's
+    largest page. Arrow cannot read the columns in `shared` as dictionaries.
     """
     import pyarrow.compute as pc
 

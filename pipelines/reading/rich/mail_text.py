@@ -70,8 +70,8 @@ def mail_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """Yield the text parts of a message, in order, without attachments. The parts of messages that are
-    enclosed in it are not included.
+    """Yield the text parts of a message, in order, without attachments and without the parts of enclosed
+    messages.
     """
     waiting: list[Message] = [message]
     while waiting:

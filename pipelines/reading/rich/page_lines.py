@@ -30,11 +30,12 @@ _PART_CHARACTERS = 40  # of the first part of a divided word
 def join_pages(pages: Sequence[str]) -> str:
     """Join the pages of a document into one text that keeps their lines.
 
-    - A running head is one of the two lines at the top or bottom of its page, and occurs there on at least three pages (on
-      both, if there are only two). Only digits may differ, or a Roman numeral that is the whole line, so page numbers count
-      as running heads. Running heads are removed.
-    - A word that a hyphen divides at the end of a line is joined, on the line where it begins, if its second part begins with
-      a lower-case letter. The hyphen stays if the document has the word with a hyphen inside a line, and nowhere without one.
+    - Running heads and page numbers are removed. They are the lines that occur among the first two or last two
+      of at least three pages (of both, if there are only two). Only their digits may differ. A line that is a Roman
+      numeral counts as a number.
+    - A word that is hyphenated at the end of a line is rejoined on the line where it begins, if its second part
+      begins with a lower-case letter. The hyphen stays if the document has the word with a hyphen within a line, and
+      nowhere without one.
     - Ligatures become letters. Trailing white space is removed, and so are blank lines at the top and bottom of a page.
     """
     lines = _without_heads([page for page in map(_lines, pages) if page])

@@ -1,8 +1,8 @@
 """The text layer of a PDF, read with pdfium, without running heads and page numbers.
 
 pdfium returns the text of a page in the order in which the page draws it. For files made by word processors
-and TeX this is the reading order, columns included. `pipelines.reading.rich.page_lines` processes the lines
-from there.
+and TeX this is the reading order, columns included. `pipelines.reading.rich.page_lines` then removes running
+heads and joins divided words.
 """
 
 import re

@@ -57,7 +57,7 @@ class RecordField:
 
     def read_or_null(self, record: Any) -> Any:
         """Return the field of a record as a value of its type, or None if it is missing, null, or of another
-        type. If the type is string, a value that is not a text is returned as its JSON text.
+        type. If the type is string, a value that is not a string is returned as JSON text.
         """
         found = self._find(record)
         if self.type == "string" and found is not None and not isinstance(found, str):
@@ -106,8 +106,8 @@ def typed_value(value: Any, kind: ColumnType) -> Any:
 
 
 def parse_date(text: str) -> datetime:
-    """Parse a date or a time in ISO 8601. Return it in UTC, as a datetime without a time zone; if `text`
-    names no zone, it is taken as UTC. Raises ValueError for any other text.
+    """Parse an ISO 8601 date or time and return it as a naive datetime in UTC. A time without a zone is taken
+    as UTC. Raises ValueError if `text` is neither.
     """
     found = datetime.fromisoformat(text.strip())
     try:

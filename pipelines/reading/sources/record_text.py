@@ -101,7 +101,9 @@ def _filled(template: str, turn: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return the value if it is a text, or an empty text for null. Raises NoTextError for any other value."""
+    """Return the value if it is a string, and an empty string for null. Raises NoTextError for any other
+    value.
+    """
     if value is None:
         return ""
     if not isinstance(value, str):

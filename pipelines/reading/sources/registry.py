@@ -36,11 +36,12 @@ class Format:
     - `joined`: no record is complete before the whole file has been read.
     - `zip_name`, `zip_suffix`: a zip is a file of the format, not an archive, if the name of its first member
       matches the regular expression `zip_name` or its own name ends in `zip_suffix`.
-    - `holds_tar`: a tar is a file of the format, unless the source chooses `members` of it, which may be tars.
+    - `holds_tar`: a tar is a file of the format. If the source sets `members`, a tar is instead an archive of files of
+      the format, which may themselves be tars.
     - `suffixes`: the endings of file names, in lower case and without compression suffixes, by which `init`
       recognises the format.
     - `columns`: fields that the reader puts into `meta`, with their types, which `init` proposes as columns.
-    - `only_utf8`: the reason why a source may not set another encoding than UTF-8, if it may not.
+    - `only_utf8`: the reason why a source may set no encoding other than UTF-8; empty if it may.
     """
 
     reader: str | Callable[..., Any]

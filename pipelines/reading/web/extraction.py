@@ -50,8 +50,8 @@ class PageLimits:
 
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) for one page, given its bytes and the charset that HTTP
-    declares, or "".
+    """Return (fields of the worker's answer, text) for one page. `data` is the page as bytes, and `label` is
+    the charset that HTTP declares, or "".
     """
     html, charset, replaced = decode_page(data, label)
     head, text = _extract(html, limits)
@@ -61,13 +61,15 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 
 def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) for a page in a field of a record, in UTF-8."""
+    """Return (fields of the worker's answer, text) for a page from a field of a record. `data` is UTF-8."""
     head, text = _extract(data.decode(), limits)
     return head | ({"meta": {}} if text else {}), text
 
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) for a piece of HTML in a field of a record, in UTF-8."""
+    """Return (fields of the worker's answer, text) for a piece of HTML from a field of a record. `data` is
+    UTF-8.
+    """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text
 
@@ -164,11 +166,12 @@ def extract_with_trafilatura(
 
 @cache
 def rules_alone(markup: str, comments: bool) -> Any:
-    """Return options with which trafilatura's own rules run exactly once. `fast` turns off the extractors
-    that it falls back on. The name of the focus turns off a second run with more recall: trafilatura
-    considers one only if the name is `balanced`, and applies the same rules in the first run under any other
-    name. Deciding about a second run takes a fifth of trafilatura's time, because it measures the whole page,
-    and changed 9 of 990 pages (docs/benchmarks.md).
+    """Return options with which trafilatura's own rules run exactly once.
+
+    `fast` turns off the extractors that trafilatura falls back on. The made-up focus turns off a second run
+    with more recall, which trafilatura considers only under the name `balanced`; the first run applies the
+    same rules. Deciding about a second run takes a fifth of trafilatura's time, and changed 9 of 990 pages
+    (docs/benchmarks.md).
     """
     from trafilatura.settings import Extractor
 
@@ -179,8 +182,8 @@ def rules_alone(markup: str, comments: bool) -> Any:
 
 
 def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: bool = False) -> str:
-    """Extract with resiliparse and, where its result is not certain, also with trafilatura, and choose among
-    their lines. Markdown changes the tree.
+    """Extract the main content of a page with resiliparse and, unless that result is certain, also with
+    trafilatura. The text consists of the lines chosen from both. Markdown changes the tree.
     """
     markdown = markup == "markdown"
     page = read_page(tree, lambda: extract_with_resiliparse(html, tree, markup, comments), markdown)

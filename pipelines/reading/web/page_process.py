@@ -108,7 +108,7 @@ class _Answer(NamedTuple):
 class _Batch:
     """Consecutive records of an entry. `number` is the number of the first record, and `bytes` is the total
     size of the pages among the records. `sent_to` is the child to which the pages were last sent. `first` is
-    the index of the first page sent then, among all pages that the extractor has sent.
+    the number of pages that the extractor had sent before them.
     """
 
     number: int

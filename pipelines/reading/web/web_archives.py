@@ -41,9 +41,9 @@ class Record:
     """A record of an archive.
 
     `fields` is the WARC header, with names in lower case. For an ARC record it is made from the header line:
-    type, target URI, content type and, if it has 14 digits, date, under the names of WARC. If `whole`,
-    `block` is the whole block; otherwise it is the first bytes, and `rest` yields the others. `size` is the
-    length of header and block in bytes.
+    the type, target URI and content type, and the date if it has 14 digits, all under their WARC names. If
+    `whole`, `block` is the whole block; otherwise it is the first bytes, and `rest` yields the others. `size`
+    is the length of header and block in bytes.
     """
 
     fields: dict[str, str]
@@ -133,14 +133,14 @@ def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]
     two it is. Bytes that form no record become a Malformed. For a record within which the stream ends, a Cut
     is yielded, after the Record itself if its `block` is complete.
 
-    `bound(fields)` is the maximum number of bytes of a block to hold in `block`. The record's `rest` yields
-    the others; it is skipped unless the caller reads it before the next record. A record held whole must be
-    followed by another record, the end of the stream or, in a WARC, two blank lines. Otherwise its length is
-    taken to be wrong: its header counts as malformed, and reading resumes inside the block. Beyond
+    `bound(fields)` is the maximum size of a record's `block` in bytes. The record's `rest` yields the
+    remaining bytes; they are skipped unless the caller reads them before the next record. A record held whole
+    must be followed by another record, the end of the stream or, in a WARC, two blank lines. Otherwise its
+    length is taken to be wrong: its header counts as malformed, and reading resumes inside the block. Beyond
     _REREAD_BYTES of such blocks in a stream, the block counts as malformed, too.
 
-    Raises BrokenInput at damage, after the records before it have been yielded. The error accounts for all bytes
-    since then: there is no Malformed or Cut of them.
+    Raises BrokenInput at damage, after yielding the records before it. No Malformed or Cut is yielded for the
+    bytes after the last of these records.
     """
     stream = _Stream(chunks)
     pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)

@@ -147,9 +147,9 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Return whether each value fails the rule, boolean [n]. A null fails if the rule drops nulls and has a
-    test for it, which may be a quantile. For other values, the rule's quantile bounds are not applied, and
-    its `when` never is. `groups` are the values of `per`, which select a bound from a mapping.
+    """Return whether each value fails the rule, boolean [n], without regard to the rule's quantile bounds and
+    `when`. A null fails if the rule drops nulls and any of its tests, quantiles included, applies to it.
+    `groups` are the values of `per`, which select a bound from a mapping.
     """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))

@@ -143,7 +143,7 @@ def _histogram(keys: np.ndarray) -> dict[int, int]:
 
 
 def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each group and its rows. A single sort finds the rows of all groups."""
+    """Yield each group and the indices of its rows."""
     if not request.per:
         yield "", np.arange(part.rows)
         return

@@ -23,15 +23,15 @@ class Limit(NamedTuple):
 
 
 def above(bound: float) -> float:
-    """Return the float32 that follows a positive bound, which is first rounded to float32. Sets whose sources
-    drop at the bound itself use this value as their limit. Ratios are float32.
+    """Return the next float32 above a positive bound. The bound is first rounded to float32, the type of
+    ratios. Sets whose sources drop at the bound itself use this value as their limit.
     """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] + 1))[0])
 
 
 def below(bound: float) -> float:
-    """Return the float32 that precedes a positive bound, which is first rounded to float32. Sets whose
-    sources drop at the bound itself use this value as their limit.
+    """Return the next float32 below a positive bound. The bound is first rounded to float32, the type of
+    ratios. Sets whose sources drop at the bound itself use this value as their limit.
     """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] - 1))[0])
 

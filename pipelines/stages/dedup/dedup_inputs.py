@@ -1,7 +1,7 @@
 """The documents that compete in a deduplication: those of the build's parts and those of finished corpora.
 
-Of a finished corpus, only the columns that its steps wrote are read, and the file indexes and quarantines of
-its read steps, from which document ids are derived. Its text is not read.
+The text of a finished corpus is not read. Only the columns that its steps wrote are read, together with the
+file indexes and quarantines of its read steps, from which document ids are derived.
 """
 
 import re
@@ -94,9 +94,9 @@ class Candidates:
         return rows, values.take(pa.array(rows))
 
     def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
-        """Return the priority of each of `rows`, int8: NEW for documents of the build; for documents of a
-        finished corpus, DROPPED_BEFORE if a step up to the one that wrote `cluster` (any step, if none wrote
-        it) dropped them, otherwise KEPT_BEFORE.
+        """Return the priority of each of `rows`, int8. It is NEW for documents of the build. For documents of
+        a finished corpus, it is DROPPED_BEFORE if they were dropped by the step that wrote `cluster` or an
+        earlier step (by any step, if none wrote it), otherwise KEPT_BEFORE.
         """
         if not self.finished:
             return np.full(len(rows), NEW, np.int8)
@@ -182,8 +182,8 @@ def _indexes(read: StepManifest) -> Indexes:
 
 
 def _unit(record: FileRecord) -> str:
-    """Return the number of the unit of work that wrote a file, with which the file's name begins, or "" if it
-    does not begin with a number.
+    """Return the number of the unit of work that wrote a file. The file's name begins with this number;
+    return "" if it does not.
     """
     number = re.match(r"\d+", Path(record.path).name)
     return "" if number is None else number[0]

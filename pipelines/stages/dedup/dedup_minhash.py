@@ -167,9 +167,8 @@ class DedupMinhash(CorpusStage):
         return {"bands": bands, "rows": rows, **facts}
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
-        """Return the stage that computed the signatures, which computes the shingles to compare. Raises
-        UserError if that stage is not `minhash_signatures`, or if the signatures are not those of the stored
-        text.
+        """Return the stage that computed the signatures, to compute shingles with it. Raises UserError if
+        that stage is not `minhash_signatures`, or if the signatures are not those of the stored text.
         """
         written = writer(parts[0], "minhash")
         if written is None or written["stage"] != "minhash_signatures":
@@ -194,10 +193,10 @@ class _BandTask:
 
 def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
     """Group the documents of a part that share a band key, directly or through other documents. Commit and
-    return two files: the distinct band keys, each with the lowest node of its group, by partition of keys;
-    and the groups. A node is a document's row number, counted across all competing parts.
+    return two files: the distinct band keys, each with the lowest node of its group, grouped by partition of
+    keys; and the groups. A node is a document's row number, counted across all competing parts.
 
-    A part sends each key only once, so a page with a million copies in a part is one entry per band.
+    Each key is sent only once, so a page with a million copies in a part is one entry per band.
     """
     one = task.one
     unit = f"bands.{one.number:05d}"

@@ -209,8 +209,8 @@ class _Election:
 
 
 def elect_firsts(task: _Election) -> FileRecord:
-    """Commit, grouped by part, the hashes of a partition that occur in several parts, each with whether the
-    part is the first one that has the hash. Returns the file.
+    """Commit the hashes of a partition that occur in several parts, grouped by part. Each entry says whether
+    its part is the first one with the hash. Returns the file.
     """
     unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -240,8 +240,8 @@ class _Spans:
 
 
 def vote_again(task: _PartTask) -> FileRecord:
-    """Commit the window hashes that the first election found in several parts and that still occur in the
-    remaining documents of this part, grouped by partition. Returns the file.
+    """Find the window hashes that the first election found in several parts and that still occur in the
+    remaining documents of this part. Commit them, grouped by partition, and return the file.
     """
     unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -356,11 +356,9 @@ def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     """Return the rows, starts and ends of the cuts, one for each run of removed units. A cut includes white
     space next to the run, so that the rest keeps its layout.
 
-    A run that begins after a line feed, or at the start of the document, is cut in whole lines: from the end
-    of this line feed (or the start of the document) to the end of the last line feed before the next unit or,
-    if there is none, to the next unit. A run at the end of the document is cut from the end of the previous
-    unit to the end of the document. Any other run is cut with the white space before it, and the white space
-    after it stays.
+    A run that begins a line or the document is cut as whole lines, up to the line of the next unit, or up to
+    the next unit itself if that is in the same line. A run at the end of the document is cut from the end of
+    the previous unit. Any other run is cut with the white space before it.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):

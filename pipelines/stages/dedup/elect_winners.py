@@ -110,9 +110,11 @@ def summarise_clusters(task: _Task) -> FileRecord:
 
 
 def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
-    """Elect the winners of a partition's clusters. Returns two files, and the number of clusters by size,
-    counting only clusters of several documents of which at least one is new. The first file has the results,
-    grouped by the members' parts. The second has the requests to the winners' parts for their evidence.
+    """Elect the winners of a partition's clusters. Returns two files and the number of clusters by size.
+
+    The first file has the results, grouped by the members' parts. The second has the requests for the
+    winners' evidence, grouped by the winners' parts. Only clusters of at least two documents, at least one of
+    them new, are counted.
     """
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -174,8 +176,8 @@ def send_evidence(task: _Task) -> FileRecord:
 
 
 def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
-    """Commit two files: the decision on each clustered document of a part and, for the parts of the winners,
-    how many documents were dropped in favour of each winner.
+    """Commit two files: the decisions on the clustered documents of a part, and the number of documents
+    dropped in favour of each winner, grouped by the winner's part.
 
     Returns both files and two counts: `spared`, the documents that take part in the second election, and
     `evidence_bytes`, the bytes of their evidence.

@@ -232,9 +232,9 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
-    """Commit the minimizers of a partition that occur more than once, grouped by part, each with whether its
-    blocks must be split into windows. Returns the file, and an estimate of the bytes of blocks that the parts
-    will send.
+    """Commit the minimizers of a partition that occur more than once, grouped by part, each with a flag that
+    is true if its blocks must be split into windows. Returns the file, and an estimate of the bytes of blocks
+    that the parts will send.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import average_windows
@@ -321,9 +321,9 @@ def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
 
 
 def elect_firsts(task: _PartitionTask) -> FileRecord:
-    """Commit, grouped by part, the runs of a partition's windows that also occur in an earlier block. Each
-    run comes with the document of the first occurrence, and with the number of the earlier block if that
-    block is in the same part. Returns the file.
+    """Commit the runs of a partition's windows that also occur in an earlier block, grouped by part. Each run
+    has the document of the first occurrence and, if the earlier block is in the same part, the number of that
+    block. Returns the file.
     """
     from pipelines.kernels.search.repeated_windows import elect_windows
     from pipelines.kernels.text.buffers import text_buffers

@@ -126,9 +126,8 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
-    """Elect among the spared documents of a partition. Returns two files and a count. The first file has the
-    dropped documents, grouped by part; the second the number of documents dropped in favour of each winner,
-    grouped by the winner's part. The count is that of new documents outside the electorates that are kept.
+    """Elect among the spared documents of a partition. Returns two files and a count: the same as
+    `elect_among_spared`, for this partition.
     """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -207,9 +206,7 @@ def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarra
 
 
 def _is_finished(table: pa.Table) -> np.ndarray:
-    """Return whether each document is in a finished corpus, bool [n]. New documents that are similar to one
-    of these are dropped.
-    """
+    """Return whether each document is in a finished corpus, bool [n]."""
     return table["standing"].to_numpy() != NEW
 
 

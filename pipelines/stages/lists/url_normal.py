@@ -58,9 +58,9 @@ def normalise_url(url: str) -> Url:
     block-lists omit the scheme. An empty text, and one that begins with `?`, `#` or a single `/`, is read as
     a path.
 
-    The host is None for schemes without a host (`mailto:`), for paths, if the host is empty, not valid or
-    longer than 253 characters, and if host and port cannot be told apart (unbalanced brackets, a port that is
-    not a number).
+    The host is None for a scheme without hosts (`mailto:`), for a path, for a host that is empty, invalid or
+    longer than 253 characters, and for a URL whose host and port cannot be told apart (unbalanced brackets, a
+    port that is not a number).
     """
     url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
     match = _HIERARCHICAL.match(url)

@@ -219,8 +219,8 @@ def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """Return, for each document, the rule `STEP.empty` of the first step whose `drop` says that its edits
-    emptied the document, even if an earlier step had dropped it; null if there is none.
+    """Return, for each document, the rule `STEP.empty` of the first step whose edits emptied it, or null.
+    Documents that an earlier step dropped are included.
     """
     emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:

@@ -31,7 +31,7 @@ def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> Sp
 
 
 def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> None:
-    """Raise UserError if a held-out split that a source promises has no documents, or if all of its documents
+    """Raise UserError if a held-out split that a source declares has no documents, or if all of its documents
     were dropped. The message begins with `step`.
     """
     totals = count_given_splits(parts, cluster, step)

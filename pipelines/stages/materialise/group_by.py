@@ -118,8 +118,8 @@ class DomainGroups:
     bounds: Bounds
 
     def levels(self, part: Part) -> tuple[GroupBy, ...]:
-        """Return the columns of `group_by` that exist for the part's source. Columns that no step wrote for
-        it do not divide the source.
+        """Return the columns of `group_by` that exist for the part's source. A column that no step wrote for
+        the source does not divide it.
         """
         return tuple(each for each in self.columns if part.has(each.column))
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 class TokenColumns(NamedTuple):
     """The tokens of documents with the offsets of each document, and the optional columns: `sentences` and
-    `spans` as (values, offsets), `targets` as one token position per document. A column that is not wanted is
-    None. The arrays have the form of `pipelines.contracts.shard_set.Shard`.
+    `spans` as (values, offsets), `targets` as one token position per document. A column that was not
+    requested is None. The arrays have the form of `pipelines.contracts.shard_set.Shard`.
     """
 
     tokens: np.ndarray

@@ -76,9 +76,9 @@ class _BandTask:
 def scatter_split_bands(task: _BandTask) -> FileRecord:
     """Commit the band keys of a part's kept documents, grouped by partition of keys. Returns the file.
 
-    Each key of a held-out document comes with the part's index, to which the number of parts is added for a
-    test document, and with the document's index among the kept documents with a signature. For training
-    documents both are -1.
+    Each key of a held-out document comes with a part number and with the document's index among the kept
+    documents with a signature. The part number is the part's index, plus the number of parts for a test
+    document. For training documents both numbers are -1.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)

@@ -252,8 +252,8 @@ class Language(MeasuresText, PartStage):
     def _by_paragraph(
         self, offsets: "np.ndarray", data: "np.ndarray", heads: "np.ndarray", documents: _Guesses
     ) -> list[pa.Array]:
-        """Return the columns `language_share` and `language_paragraphs`. `heads` are the start and end of the
-        prefix that is read of each document, int64 [n, 2].
+        """Return the columns `language_share` and `language_paragraphs`. `heads` has the start and end of the
+        prefix read from each document, int64 [n, 2].
         """
         import numpy as np
 

@@ -189,8 +189,8 @@ class Detector:
 
 
 class _Candidate(NamedTuple):
-    """A window of document `row` that begins at byte `shift`. Only matches whose end lies in (low, high]
-    count, in characters of the window.
+    """A window of document `row` that begins at byte `shift`. A match counts only if its end, in characters
+    of the window, lies in (low, high].
     """
 
     row: int

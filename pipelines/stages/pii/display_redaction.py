@@ -41,9 +41,7 @@ def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
 
 
 def _only_annotates(step: PublishedStep) -> bool:
-    """Return whether a pii step only annotates some of its finds, or all of them, so that they stay in the
-    text.
-    """
+    """Return whether a pii step leaves any of its finds in the text because it only annotates them."""
     knobs = step.manifest.identity["knobs"]
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 

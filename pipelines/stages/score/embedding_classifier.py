@@ -27,10 +27,11 @@ class EmbeddingClassifier(PartStage):
     """Score a document from the vector that an earlier step wrote (`transformer_embeddings`), with a linear
     model that `python -m pipelines classifier train` wrote with `kind: embeddings`. No text is read.
 
-    A logistic model gives the probability of the positive class, 0 to 1. A ridge regression gives the score
-    that the judge would give, on the judge's scale and possibly somewhat beyond its ends. The model records
-    which encoder wrote the vectors that it was trained on. Vectors of another encoder, or of the same encoder
-    with other knobs, are refused when the build is planned. The score of a document without a vector is null.
+    A logistic model gives the probability of the positive class, 0 to 1. A ridge regression, trained on a
+    judge's scores, predicts the judge's score; a prediction may lie slightly outside the judge's scale. The
+    model records which encoder wrote the vectors that it was trained on. Vectors of another encoder, or of
+    the same encoder with other knobs, are refused when the build is planned. The score of a document without
+    a vector is null.
 
     COLUMN_contributions holds two numbers whose sum is the log-odds (or the predicted score) minus a constant
     of the model, and `inspect --doc` shows them. `between_means` is the contribution along the line from the
@@ -72,9 +73,7 @@ class EmbeddingClassifier(PartStage):
         return {"model xxh3_128": self._checksum}
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the definitions that the vector column may have, which are those with which the model was
-        trained.
-        """
+        """Return the definitions that the vector column may have: those with which the model was trained."""
         return {self._model.column.name: self._model.column.definitions}
 
     def check_types(self, types: pa.Schema) -> None:

@@ -127,9 +127,7 @@ def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
 
 
 def check_fasttext(path: Path, where: str) -> None:
-    """Raise ValueError if a file does not begin like a fastText model. Planning a build thus rejects other
-    files.
-    """
+    """Raise ValueError if a file does not begin like a fastText model."""
     with path.open("rb") as file:
         begin = file.read(4)
     if int.from_bytes(begin, "little", signed=True) != _MAGIC:

@@ -28,8 +28,8 @@ ROWS_PER_PARTITION = 4_000_000
 
 @dataclass(frozen=True)
 class Ranked:
-    """The ranks of all values. `counts` has the number of values of each column. `files` hold, for each part,
-    twice the rank of each distinct value. These ranks count values; `ranks_of` scales them to 0 to 1.
+    """The ranks of all values. `counts` has the number of values of each column. `files` hold twice the rank
+    of each distinct value, by part. `ranks_of` scales the ranks to 0 to 1.
     """
 
     counts: tuple[int, ...]

@@ -63,9 +63,7 @@ class ColumnScore(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def check(self) -> None:
-        """Check that the knobs that the method needs are given and no others, and that names and weights are
-        valid.
-        """
+        """Check that exactly the knobs that the method needs are given, and that names and weights are valid."""
         if not self.column.isidentifier() or self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected letters, digits and underscores, and no column of a document"
@@ -120,8 +118,8 @@ class ColumnScore(CorpusStage):
         return {} if self.method == "rank_sum" else {"model xxh3_128": self._checksum}
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the definitions that each column may have, which are those with which the model was trained;
-        nothing for `rank_sum`.
+        """Return the definitions that each column may have: those with which the model was trained. Empty for
+        `rank_sum`.
         """
         if self.method == "rank_sum":
             return {}

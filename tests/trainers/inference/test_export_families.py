@@ -249,11 +249,15 @@ def test_discriminator_and_generator_each_open_in_transformers_with_the_runs_log
         [(token, pytest.approx(share, abs=1e-5)) for token, share in tokens]
         for tokens in fill_mask(run, "abc <mask> def", top=2)
     ]
+    (everything,) = fill_mask(run, "abc <mask> def", top=10**6)  # special tokens are not among them
+    assert sum(share for _, share in everything) == pytest.approx(1, abs=1e-4)
+    assert everything[-1][1] > 0
 
 
 @pytest.mark.parametrize("name", ["deberta, replaced tokens", "deberta, replaced tokens, mask decoder"])
 def test_a_discriminator_of_deberta_opens_in_transformers_with_the_embeddings_of_both_tables(name, made):
     from transformers import AutoModel, AutoModelForMaskedLM
+    from transformers.utils import logging as transformers_logging
 
     run, export = made[name]
     ours, again = load_trained(run).model, load_trained(export).model
@@ -267,7 +271,9 @@ def test_a_discriminator_of_deberta_opens_in_transformers_with_the_embeddings_of
     # A task begins with the same tensors, from the run and from its export.
     sizes = replace(load_trained(run).config.model, **PRETRAINING_ONLY)
     merged = merge_embeddings(checkpoint.read_weights(checkpoint.pick(run, print)))
+    bars = transformers_logging.is_progress_bar_enabled()
     weights, _ = published_weights(export, sizes)
+    assert transformers_logging.is_progress_bar_enabled() == bars
     for key in stack_parameters(build_model(sizes, SPECIAL_IDS, 0), sizes):
         torch.testing.assert_close(weights[key], merged[key], atol=1e-6, rtol=0)
     ids, mask = torch.arange(200, 240)[None], torch.ones(1, 1, 40, 40, dtype=torch.bool)

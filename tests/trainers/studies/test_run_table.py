@@ -64,6 +64,11 @@ def test_a_diverged_run_is_censored(tmp_path, value):
         ("run,index,web\na,3,1\n", "run,web,index\na,1,2\n", "index is read as a key, but"),
         (RATIOS, "index,item,loss\n1,q,1\n1,r,1\n2,q,1\n2,r,1\n3,q,1\n", "index 3 has no row for item r"),
         (RATIOS, "index,item,loss\n1,q,1\n1,q,1\n", "the item q of index 1 has two rows"),
+        (
+            RATIOS,
+            "index,name,item,loss\n1,a,q,1\n1,b,r,1\n2,a,q,1\n2,a,r,1\n",
+            "index 1 has rows with name 'a' and 'b'; a run has one name",
+        ),
         ("index\n1\n", METRICS, "has only the columns index"),
         ("", METRICS, "has no rows"),
     ],
@@ -73,6 +78,11 @@ def test_a_bad_table_is_an_error_of_one_line(tmp_path, ratios, metrics, message)
         table(tmp_path, ratios, metrics)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_directory_is_no_table(tmp_path):
+    with pytest.raises(ConfigError, match="is a directory; give a CSV file"):
+        read_run_table(tmp_path, tmp_path)
 
 
 def test_a_domain_may_have_the_name_of_a_key(tmp_path):
@@ -127,6 +137,15 @@ def test_too_few_runs_are_an_error(tmp_path):
         fit_metrics(table(tmp_path), laws_of(["log_linear"]))
     with pytest.raises(ConfigError, match="--law: got 'cubic', allowed log_linear, linear"):
         laws_of(["cubic"])
+
+
+def test_scores_need_two_test_runs_with_a_value(tmp_path):
+    rows = range(12)
+    ratios = "\n".join(["index,web,code", *(f"{i},{i / 16},{1 - i / 16}" for i in rows)])
+    runs = table(tmp_path, ratios, "\n".join(["index,loss", *(f"{i},{2 + i % 5}" for i in rows)]))
+    tests = table(tmp_path, metrics="index,loss\n1,nan\n2,1.5\n3,\n")
+    with pytest.raises(ConfigError, match="loss: 1 of 3 test runs have a value; scores need 2 or more"):
+        fit_metrics(runs, laws_of(["linear"]), tests)
 
 
 def test_the_command_fits_and_scores(tmp_path, capsys):

@@ -24,10 +24,10 @@ class BlockNames:
     matrices of a block that are separate layers. `biases` says whether the architecture has biases.
 
     `prefixes` says which attention code can put prefix keys and values before the keys and values of the
-    text: the `stock` model, which accepts past keys, or only `ours`. With `none`, prefixes are not possible:
-    there is no attention, or it depends on the distance to each key, which a prefix lacks, or layers read
-    different kinds of positions. `embeds` says whether tokens have embeddings, so that embeddings of virtual
-    tokens can be added.
+    text: the `stock` model, which accepts past keys, or only `ours`. It is `none` if prefixes are not
+    possible. This is the case without attention, if attention depends on the distance to each key (a prefix
+    has no distance), and if layers read different kinds of positions. `embeds` says whether tokens have
+    embeddings, so that embeddings of virtual tokens can be added.
     """
 
     stacks: tuple[str, ...]

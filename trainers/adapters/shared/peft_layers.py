@@ -17,7 +17,7 @@ _NAME = "default"  # peft's name for the only adapter; the names of its paramete
 
 
 class PeftMethod(TrainingMethod):
-    """A method that replaces matrices of the blocks with peft's layers, which contain them."""
+    """A method that wraps matrices of the blocks in peft's layers."""
 
     mergeable: ClassVar[bool] = True
     config_name: ClassVar[str]
@@ -106,7 +106,7 @@ class PeftMethod(TrainingMethod):
         }
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state` into the trained parameters, which do not include those of the task's head."""
+        """Copy a `peft_state` into the trained parameters, except those of the task's head."""
         set_tensors(self.peft_state(network, architecture), state)
 
 
@@ -123,7 +123,7 @@ def _peft() -> Any:
 
 
 def _transpose(network: Any, architecture: str, parts: Sequence[Part]) -> None:
-    """Replace the transposed matrices of GPT and GPT-2 with linear layers that compute the same."""
+    """Replace the transposed matrices of GPT and GPT-2 with equivalent linear layers."""
     import torch
     from transformers.pytorch_utils import Conv1D
 

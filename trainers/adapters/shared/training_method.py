@@ -125,8 +125,8 @@ def trained_state(network: Any) -> dict[str, Any]:
 
 
 def set_tensors(ours: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Copy the tensors of `state` into the tensors of `ours` with the same names. Raises ConfigError, which
-    names the first tensor that is missing on one side or differs in shape.
+    """Copy the tensors of `state` into the tensors of `ours` with the same names. Raises ConfigError for the
+    first tensor that is missing on one side or differs in shape.
     """
     import torch
 

@@ -50,8 +50,8 @@ class DeepPrompts(TrainingMethod):
         return prefix_state(network, architecture)
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy the keys and values of a `peft_state`, which are those of all layers side by side, into the
-        prefixes of the layers.
+        """Copy a `peft_state`, the keys and values of all layers side by side, into the prefixes of the
+        layers.
         """
         rows = [
             module.prefix.rows.weight.detach()

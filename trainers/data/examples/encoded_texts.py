@@ -41,9 +41,9 @@ class EncodedTexts:
     ends: np.ndarray
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return, for each byte position, the index within its text of the first token that ends after it,
-        int64; this is the token that contains the byte, if there is one. For a position after the last token,
-        the index is the number of tokens. `texts` holds the index of the text of each position.
+        """Return the index, within its text, of the token at each byte position, int64. This is the first
+        token that ends after the position, and so the token that contains the byte, if any token does. After
+        the last token, the index is the number of tokens. `texts` holds the index of each position's text.
 
         The texts must come from `TextEncoder.encode_located`.
         """

@@ -55,7 +55,7 @@ class TaskCorpus:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the tasks' definitions and of the content of the files for training and validation. The
-        directories to which relative file names refer do not count.
+        directories that relative file names are resolved against do not affect it.
         """
         parts = []
         for task in self.tasks:

@@ -87,7 +87,7 @@ def operations(flops: Mapping[str, float] | None) -> str:
 
 
 def parse_footprint(facts: Mapping[str, Any]) -> Footprint:
-    """Return the cost from which `Footprint.plain` made the JSON data `facts`."""
+    """Parse the JSON data that `Footprint.plain` returns."""
     return Footprint(**{each.name: facts[each.name] for each in fields(Footprint)})
 
 

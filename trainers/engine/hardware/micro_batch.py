@@ -46,8 +46,9 @@ def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, 
 
 
 def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
-    """Return the size in bytes of the activations that a forward pass keeps for its backward pass, except the
-    few of a task's head. The pass runs on the `meta` device, which has no memory and computes nothing.
+    """Return the size in bytes of the activations that a forward pass keeps for its backward pass. The few
+    activations of a task head are not counted. The pass runs on the `meta` device, which has no memory and
+    computes nothing.
     """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     module = _Kept(forward)

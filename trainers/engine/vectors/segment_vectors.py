@@ -37,9 +37,9 @@ def at_segments(values: Any, segments: Any, chosen: Any, count: int) -> Any:
 
 
 def neighbour_vectors(states: Any, segments: Any, positions: Any, documents: Any, count: int) -> tuple[Any, Any]:
-    """Return the vectors of the sentences before and after the sentence at each position, two [rows, length,
-    width], and whether these sentences exist in the same document, two bool [rows, length]. The vector of a
-    missing sentence is zeros.
+    """Return, for each position, the vectors of the sentences before and after its sentence, each [rows,
+    length, width], and whether these sentences exist in the same document, each bool [rows, length]. The
+    vector of a missing sentence is zeros.
 
     `states` are [rows, length, width], the others int64 [rows, length]. A sentence is a segment; its vector
     is the state of its second-to-last token, the last one before its end mark.

@@ -168,8 +168,8 @@ def _variance(history: ScoreHistory, name: str) -> float:
 
 
 def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
-    """Yield comparisons of every pair of runs in each averaged task score, on the same items, and in the mean
-    of the suite, if there is one. The test is a normal approximation over items.
+    """Yield comparisons of every pair of runs on the same items: one for each averaged task score, and one
+    for the mean of the suite if there is a suite. The test is a normal approximation over items.
     """
     for a, b in combinations(histories, 2):
         scales, differences = [], []

@@ -49,7 +49,6 @@ def probe_split(task: Task, split: str, data: Location | None, limit: int | None
 
 
 def _head(examples: Examples, limit: int) -> Examples:
-    """Return the first `limit` examples."""
     count = min(limit, len(examples))
     head = replace(examples, ids=examples.ids[:count], texts=(examples.texts[0][:count],))
     if examples.task.kind == "classify":

@@ -24,8 +24,9 @@ _DOCUMENTS = 256  # documents in memory at once with the states of all their tok
 
 @dataclass(frozen=True)
 class LayerSimilarity:
-    """Spearman's and Pearson's correlation of gold similarities with the cosines of one layer's states,
-    pooled in one way, or of token counts. For token counts, `layer` is `COUNTS` and `pooling` is empty.
+    """Spearman's and Pearson's correlations of gold similarities with cosines. The cosines are those of one
+    layer's states under one pooling, or those of token counts. For token counts, `layer` is `COUNTS` and
+    `pooling` is empty.
     """
 
     layer: str

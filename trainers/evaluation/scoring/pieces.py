@@ -201,9 +201,9 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
 
 
 def _alone(forward: Forward, architecture: str) -> float:
-    """Return the least length, as a share of the longest piece in a batch, that lets a piece have a row of
-    its own without a mask. 0 if a mask is always needed. In a decoder, padding after a piece changes nothing
-    before it. In other families, there must be no padding, so the share is 1.
+    """Return how long a piece must be, as a share of the longest piece in its batch, to get a row of its own
+    without a mask; 0 if a mask is always needed. In a decoder, padding after a piece changes nothing before
+    it. In other families there must be no padding, so the share is 1.
     """
     if not MODELS[architecture].unmasked or forward.model.config._attn_implementation != "sdpa":
         return 0.0

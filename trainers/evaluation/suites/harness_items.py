@@ -137,8 +137,9 @@ def _filtered_name(name: str, task: HarnessTask, number: int) -> str:
 
 
 def _matched(task: HarnessTask, number: int, result: TaskResult) -> Measured:
-    """Return accuracy with the outcomes of the written answers after the filter with the index `number`. An
-    answer is right if the filtered text equals one of the accepted texts, as compared by `task.comparison`.
+    """Return the accuracy metric and its outcomes for the written answers after filter `number` of the task.
+    An answer is right if the filtered text equals one of the accepted texts, as compared by
+    `task.comparison`.
     """
     _, outcomes = next(iter(result.measured.values()))
     assert outcomes.texts is not None

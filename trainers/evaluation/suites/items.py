@@ -131,7 +131,6 @@ def read_items(
 
 
 def _references(examples: Examples, numbers: Sequence[int]) -> list[list[str]] | None:
-    """Return `Items.references`."""
     prompt, targets = examples.task.prompt, examples.targets
     if prompt is None or prompt.generation is None or targets is None:
         return None
@@ -202,8 +201,8 @@ def _draw(pool: Examples, count: int, generator: np.random.Generator, without: i
 
 def _draw_balanced(pool: Examples, count: int, generator: np.random.Generator, without: int | None) -> list[int]:
     """Return the indices of `count` random examples of a split in random order, never the example `without`.
-    Every label occurs `count` / labels times, rounded down or up; the labels that occur once more are chosen
-    at random.
+    All labels occur equally often; if `count` is not a multiple of the number of labels, some labels, chosen
+    at random, occur once more.
     """
     assert pool.labels is not None
     labels = generator.permutation(len(pool.task.label_names)).tolist()

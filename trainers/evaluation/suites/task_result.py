@@ -119,8 +119,8 @@ class TaskResult:
 
     @property
     def statistics(self) -> np.ndarray:
-        """The statistics of each item for the main score, float64 [n, 2]. The score is the ratio of their
-        sums; for perplexity, it is the exponential of this ratio.
+        """The statistics of each item for the main score, float64 [n, 2]. The score is the ratio of the sums
+        of the two columns; for perplexity, it is the exponential of this ratio.
         """
         metric, outcomes = self.measured[self.main]
         return metric.statistics(outcomes)

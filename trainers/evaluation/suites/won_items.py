@@ -15,7 +15,7 @@ _CHARACTERS = 400  # from the end of a context, shown on a page
 
 @dataclass(frozen=True)
 class WonItems:
-    """The indices of the items of a task that `b` solves and `a` does not (`won`), and of the reverse
+    """The indices of the items of a task that only `b` solves (`won`), and of those that only `a` solves
     (`lost`).
     """
 

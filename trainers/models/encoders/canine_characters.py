@@ -39,9 +39,10 @@ def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> 
 
 @dataclass(frozen=True)
 class CharacterLayout:
-    """Where the characters of tokens are, in rows of one document each. `characters`, `types` and `present`,
-    int64, int64 and bool [documents, places], are code points, token types and whether there is a character.
-    `document` and `place`, int64 [rows, length], locate the character whose state stands for each token.
+    """Where the characters of tokens are, in rows of one document each. `characters`, int64, are code points,
+    `types`, int64, are token types, and `present`, bool, says where there is a character; all three are
+    [documents, places]. `document` and `place`, int64 [rows, length], locate the character whose state stands
+    for each token.
     """
 
     characters: Any

@@ -48,8 +48,8 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _distance_projections(network: Any) -> float:
-    """Return minus the number of parameters that project distances: they multiply the rows of a table once
-    per pass, and never a token.
+    """Return the negative of the number of parameters that project distances. They multiply the rows of a
+    table once per pass, and never a token.
     """
     attentions = [block.attention.self for block in blocks(network)]
     parts = [part for attention in attentions for part in (attention.pos_proj, attention.pos_q_proj)]

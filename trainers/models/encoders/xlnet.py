@@ -130,9 +130,9 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
 
 def _earlier(order: Any, length: int) -> Any:
-    """Return for every query which keys come before it in the order of the factorization, bool [rows,
-    queries, keys]. `order`, int64 [rows, targets], are the columns of the targets in this order, padded with
-    -1. All other columns count as before every query, themselves included.
+    """Return, for every query, which keys come before it in the factorization order, bool [rows, queries,
+    keys]. `order`, int64 [rows, targets], are the columns of the targets in this order, padded with -1. All
+    other columns come before every query, even the query at the same column.
     """
     import torch
 

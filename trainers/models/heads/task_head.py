@@ -166,8 +166,9 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 
 @contextmanager
 def recorded_layers(blocks: Sequence[Any], convert: Callable[[Any], Any] | None = None) -> Iterator[list[Any]]:
-    """Yield a list to which, inside the context, the input of the first of `blocks` and the output of each
-    block are appended. A block that layers share appears several times in `blocks` and runs as often.
+    """Record states within the context. Yields a list to which the input of the first of `blocks` and the
+    output of every block are appended. A block that layers share appears several times in `blocks` and runs
+    as often.
 
     States are [rows, length, width]; `convert` converts the states of blocks that use another shape.
     """

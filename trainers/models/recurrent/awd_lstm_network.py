@@ -95,8 +95,8 @@ class AwdLstmLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return states, for a pass on `meta`, that keep as much memory for a backward pass as oneDNN does.
-        oneDNN's own workspace is not visible in such a pass.
+        """Return states for a pass on `meta`. They keep as much memory for the backward pass as oneDNN does,
+        whose own workspace is not visible in such a pass.
         """
         outputs = self.recurrent_weight.shape[1]
         workspace = packed.new_empty(len(packed), _WORKSPACE * max(packed.shape[1], outputs))

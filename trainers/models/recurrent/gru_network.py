@@ -68,8 +68,8 @@ class GruLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return states, for a pass on `meta`, that keep as much memory for a backward pass as torch's GRU
-        does. The memory that torch itself keeps is not visible in such a pass.
+        """Return states for a pass on `meta`. They keep as much memory for the backward pass as torch's GRU
+        does, whose own memory is not visible in such a pass.
         """
         outputs = self.recurrent_weight.shape[1]
         kept = packed.new_empty(len(packed), _KEPT * outputs)

@@ -14,8 +14,7 @@ from trainers.models.interface import LayerState
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences in rows of tokens, sorted by length, the longest first, in the form of torch's
-    PackedSequence.
+    """The sequences in rows of tokens, longest first, in the form of torch's PackedSequence.
 
     `order`, int64 [tokens], are the places of tokens in the flattened rows: first the first token of every
     sequence, then all second tokens and so on. `owner`, int64 [tokens], is the sequence of each token in this
@@ -31,18 +30,18 @@ class Sequences:
 
     @classmethod
     def of(cls, positions: Any, before: Any = None) -> "Sequences":
-        """Return the sequences of rows, given `positions` [rows, length]. A sequence begins with every row,
-        and wherever a position does not follow the position before it. `before`, int64 [rows], are the
-        positions in the column before the first one, if there is such a column.
+        """Return the sequences of rows, given `positions` [rows, length]. A sequence begins at the start of
+        every row, and wherever a position does not follow the position before it. `before`, int64 [rows], are
+        the positions in the column before the first one, if there is such a column.
         """
         found = cls.beginning(positions[:, 1:] != positions[:, :-1] + 1)
         return found if before is None else replace(found, continued=positions[:, 0] == before + 1)
 
     @classmethod
     def beginning(cls, starts: Any) -> "Sequences":
-        """Return the sequences of rows. A sequence begins with every row, and at every later token that
-        `starts`, bool [rows, length - 1], marks. On the `meta` device, where tensors have no values, every
-        row is one sequence.
+        """Return the sequences of rows. A sequence begins at the start of every row, and at every later token
+        that `starts`, bool [rows, length - 1], marks. On the `meta` device, where tensors have no values,
+        every row is one sequence.
         """
         rows, length = starts.shape[0], starts.shape[1] + 1
         if starts.is_meta:
@@ -99,16 +98,14 @@ class Sequences:
 
 
 class _Together(torch.autograd.Function):
-    """An identity on several weights that passes on their gradients all at once."""
+    """The identity function on several weights. It passes on their gradients all at once."""
 
     @staticmethod
     def forward(ctx: Any, *weights: Any) -> Any:
-        """Return the weights."""
         return tuple(weight.view_as(weight) for weight in weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Return the gradients."""
         return gradients
 
 

@@ -45,8 +45,8 @@ class ProjectedLstm(torch.nn.Module):
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return states, for a pass on `meta`, that keep as much memory for a backward pass as the layer does
-        on a CPU. The memory of the layer itself is not visible in such a pass.
+        """Return states for a pass on `meta`. They keep as much memory for the backward pass as the layer
+        does on a CPU. The memory of the layer itself is not visible in such a pass.
         """
         kept = packed.new_empty(len(packed), (_KEPT if _computes_in_fp32(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
@@ -66,7 +66,6 @@ class ProjectedLstm(torch.nn.Module):
 
 
 def _computes_in_fp32(states: Any) -> bool:
-    """Return whether a layer computes in fp32 for these states."""
     return states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 

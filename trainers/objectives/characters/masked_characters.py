@@ -108,8 +108,9 @@ def _choose(
 
     `words`, `segments` and `counts`, int64 [rows, length], are the first column of each token's word (-1 for
     none), its document (-1 for padding) and its number of characters. The words of a document are taken in
-    the order of `draws`, float64 [rows, length], read at their first columns, while they fit in the
-    document's budget of characters. `last` decides whether the word that would exceed the budget is taken.
+    ascending order of `draws` until the document's budget of characters is used up. `last` decides whether
+    the word that would exceed the budget is taken. Both are float64 [rows, length] and are read at the first
+    column of each word.
     """
     rows, length = words.shape
     places = np.arange(rows)[:, None] * length

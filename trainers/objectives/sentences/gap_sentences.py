@@ -42,9 +42,9 @@ class GapSentences(PairObjective):
     Only the part of a document that is in the row is read. `full_sentences` and `doc_sentences` cut documents
     between sentences, unless a sentence is longer than a row; other packings may cut inside any sentence. A
     part of only one sentence has no target. Needs shards with `sentences`, and a source that has a document
-    with two sentences. Two parts of the paper are left out: masked tokens in the rest of the document
-    (section 3.2), which the paper's large model does not use either, and the 20 % of the chosen sentences
-    that stay in the input of that model, for which its rate is 0.45 (section 6.2). Rows have room for the
+    with two sentences. Two parts of the paper are left out. One is masked tokens in the rest of the document
+    (section 3.2), which the paper's large model does not use either. The other is that this model keeps 20 %
+    of the chosen sentences in its input, and so has a rate of 0.45 (section 6.2). Rows have room for the
     whole document on either side; the authors' code cuts inputs at 512 tokens and targets at 256.
     """
 
@@ -66,8 +66,8 @@ class GapSentences(PairObjective):
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of the document's tokens plus one for `<eos>`. The input is not shorter if the
-        removed sentences have a single token each.
+        """Return the number of the document's tokens plus one for `<eos>`. The input is as long as the
+        document if every removed sentence is a single token.
         """
         return tokens + 1
 

@@ -35,8 +35,8 @@ class SimCSE(TrainingObjective):
     packing `best_fit` puts several short documents in a row. `pooling` says how the vector is computed, as in
     `trainers similarity`: it is the state of the `first` token, or the `mean` of the states between the
     marks. The paper trains a layer on top of the first token's state and then drops it; this layer is left
-    out. Validation is without dropout, so its loss shows only how far apart the sentences of a row are. Start
-    from a trained model with `init`, and set `model.dropout` (0.1 in the paper) above 0.
+    out. Validation runs without dropout, so its loss shows only how far apart the sentences of a row are.
+    Start from a trained model with `init`, and set `model.dropout` (0.1 in the paper) above 0.
     """
 
     temperature: float = 0.05

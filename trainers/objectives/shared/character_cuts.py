@@ -7,10 +7,10 @@ text. For example:
     tokens   ... | in|ternational |, which ...        a cut inside a word, after "interna"
     parts    ... | intern|a   and   tional|, which ...
 
-The text to encode again starts at the last token that begins with a single space, at most WINDOW tokens back,
-and ends at the next such token, at most WINDOW tokens ahead, because pre-tokenizers begin a piece there. If
-there is no space within this distance (in Chinese, say), the ids at the ends of the window may differ from
-those of a prompt; the text is the same.
+Pre-tokenizers begin a piece at every token that begins with a single space. The text to encode again
+therefore starts at the last such token before the cut and ends at the next one after it, and reaches at most
+WINDOW tokens in each direction. If there is no space within this distance (in Chinese, say), the ids at the
+ends of the window may differ from those of a prompt; the text is the same.
 """
 
 from functools import cached_property
@@ -109,10 +109,10 @@ class TokenTexts:
     def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """Encode the `windows` around those cuts of a document that `again` marks. `cuts` are the indices of
-        the tokens at its two cuts, and `inside` how many characters of these tokens precede the cuts.
+        """Encode the `windows` around the cuts that `again` marks. `cuts` are the indices of the tokens at a
+        document's two cuts, and `inside` the numbers of characters of these tokens that precede the cuts.
 
-        Returns (new cuts, tokens that the document grows by, edits), or None if the cuts have to be between
+        Returns (new cuts, number of tokens added, edits), or None if the cuts must move to positions between
         tokens.
         """
         groups: list[tuple[int, int, list[int]]]

@@ -1,6 +1,6 @@
-"""Choose tokens and replace them, for the objectives that mask tokens. The units of choice are single tokens
-(BERT: Devlin et al., 2019, section 3.1), whole words, spans of words (SpanBERT: Joshi et al., 2020, section
-3.1) and salient spans (REALM: Guu et al., 2020, section 3.4).
+"""Choose tokens and replace them, for the objectives that mask tokens. The tokens are chosen singly (BERT:
+Devlin et al., 2019, section 3.1), as whole words, as spans of words (SpanBERT: Joshi et al., 2020, section
+3.1), or as salient spans (REALM: Guu et al., 2020, section 3.4).
 """
 
 from dataclasses import dataclass, replace
@@ -89,8 +89,8 @@ class Masking(TrainingObjective):
         return replace(batch, inputs=masked, targets=targets, spans=None)
 
     def choose(self, batch: Batch, context: Context) -> np.ndarray:
-        """Choose the tokens to predict: int64 [rows, length], -1 where a token is not chosen. For a chosen
-        token, the number is the first column of the group of tokens that are replaced in the same way.
+        """Return which tokens to predict, int64 [rows, length]: -1 for a token that is not chosen, otherwise
+        the first column of the group of tokens that are replaced in the same way.
         """
         if self.unit == "salient":
             return self._choose_salient(batch, context)

@@ -48,9 +48,9 @@ class PromptFormat:
     """How a prompt is written for a model trained with an objective.
 
     `names` are the special tokens that a prompt may contain by name, such as `<mask>`; `gap` is appended to a
-    prompt that contains none of them. `plain_text` says that the objective trains on inputs without gaps; the
-    model of a mixture reads a prompt without gaps as an input of such an objective. With `closed` the input
-    ends with `<eos>` for a decoder too, because the answer is a separate target and not a continuation of the
+    prompt that contains none of them. `plain_text` says that the objective trains on inputs without gaps; in
+    a mixture, a prompt without gaps is read as an input of such an objective. With `closed` the input ends
+    with `<eos>` for a decoder too, because the answer is a separate target and not a continuation of the
     input. `generated` are the special tokens that an answer may contain in addition to `<eos>`; `answer`
     turns the answer into the text shown. With `gaps_alone` the model writes only what belongs at the masks of
     a prompt, without the text around them.

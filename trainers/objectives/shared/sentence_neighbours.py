@@ -6,9 +6,9 @@ from trainers.rows.batch import Batch
 
 
 def sentence_neighbours(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays, bool [rows, length]. The first says for each position whether another sentence of
-    the same document precedes its sentence in the row, the second whether another one follows it. Sentences
-    are the segments of `sentence_rows`; at padding both arrays are false.
+    """Return two arrays, bool [rows, length]: whether the sentence at each position has a previous sentence
+    of the same document in its row, and whether it has a next one. Sentences are the segments of
+    `sentence_rows`; at padding both arrays are false.
     """
     assert batch.documents is not None
     segments, documents = batch.segments, batch.documents

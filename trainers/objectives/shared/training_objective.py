@@ -79,8 +79,8 @@ class TrainingObjective(Protocol):
 
     @property
     def contrast(self) -> Contrast | None:
-        """How the vectors of segments are compared; `loss` is then one of the losses in
-        `trainers.engine.vectors.contrastive_losses`. None for objectives that do not compare vectors.
+        """How the vectors of segments are compared, or None if the objective does not compare vectors. With a
+        contrast, `loss` is one of the losses in `trainers.engine.vectors.contrastive_losses`.
         """
         return None
 
@@ -107,8 +107,8 @@ class TrainingObjective(Protocol):
 
     @property
     def bidirectional_lm(self) -> bool:
-        """Whether a forward and a backward language model are trained, each of which sees only the tokens on
-        one side of a token.
+        """Whether two language models are trained: a forward one, which predicts each token from the tokens
+        before it, and a backward one, which predicts it from the tokens after it.
         """
         return False
 

@@ -60,8 +60,8 @@ def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarra
 
 
 def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints: MixtureConstraints) -> np.ndarray:
-    """Return the first `runs` mixtures within the limits that are farther than `distance` from all that were
-    chosen before, [runs, domains]. The distance is half the sum of the absolute differences of shares.
+    """Return mixtures [runs, domains]: the first ones within the limits that are farther than `distance` from
+    all mixtures chosen before them. The distance is half the sum of the absolute differences of shares.
 
     If almost every draw is rejected, as happens with many or very small domains, later draws that lie outside
     the limits are moved to the nearest mixture within them. Raises ConfigError if even then too few are

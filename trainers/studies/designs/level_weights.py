@@ -36,7 +36,8 @@ def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str
 def leaf_settings(study: Study, corpus: TrainingCorpus, metrics: Sequence[str] = ()) -> ProposalSettings:
     """Return the settings of a study's proposal by leaf domain, with the tokens of the corpus and of the
     target filled in where the study does not set them. The weight of a metric is divided among its leaves in
-    proportion to their held-out tokens; by default all sources in `metrics` have the same weight.
+    proportion to their held-out tokens. `metrics` names the measured leaf domains; if the study sets no
+    weights, the sources of these domains all have the same weight.
 
     In a study of two phases, the settings are those of the second phase: `target_tokens` counts only that
     phase, and the caps are reduced by the epochs that the first phase reads.
@@ -69,7 +70,8 @@ def _second_phase(settings: ProposalSettings, anneal: float, domains: Sequence[s
         return settings
     if caps is not None:
         shares = zip(domains, settings.prior_of(domains).tolist(), strict=True)
-        before = {name: (1 - anneal) * target * share / settings.tokens[name] for name, share in shares}
+        sizes = settings.tokens
+        before = {name: (1 - anneal) * target * share / max(1, sizes[name]) for name, share in shares if name in sizes}
         allowed = caps if isinstance(caps, dict) else dict.fromkeys(domains, caps)
         caps = {name: max(0.0, cap - before.get(name, 0.0)) for name, cap in allowed.items()}
     return replace(settings, target_tokens=max(1, round(anneal * target)), max_epochs=caps)

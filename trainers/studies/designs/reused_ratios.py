@@ -31,8 +31,8 @@ class ReusedRatios:
         return dict(sorted((others | {name: shares[VIRTUAL] * its for name, its in self.ratios.items()}).items()))
 
     def collapse(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return `values` by domain, with the kept domains merged into the virtual domain: their values are
-        added to its own value, if it has one.
+        """Return `values` by domain, with the values of the kept domains added to that of the virtual domain
+        (0 by default).
         """
         kept = sum(values.get(name, 0.0) for name in self.ratios)
         others = {name: value for name, value in values.items() if name not in self.ratios and name != VIRTUAL}
@@ -40,8 +40,8 @@ class ReusedRatios:
 
     def settings(self, settings: ProposalSettings) -> ProposalSettings:
         """Convert `settings`, which name the real domains, to settings for the virtual domain and the domains
-        that are not kept. The virtual domain gets the lowest floor and the highest cap with which every kept
-        domain respects its own.
+        that are not kept. The virtual domain gets the lowest floor that satisfies the floors of all kept
+        domains, and the highest cap that satisfies all of their caps.
 
         Raises ConfigError if a kept domain has no tokens in the settings, has a fixed share, or has a floor
         although its ratio is 0.
@@ -75,7 +75,7 @@ class ReusedRatios:
         if caps is None:
             return None
         by_name = dict(caps) if isinstance(caps, Mapping) else dict.fromkeys([*tokens, VIRTUAL], caps)
-        total = sum(tokens[name] for name in self.ratios)
+        total = max(1, sum(tokens[name] for name in self.ratios))
         most = [by_name[n] * tokens[n] / ratio / total for n, ratio in self.ratios.items() if ratio and n in by_name]
         if isinstance(caps, Mapping) and VIRTUAL in caps:
             most.append(caps[VIRTUAL])

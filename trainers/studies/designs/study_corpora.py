@@ -1,7 +1,7 @@
 """The corpora of a study: existing directories, or variants of one corpus file, which the study builds.
 
-A variant is the corpus file with some fields changed. It is built in the output directory of that file, so it
-reuses every step that is finished there, and its manifest is OUTPUT/variant-KEY.json, where KEY is a digest
+A variant is the corpus file with some fields changed. It is built in the output directory of the corpus file,
+so it reuses every step that is finished there. Its manifest is OUTPUT/variant-KEY.json, where KEY is a digest
 of its fields except `output`.
 """
 
@@ -74,8 +74,8 @@ class OpenCorpora:
         self._built: dict[str, bool] = {}
 
     def has(self, variant: CorpusVariant | None) -> bool:
-        """Return whether the corpus of `variant` is built. None stands for a corpus that the study does not
-        build; the result is then True.
+        """Return whether the corpus of `variant` is built. Always True for None, which stands for a corpus
+        that the study does not build.
         """
         if variant is None:
             return True

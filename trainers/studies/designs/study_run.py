@@ -45,7 +45,7 @@ class StudyRun:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its corpus is built."""
+        """Whether the corpus of the run is built."""
         return not self.corpus.startswith(NOT_BUILT)
 
     @cached_property
@@ -68,9 +68,7 @@ class StudyRun:
         return digest([self._identity(), _plain_metrics(self.metrics), self.corpus, *more])[:_KEY]
 
     def _identity(self) -> dict[str, object]:
-        """Return the fields that identify the job. For consecutive runs of the same kind, the fields that
-        they share are computed once.
-        """
+        """Return the fields that identify the job. Those that all runs of a kind share are cached."""
         if self.kind not in _IDENTITIES:
             _IDENTITIES.clear()  # runs of the same kind are consecutive
             _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))
@@ -89,7 +87,7 @@ def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
 
 
 def _shown(name: str, value: object) -> str:
-    """Return `value` as text, computed once for consecutive runs whose field `name` is the same object."""
+    """Return `value` as text, cached as long as the field `name` holds the same object."""
     known = _TEXTS.get(name)
     if known is None or known[0] is not value:
         known = _TEXTS[name] = value, repr(value)

@@ -60,8 +60,8 @@ class OpenStudy:
 
     @cached_property
     def domains(self) -> tuple[str, ...]:
-        """The domains that the study varies, ordered by name: the leaf domains, with those whose ratios are
-        kept merged into one.
+        """The domains that the study varies, ordered by name: the leaf domains, except that all domains with
+        kept ratios are merged into one.
         """
         return tuple(self.shares_of(dict.fromkeys(self.leaves, 0.0)))
 
@@ -211,8 +211,8 @@ class OpenStudy:
         return dict(zip(domains, prior.tolist(), strict=True))
 
     def _first_phase(self, tokens: int, prior: dict[str, float]) -> tuple[MixtureStage, ...]:
-        """Return the first stage of a run, which reads the prior before the mixture under study. Empty unless
-        the study has `anneal`.
+        """Return the mixture stage of a run's first phase, which trains on the prior. Empty unless the study
+        has `anneal`.
         """
         if self.study.anneal is None:
             return ()

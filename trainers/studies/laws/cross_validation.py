@@ -55,9 +55,7 @@ class LearningCurve:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the last gain is below STOP_GAIN, so that more runs are unlikely to help. False if it is
-        None.
-        """
+        """Whether the last gain is known and below STOP_GAIN, so that more runs are unlikely to help."""
         return self.last_gain is not None and self.last_gain < STOP_GAIN
 
 

@@ -50,9 +50,9 @@ class GaussianProcess:
 
 @dataclass(frozen=True)
 class FittedProcess:
-    """A fitted Gaussian process. A prediction is the sum of the kernel between a mixture and each of `runs`
-    [runs, domains], weighted by `coefficients` [runs], times `spread`, plus `mean`. `logarithms` holds log s,
-    log l, log a and log n.
+    """A fitted Gaussian process. For a mixture x, it predicts `mean` + `spread` x sum_i `coefficients`[i]
+    k(x, `runs`[i]), where k is the kernel. `runs` is [runs, domains] and `coefficients` is [runs].
+    `logarithms` holds log s, log l, log a and log n.
     """
 
     mean: float

@@ -124,12 +124,12 @@ def _start(ratios: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
 
 
 def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowest: float) -> tuple[np.ndarray, float]:
-    """Return the minimum of the loss that the method of Levenberg (1944) and Marquardt (1963) finds from
-    `parameters`, and the loss there. The last parameter, the offset, is at least `lowest`.
+    """Minimise the loss from the starting point `parameters` by the method of Levenberg (1944) and Marquardt
+    (1963). Returns the parameters found and their loss. The last parameter, the offset, is at least `lowest`.
 
-    The search uses another form of the law, y = m + (exp(s v.x) - 1) / s, where m is the highest value. Then
-    c = m - 1 / s and w = s v - log s. In this form, v holds the slopes at y = m, and s is the curvature. c
-    and w are so strongly correlated that L-BFGS takes a hundred steps; v and s are hardly correlated.
+    The search uses another form of the law, y = m + (exp(s v.x) - 1) / s, where m is the highest value, v
+    holds the slopes at y = m, and s is the curvature. Then c = m - 1 / s and w = s v - log s. c and w are so
+    strongly correlated that L-BFGS takes a hundred steps; v and s are hardly correlated.
     """
     highest = float(values.max())
     flattest = 1 / (highest - lowest)
@@ -162,8 +162,8 @@ def _loss(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> tup
     """Return the mean loss, its gradient and its approximate second derivatives. `parameters` are the slopes
     v and the curvature s, and `values` are relative to m.
 
-    The second derivatives are those of squared residuals, weighted as Huber's loss weights them (Gauss and
-    Newton; Holland and Welsch, 1977).
+    The second derivatives are those of the Gauss-Newton method with Huber's weights (Holland and Welsch,
+    1977).
     """
     slopes, curvature, runs, domains = parameters[:-1], parameters[-1], len(values), ratios.shape[1]
     linear = ratios @ slopes

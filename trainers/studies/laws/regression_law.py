@@ -60,8 +60,8 @@ class Law(Protocol):
         ...
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> FittedLaw:
-        """Return the law fitted to `values` [runs], which must be finite, measured on the mixtures `ratios`
-        [runs, domains]. `start` is a fit to nearly the same runs, from which the search may begin.
+        """Return the law fitted to the finite `values` [runs], measured on the mixtures `ratios` [runs,
+        domains]. `start` is a fit to nearly the same runs, from which the search may begin.
         """
         ...
 

@@ -76,8 +76,8 @@ def fit_scaling(
     a ladder has few of them and a draw would often lack a whole size. Residuals are scaled by (1 - 5 /
     runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
 
-    Raises ConfigError for a loss of 0 or less, and unless there are at least three different sizes, three
-    different numbers of tokens and eight runs.
+    Raises ConfigError for a loss of 0 or less, and for fewer than eight runs, three different sizes or three
+    different numbers of tokens.
     """
     for name, values in (("parameters", parameters), ("tokens", tokens)):
         if (levels := len(np.unique(values))) < _LEAST_LEVELS:
@@ -121,8 +121,7 @@ def _search(
     start: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, precision: float = _PRECISION
 ) -> tuple[np.ndarray, float]:
     """Return the parameters that minimise Huber's loss, and the loss. `sizes`, `tokens` and `losses` are
-    logarithms. The search centres `sizes` and `tokens`, because otherwise A is almost a function of a, and B
-    of b.
+    logarithms. The search centres `sizes` and `tokens` to decorrelate A from a, and B from b.
     """
     from scipy.optimize import minimize
 

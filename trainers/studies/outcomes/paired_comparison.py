@@ -44,8 +44,8 @@ def compare_pairs(
     the value of each seed, None for a run without a value.
 
     An entry is better or worse if the interval excludes 0 and the absolute difference is at least `margin`.
-    The differences of n seeds, with mean m and standard deviation s, have the interval m -+ t s / sqrt(n),
-    where t is the quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom.
+    For n differences with mean m and standard deviation s, the interval is m -+ t s / sqrt(n). t is the
+    quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom.
     """
     base = values[baseline]
     return [_compare(entry, its, base, entry == baseline, level, margin) for entry, its in values.items()]

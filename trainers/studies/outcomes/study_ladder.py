@@ -59,9 +59,9 @@ class ScalingPrediction:
 
 @dataclass(frozen=True)
 class StudyScaling:
-    """The scaling law of a ladder. `fit` is fitted to all runs. `held_out` predicts the runs of the largest
-    model from a fit to the other runs. If no law can be fitted to the other runs, `held_out` is empty and
-    `reason` says why.
+    """The scaling law of a ladder. `fit` is fitted to all runs. `held_out` holds the predictions for the runs
+    of the largest model, from a fit to the other runs. If no law can be fitted to the other runs, `held_out`
+    is empty and `reason` says why.
     """
 
     ladder: Ladder

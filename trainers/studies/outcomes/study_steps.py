@@ -96,8 +96,8 @@ def read_fit(root: LocalPath) -> dict[str, Any]:
 
 
 def fitted_laws(opened: OpenStudy, root: LocalPath, table: RunTable) -> LawSet | None:
-    """Refit the laws named in `fit.json`, together with their bootstrap draws, and return them. None if the
-    file cannot be read or is out of date.
+    """Fit the laws named in `fit.json` again, to all runs and to bootstrap draws. Returns None if the file
+    cannot be read or is out of date.
     """
     try:
         record = read_fit(root)
@@ -171,7 +171,10 @@ def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:
 def _load_proposal(root: LocalPath) -> dict[str, Any]:
     if not (root / PROPOSAL).exists():
         raise UserError(f"{root}: has no {PROPOSAL} yet; make it with `study propose`")
-    return load_yaml(root / PROPOSAL)
+    record = load_yaml(root / PROPOSAL)
+    if not isinstance(record.get("weights"), dict):
+        raise UserError(f"{root / PROPOSAL}: lacks the mapping 'weights'; make it again with `study propose`")
+    return record
 
 
 def _finite(value: float) -> float | None:

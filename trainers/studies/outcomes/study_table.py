@@ -100,10 +100,10 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
 
 
 def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], censors: bool = True) -> list[str]:
-    """Return a line for the runs that diverged, a line for those that failed, and a line for those that have
-    not been trained, if there are any. A line has the number of runs and the names of at most five, and says
-    how diverged and failed runs are treated. `censors` says whether laws are fitted to the runs; a law takes
-    diverged runs into account.
+    """Return up to three lines: on the runs that diverged, on those that failed, and on those that have not
+    been trained. A line has the number of runs and at most five names, and says how diverged and failed runs
+    are treated. With `censors`, diverged runs count as no better than the worst, as in the fit of a law;
+    otherwise they are left out.
     """
     lines = []
     for state, meaning in (

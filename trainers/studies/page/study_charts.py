@@ -30,8 +30,8 @@ class DomainShare:
 
 
 def share_bars(rows: Sequence[DomainShare]) -> Markup:
-    """Return a chart with the prior and the proposed share of each domain as bars, its range in the tie set
-    as a line and, if it lies within the chart, its cap as a mark.
+    """Return a chart of all domains: the prior and the proposed share as bars, the range in the tie set as a
+    line, and the cap as a mark if it lies within the chart.
     """
     left = max(text_width(shortened(row.name, _LETTERS)) for row in rows) + 12
     most = min(1.0, 1.08 * max(max(row.prior, row.proposed, row.high) for row in rows))

@@ -279,7 +279,7 @@ def _tokens(found: Findings) -> list[dict[str, Any]]:
 
 def _ledger(results: Sequence[RunResult]) -> dict[str, Any]:
     """Return totals over all finished runs: runs, tokens, operations, seconds and cost, and the distinct
-    model sizes. The cost is None unless it is known for each of them.
+    model sizes. The cost is None unless it is known for every run.
     """
     done = [result for result in results if result.state == "finished"]
     seconds, steps = sum(r.seconds for r in done), sum(r.step_seconds for r in done)

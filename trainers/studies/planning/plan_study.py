@@ -90,8 +90,8 @@ class StudyPlan:
 
     @property
     def total_seconds(self) -> float | None:
-        """The estimated seconds that the remaining stages take, 0 if no run remains; None if the speed is
-        unknown. They include the start of the command, which imports as much as a worker.
+        """The estimated seconds that the remaining stages and the start of the command take. None if the
+        speed is unknown, 0 if no run remains.
         """
         if self.rate is None:
             return None
@@ -131,7 +131,7 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
     """Return two short runs per worker, made from the first runs of the design whose corpora are built. The
-    first run of a process takes longer than later ones, by the time that the process needs to start.
+    first run of a worker includes the start-up of its process; the second does not.
     """
     runs = []
     ready = [run for run in opened.points if run.is_ready]
@@ -146,8 +146,8 @@ def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
 
 
 def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
-    """Return the speed measured on the finished runs among `results`, the results of the proxies, or else on
-    finished calibration runs. None if there are neither.
+    """Return the speed measured on the finished runs among `results` (those of the proxies) or, without
+    finished runs, on finished calibration runs. None if there are neither.
     """
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"
@@ -198,8 +198,8 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation. While the proposal, or the mixture of a candidate `doremi`, does
-    not exist, the prior replaces both, because its runs cost the same.
+    """Return the runs of the confirmation. If the proposal or the mixture of a candidate `doremi` does not
+    exist yet, the prior stands in for both; its runs cost the same.
     """
     assert opened.study.confirmation is not None
     missing = "doremi" in opened.study.confirmation.candidates and not doremi_mixture(opened, root)

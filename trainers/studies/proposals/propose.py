@@ -82,7 +82,7 @@ def propose(
     sampled = constraints.sample(_RANDOM, seed)
     baselines = {**baseline_mixtures(settings, laws.domains), **others}
     epochs = None
-    if settings.tokens and settings.target_tokens:
+    if settings.tokens and settings.target_tokens and set(laws.domains) <= set(settings.tokens):
         epochs = best * settings.target_tokens / np.array([max(1, settings.tokens[name]) for name in laws.domains])
     return Proposal(
         laws.domains,
@@ -103,7 +103,7 @@ def _outside(ratios: np.ndarray, runs: np.ndarray) -> np.ndarray:
 
 def residual_inflation(runs: int, parameters: int) -> float:
     """Return the `inflation` of a `TieSet` for laws with `parameters` parameters, fitted to `runs` runs. It
-    is at most 2; this limit matters only if there are less than a third more runs than parameters.
+    is capped at 2, which matters only if there are fewer than 4 runs for every 3 parameters.
     """
     return min(2.0, (1 - min(parameters, runs - 1) / runs) ** -0.5)
 

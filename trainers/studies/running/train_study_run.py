@@ -130,8 +130,8 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
 
 
 def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretraining:
-    """Return the resolved job of a run, with validation at the steps that its metrics need, logging at
-    validation intervals, four checkpoints of which only the last is kept, and `threads` threads.
+    """Return the resolved job of a run. It validates at the steps that the metrics need, logs at validation
+    intervals, saves four checkpoints but keeps only the last, and uses `threads` threads.
     """
     config = resolve(run.job, corpus)
     steps = config.budget.steps or 0
@@ -230,9 +230,9 @@ def _domain_weights(directory: LocalPath) -> dict[str, float]:
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the total duration in seconds of all parts of a run. A part lasts from its start event to its
-    last event. Resumes and warnings count for no part, because a resumed part logs them before its start
-    event.
+    """Return the total seconds of all parts of a run; each resume begins a new part. A part lasts from its
+    start event to its last event. Resumes and warnings are ignored, because a resumed part logs them before
+    its start event.
     """
     parts: list[tuple[float, float]] = []
     for event in events:

@@ -51,11 +51,13 @@ class Target:
 class Proxies:
     """The small training runs, of `tokens` tokens each.
 
-    With `matched`, in a study with a `target`, a proxy reads only a fixed random sample of each domain's
-    sequences, the share `tokens` / `target.tokens` of them, so that a given weight means the same number of
-    epochs as at the target. In a mixture design, the prior is trained with `anchors` seeds, beginning with
-    `seed`, and the spread of these runs is the noise of a metric. All other mixtures are trained with the
-    first seed only, so their runs differ only in the mixture.
+    With `matched`, a proxy reads only a fixed random sample of each domain: the share `tokens` /
+    `target.tokens` of its sequences. A given weight then means the same number of epochs as at the target.
+    Without a `target`, `matched` has no effect.
+
+    In a mixture design, the prior is trained with `anchors` seeds, beginning with `seed`, and the spread of
+    these runs is the noise of a metric. All other mixtures are trained with the first seed only, so their
+    runs differ only in the mixture.
     """
 
     tokens: int
@@ -80,8 +82,8 @@ class Metrics:
     of each domain, in rows built as in training; use it to compare runs of one recipe. The second is measured
     on whole documents and does not depend on objective, packing or sequence length, but takes longer. `loss`
     is in nats per target, also in rows built as in training; all runs must have the same kind of objective,
-    because losses of different targets cannot be compared. Every measure is averaged over the last few
-    validations of a run; `last` is how many. Validations are a twentieth of the run apart.
+    because losses of different targets cannot be compared. Every measure is averaged over the final `last`
+    validations of a run, which are a twentieth of the run apart.
     """
 
     measure: Literal["bits_per_byte", "document_bits_per_byte", "loss"] = "bits_per_byte"
@@ -183,9 +185,9 @@ class Reuse:
     share. They become one domain, `reused`, so a study of a corpus with a few new domains varies only the new
     domains and `reused`, and needs fewer runs.
 
-    `reused` has the sum of their tokens and of their prior shares, and its cap in epochs ensures that none of
-    them exceeds its own. `floors`, `fixed` and `max_epochs` may name `reused`. All mixtures of the study keep
-    the ratios, including the prior and the baselines, except the mixtures in `own`.
+    `reused` has the sum of the tokens and of the prior shares of the kept domains. Its cap in epochs ensures
+    that none of them exceeds its own cap. `floors`, `fixed` and `max_epochs` may name `reused`. All mixtures
+    of the study keep the ratios, including the prior and the baselines, except the mixtures in `own`.
     """
 
     proposal: str
@@ -208,8 +210,8 @@ class Study:
     of its runs, and `proposal` describes the search for the mixture with the best predictions. The `tokens`
     and `target_tokens` of the proposal default to those of the corpora and of the target.
 
-    With `anneal`, a run has two phases: it reads the prior first, and the mixture under study only at the
-    end, for this share of its tokens. A cap in epochs covers both phases.
+    With `anneal`, a run has two phases: it trains on the prior first, and on the mixture under study only for
+    the final share `anneal` of its tokens. A cap in epochs covers both phases.
 
     `answered_by` names the candidate, or the entry of a list, whose verdict answers the question: yes if it
     is better than the baseline, no if it is worse. The page begins with that answer.

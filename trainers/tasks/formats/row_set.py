@@ -31,7 +31,9 @@ def used_columns(layout: Layout) -> set[str | int]:
 
 
 def _key(name: str) -> str | int:
-    """Return the key of a column that a template names: a number for a column of a file without a header."""
+    """Return the key of a column that a template names: an integer if the name consists of digits, otherwise
+    the name.
+    """
     return int(name) if name.isdecimal() else name
 
 

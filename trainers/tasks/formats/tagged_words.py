@@ -45,9 +45,9 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`,
-    for which a sentence without an id has its index. Two further columns are derived: `feats.NAME` is the
-    value of a feature for each word, or `none` for words without the feature; `depth` is the number of arcs
-    between a word and the root of its tree, at most DEEPEST.
+    by default the index of the sentence. Two further columns are derived: `feats.NAME` is the value of a
+    feature for each word, or `none` for words without the feature; `depth` is the number of arcs between a
+    word and the root of its tree, at most DEEPEST.
 
     Lines of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Columns that the task does not use
     may be empty or missing.

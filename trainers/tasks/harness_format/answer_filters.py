@@ -22,9 +22,9 @@ _PLAIN = ("take_first", "remove_whitespace", "lowercase", "uppercase")
 @dataclass(frozen=True)
 class FilterStep:
     """One step of a filter: the name of its function and, for `regex`, its arguments. `regex` returns the
-    match of `pattern` with index `group` (from the end if negative), without surrounding white space;
-    `fallback` if there is no such match. If the pattern has groups in parentheses, only the first that is not
-    empty is returned.
+    match of `pattern` with index `group` (from the end if negative), without surrounding white space, or
+    `fallback` if there is no such match. If the pattern has groups in parentheses, only the first non-empty
+    one is returned.
     """
 
     function: str

@@ -233,7 +233,7 @@ class Task(Layout):
     answer in its passage. In fine-tuning, a training example that also occurs in a split with known gold is
     an error; with `leak: report`, such examples are accepted and counted. `templates` turn examples into
     input and target texts for models that are trained to write their answers. `elsewhere` lists alternative
-    layouts of the files, which are tried after this one.
+    layouts of the files, which are tried after the task's own.
 
     `name` defaults to the file's name without its suffix. `suite` is the suite that the task belongs to.
     `about` says what the task is, and `source` says where its definition comes from. `folder` is the

@@ -36,8 +36,8 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Return the F1 score of the overlap between the words of the two texts. If either text has no words, the
-    score is 0, except that with `empty_matches` it is 1 if neither text has words.
+    """Return the F1 score of the overlap between the words of the two texts. The score is 0 if only one of
+    them has words. If neither has words, it is 1 with `empty_matches` and 0 without.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -47,8 +47,8 @@ def token_f1(text: str, reference: str, empty_matches: bool) -> float:
 
 
 def last_number(text: str) -> float | None:
-    """Return the last number in a text, or None if it has none. Commas within it or directly after it are
-    ignored.
+    """Return the last number in a text, or None if the text has none. Commas within a number or directly
+    after it are ignored.
     """
     found = _NUMBER.findall(text)
     return float(found[-1].replace(",", "")) if found else None

@@ -41,10 +41,10 @@ class Difference:
     """The difference in a metric between two runs, `b` minus `a`, on the same examples.
 
     `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter 13;
-    Koehn, 2004). `p` is the p-value of the two-sided paired permutation test (Fisher, 1935; as approximate
-    randomisation: Noreen, 1989; for metrics of whole corpora: Yeh, 2000): the share of random swaps of the
-    runs' predictions that lead to a difference at least as large as the observed one. The observed assignment
-    counts as one swap.
+    Koehn, 2004). `p` is the p-value of the two-sided paired permutation test: the share of random swaps of
+    the runs' predictions that lead to a difference at least as large as the observed one. The observed
+    assignment counts as one swap. Sources of the test: Fisher, 1935; Noreen, 1989 (as approximate
+    randomisation); Yeh, 2000 (for metrics of whole corpora).
     """
 
     metric: str

@@ -25,9 +25,9 @@ class ADOState(WeightsState):
     """The state of ADO: what a run has learned so far. The last axis of every array is the domain.
 
     `weights` are the policy, `average` is its mean since the warm-up, and `credit` its moving average. `read`
-    counts targets, `effective` counts them times their factor in the loss. `curve` [points, 2, domains] holds
-    the learning curves. Each point stands for a stretch of steps: the effective targets at its middle, and
-    its nats per target, 0 without targets. `open` [3, domains] is the current stretch: nats, targets, and
+    counts targets; `effective` counts them weighted by their factor in the loss. `curve` [points, 2, domains]
+    holds the learning curves. Each point stands for a stretch of steps: the effective targets at its middle,
+    and its nats per target, 0 without targets. `open` [3, domains] is the current stretch: nats, targets, and
     `effective` at its start. `laws` [2, domains] are coefficient and exponent of the fitted power laws, 0
     without a law.
     """
@@ -104,8 +104,9 @@ class ADOWeights(OnlineWeights[ADOState]):
         self._warmup = max(1, math.ceil(settings.warmup_fraction * steps))
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the function that computes the factor of each domain in each loss: `ADOState.factors` for
-        the targets of the first loss, divided by the step's targets of the loss over all domains.
+        """Return the function that computes the factor of each domain in each loss. It divides
+        `ADOState.factors`, for the targets of the first loss, by the total number of targets of the loss in
+        the step.
         """
         now, warmup = self.now, self._warmup
         return lambda counts: now.factors(counts[0], warmup) / np.maximum(1.0, counts.sum(axis=1, keepdims=True))
@@ -160,7 +161,7 @@ def _shares(read: np.ndarray) -> np.ndarray:
 
 
 def _ends_stretch(step: int) -> bool:
-    """Return whether a stretch of steps, and with it a point of the learning curves, ends with step `step`. A
+    """Return whether a stretch of steps, which gives a point of the learning curves, ends with step `step`. A
     stretch ends whenever the number of steps reaches another power of 1.02, so stretches grow by 2 %.
     """
     return step == 1 or math.floor(math.log(step) / _GROWTH) > math.floor(math.log(step - 1) / _GROWTH)

@@ -8,10 +8,10 @@ kept too. The weights in `line_weights.json` were fitted to the pages and snippe
 
 resiliparse is the cheaper of the two. Its lines are first judged alone, with weights for this purpose.
 trafilatura does not run if that judgement is certain, resiliparse's text has most of the page's prose, and
-there is enough prose to judge. Otherwise trafilatura's own rules run once, without its fallbacks, whose role
-resiliparse's lines take over, and the lines of both are judged together. A line that both have is written as
-trafilatura writes it, because resiliparse writes a space after every link and emphasis. The exception is
-Markdown with formulas, code or tables, which is written as resiliparse writes it.
+there is enough prose to judge. Otherwise trafilatura's own rules run once, and the lines of both are judged
+together. trafilatura's fallbacks are turned off, because resiliparse's lines take their place. A line that
+both have is written as trafilatura writes it, because resiliparse writes a space after every link and
+emphasis. The exception is Markdown with formulas, code or tables, which is written as resiliparse writes it.
 
 If no line is kept, the text is trafilatura's, or resiliparse's if trafilatura finds none.
 """

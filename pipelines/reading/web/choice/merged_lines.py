@@ -134,8 +134,9 @@ def _head(line: Line) -> str:
 
 @dataclass
 class _Text:
-    """The letters of a text, in which lines are searched for. The total work is limited, because it grows
-    with the product of both lengths.
+    """The letters of a text, in which lines can be searched for. The time of all searches grows with the
+    product of both texts' lengths, so their total work is limited. Once the limit is reached, no line is
+    found.
     """
 
     lines: list[Line]

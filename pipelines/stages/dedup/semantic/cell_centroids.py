@@ -54,7 +54,7 @@ def competing(one: Candidates) -> tuple[np.ndarray, pa.Array]:
 def find_centroids(
     out: StepOutput, inputs: Sequence[Candidates], kind: pa.DataType, cells: int | None, cluster: Cluster
 ) -> Centroids:
-    """Commit and return the centroids of `cells` cells or, if `cells` is None, of one cell for every
+    """Commit and return the centroids of `cells` cells. If `cells` is None, there is one cell for every
     CELL_DOCUMENTS competing documents, rounded up. There are fewer centroids if the sample has fewer distinct
     embeddings. `kind` is the type of the embeddings.
     """

@@ -233,8 +233,8 @@ def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: floa
 
 def _lost(documents: pa.Table, winners: np.ndarray, table: pa.Table, winner: np.ndarray) -> pa.Table:
     """Return the part and row of each dropped document, the row in `table` of its winner, and the similarity
-    of the two. `winner` gives the winner's row for each of `documents` (STAYS for kept ones), and `winners`
-    the vectors of `table`.
+    of the two. `winner` is the winner's row for each of `documents`, or STAYS if the document is kept.
+    `winners` are the vectors of `table`.
     """
     lose = np.flatnonzero(winner != STAYS)
     similarity = pair_cosines(vectors_of(documents[EMBEDDING])[lose], winners[winner[lose]])

@@ -68,6 +68,18 @@ def test_a_cap_covers_both_phases(phases):
     assert phases("proposal.max_epochs={code: 2}").constraints.upper[code] == 0
 
 
+def test_a_cap_over_both_phases_needs_the_tokens_of_its_domains(phases):
+    names = phases().domains
+    empty, *rest = names
+    sizes = ", ".join([f"{empty}: 0", *(f"{name}: 1000000" for name in rest)])
+    prior = ", ".join(f"{name}: 1" for name in names)
+    limits = ("proposal.max_epochs=4", "target.tokens=50e3", f"proposal.prior={{{prior}}}")
+    study = phases(*limits, f"proposal.tokens={{{sizes}}}")
+    assert study.constraints.upper.tolist() == [0, *[1] * len(rest)]
+    with pytest.raises(ConfigError, match=rf"tokens.{rest[0]}: missing; a cap in epochs needs the tokens"):
+        phases(*limits, f"proposal.tokens={{{empty}: 1000}}").constraints
+
+
 @pytest.mark.parametrize("anneal", ["0", "1", "-1"])
 def test_the_second_phase_is_a_share(phases, anneal):
     with pytest.raises(ConfigError, match=r"anneal: got .*, allowed above 0 and below 1"):

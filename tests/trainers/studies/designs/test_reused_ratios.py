@@ -81,6 +81,10 @@ def test_caps_and_floors_hold_for_each_kept_domain():
     caps = reused.settings(ProposalSettings(tokens=tokens, target_tokens=2000, max_epochs={"a": 0.1}))
     assert caps.max_epochs == pytest.approx({VIRTUAL: 0.1 * 1000 / 0.25 / 1400})
     assert reused.settings(ProposalSettings(tokens=tokens, max_epochs=None)).max_epochs is None
+    empty = ProposalSettings(tokens={"a": 0, "b": 0, "new": 500}, target_tokens=2000, max_epochs=2.0)
+    its = reused.settings(empty)
+    upper = build_constraints(("new", VIRTUAL), {}, {}, its.tokens, 500, its.epoch_caps).upper
+    assert upper.tolist() == [1, 0]
 
 
 def test_settings_of_kept_domains_that_cannot_hold_are_errors():

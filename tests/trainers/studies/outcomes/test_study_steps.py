@@ -207,6 +207,9 @@ def test_a_proposal_is_what_a_run_takes_as_weights(fitted):
         read_weights(Data(weights=str(root / "empty.yaml")))
     with pytest.raises(ConfigError, match="no such file"):
         read_weights(Data(weights=str(root / "none.yaml")))
+    (root / PROPOSAL).write_text("predicted: 3\n")
+    with pytest.raises(UserError, match="lacks the mapping 'weights'; make it again with `study propose`"):
+        read_proposal(study, root)
 
 
 def test_the_page_adds_up_the_energy_of_all_runs(file):

@@ -119,6 +119,13 @@ def test_floors_fixed_shares_and_the_prior_hold():
     assert pulled.ratios == pytest.approx(np.full(6, 1 / 6), abs=0.01)
 
 
+@pytest.mark.long
+def test_without_the_tokens_of_every_domain_the_epochs_are_unknown():
+    proposal, *_ = study("a cap that binds", 32, 1, draws=20, tokens={"a": 1000})
+    assert proposal.epochs is None
+    assert proposal.ratios[0] <= 0.25 + 1e-9
+
+
 def test_a_law_without_derivatives_is_searched_by_samples():
     """A law of steps: the truth, rounded to hundredths. Its gradient is 0 nearly everywhere."""
 
