@@ -1,12 +1,11 @@
-"""Benchmark the whole annotate pass, from files to columns: MB/s of text per core, and memory of every worker.
+"""Benchmark the whole annotate pass, from files to columns: MB/s of text per core, and peak memory of a worker.
 
     python -m benchmarks.annotate [--workers 2] [--stages language quality_signals ...]     data: $GRISTMILL_DATA/prose
 
-All prose of the development data is read as one source with parts of maximum size (128 MiB of text) and
-annotated by the measuring stages in one fused pass on Ray. MB/s per core are bytes of text divided by the
-wall seconds of all tasks, for reading and for every stage, so a busy machine shows less. Memory is the
-largest resident set of a worker process, polled ten times a second. datatrove's figures for four of these
-filters alone are in benchmarks/signals.py.
+All prose of the development data is read as one source with parts of maximum size (128 MiB of text) and annotated by the
+measuring stages in one fused pass on Ray. MB/s per core are the bytes of text divided by the wall-clock seconds of all tasks,
+for reading and for every stage, so a busy machine shows less. Memory is the largest resident set of a worker process, polled
+ten times a second. benchmarks/signals.py compares four of these filters with datatrove's.
 """
 
 import argparse
@@ -32,7 +31,7 @@ STAGES = ("url_rules", "language", "quality_signals", "text_hash", "minhash_sign
 
 
 class Memory(threading.Thread):
-    """Polls the resident set of all child processes that run Ray tasks."""
+    """A thread that polls the resident set of all child processes that run Ray tasks."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -50,7 +49,7 @@ class Memory(threading.Thread):
 
 
 def configured(output: str, stages: list[str], root: Path) -> CorpusConfig:
-    """A corpus of one source and the stages."""
+    """Return the configuration of a corpus with one source and these stages."""
     path = Path(output) / "annotate.yaml"
     steps = [{stage: {}} for stage in stages]
     source = {"name": "prose", "root": str(root), "format": "jsonl", "part_bytes": Source.part_bytes}
@@ -59,7 +58,7 @@ def configured(output: str, stages: list[str], root: Path) -> CorpusConfig:
 
 
 def main() -> None:
-    """Build once with warm kernels; print the table."""
+    """Build once with compiled kernels, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--stages", nargs="+", default=list(STAGES))

@@ -1,10 +1,10 @@
-"""Losses that a model of characters must beat: uniform, unigram, and interpolated n-grams, on the given split of a corpus.
+"""Losses that a character-level model must beat: uniform, unigram, and interpolated n-grams, on the given split of a corpus.
 
     python -m benchmarks.character_ngrams data/corpora/shakespeare_characters
 
-Orders are interpolated as by Witten and Bell (1991, method C): the probability of a token after a history with N
-occurrences and T different continuations is (count + T x the probability by the shorter history) / (N + T). Nothing is
-tuned on the validation split. Nats per token.
+Orders are interpolated as by Witten and Bell (1991, method C): after a history with N occurrences and T different
+continuations, the probability of a token is (its count + T x its probability after the shorter history) / (N + T). Nothing is
+tuned on the validation split. Losses are nats per token.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LONGEST = 8
 
 
 def read_documents(corpus: Location, split: str) -> Iterator[np.ndarray]:
-    """Yield the tokens of each document of a split, of the first shard set."""
+    """Yield the tokens of each document of a split, from the corpus's first shard set."""
     shard_set = next(iter(load_corpus(corpus).shard_sets.values()))
     for record in shard_set.shards:
         if record.split == split:
@@ -33,7 +33,7 @@ def read_documents(corpus: Location, split: str) -> Iterator[np.ndarray]:
 
 
 def ngram_losses(train: Sequence[np.ndarray], held_out: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the mean nats per held-out token by model."""
+    """Return the mean loss of each model, in nats per held-out token."""
     known = {token for document in train for token in document.tolist()}
     counts: list[dict[bytes, Counter[int]]] = [defaultdict(Counter) for _ in range(LONGEST)]
     for document in train:

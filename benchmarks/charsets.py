@@ -1,13 +1,13 @@
-"""Benchmark charset detection: shares of pages decoded correctly, set aside, or wrongly, against two other
-detectors.
+"""Benchmark charset detection against two other detectors: the shares of pages decoded correctly, set aside, and decoded
+wrongly.
 
     python -m benchmarks.charsets [--pages 40]        data: $GRISTMILL_DATA/lid, $GRISTMILL_DATA/prose
 
-A page is 1 or 20 sentences of a language in paragraphs, in one encoding. Its HTTP header declares nothing,
-UTF-8, or ISO-8859-1. Right: the text equals what was encoded, after normalisation. Aside: `undecodable`, more
-than a tenth of its characters are replacement marks. Wrong: everything else. The other detectors get the page
-without a declaration. Traditional Chinese pages are lines of Wikipedia that Big5 can encode and GB 2312
-cannot; all others are lingua's test sentences.
+A page is 1 or 20 sentences of one language in paragraphs, in one encoding. Its HTTP header declares no charset, UTF-8, or
+ISO-8859-1. Right: after normalisation, the text equals the one that was encoded. Aside: the page is set aside as
+`undecodable`, because more than a tenth of its characters are replacement marks. Wrong: everything else. The other detectors
+get the page without a declaration. Traditional Chinese pages are lines of Wikipedia that Big5 can encode and GB 2312 cannot;
+all others are lingua's test sentences.
 """
 
 import argparse

@@ -2,10 +2,11 @@
 
     python -m benchmarks.corpus_output [--documents 1000000] [--megabytes 100]        # prose: $GRISTMILL_DATA
 
-The corpus of the diff has short documents with a number, of which one build keeps those from 100 on and the next those from
-200 on. `diff` reads ids and verdicts of both and groups what differs by reason. The peer joins two Parquet files with printed
-ids and verdicts, written beforehand, by Arrow, and counts by the same reasons; both counts are compared. The export writes
-prose as Parquet (zstd, page checksums) with its card; the peer writes the same table with Arrow. Times are processor times.
+The corpus of the diff has short documents, each with a number; one build keeps numbers from 100 on, the next those from 200
+on. `diff` reads ids and verdicts of both builds and groups the differences by reason. The peer joins two Parquet files of
+printed ids and verdicts, written beforehand, with Arrow and counts by the same reasons; both counts are compared. The export
+writes prose as Parquet (zstd, page checksums) with its card; the peer writes the same table with Arrow. Times are processor
+times.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def main() -> None:
 
 
 def timed(run: Callable[[], Result]) -> tuple[Result, float, float]:
-    """(the result, processor seconds, wall-clock seconds)."""
+    """Run a function; return (its result, processor seconds, wall-clock seconds)."""
     wall, own = time.perf_counter(), time.process_time()
     result = run()
     return result, time.process_time() - own, time.perf_counter() - wall

@@ -1,11 +1,10 @@
-"""Benchmark `decontaminate`: precision and recall on planted items and real negatives, and speed.
+"""Benchmark `decontaminate`: its speed, and precision and recall on planted items and real negatives.
 
     python -m benchmarks.decontamination [CORPUS.jsonl.gz ITEMS.jsonl.gz]     default: wiki_en and textbooks of $GRISTMILL_DATA
 
-Items are passages of the second file. Half of them are planted into documents of the first in one of the ways
-of KINDS; the others are real negatives, of which only genuine copies should be found. A second run takes
-items from documents of the first file itself, which are removed from it; there, templates that its documents
-share are found too.
+Items are passages of the second file. Half of them are planted into documents of the first file in one of the ways of KINDS;
+the others are real negatives, of which only genuine copies should be found. A second run takes its items from documents of
+the first file itself, which are removed from the corpus; there, templates that its documents share are found too.
 """
 
 import json
@@ -37,7 +36,7 @@ _TYPOGRAPHY = str.maketrans({".": " .", ",": " ,", "'": "’", "-": " - ", '"': 
 
 
 class Planted(NamedTuple):
-    """A corpus with the truth: which item is in which document, and how it was planted."""
+    """A corpus with planted items, and which item was planted into which document, and how."""
 
     texts: list[str]
     items: list[dict[str, str]]
@@ -45,13 +44,13 @@ class Planted(NamedTuple):
 
 
 def passage(words: Sequence[str], rng: random.Random, size: int) -> str:
-    """`size` consecutive words from a random position of a text."""
+    """Return `size` consecutive words from a random position of a text."""
     begin = rng.randrange(max(1, len(words) - size))
     return " ".join(words[begin : begin + size])
 
 
 def altered(kind: str, item: dict[str, str], rng: random.Random) -> str:
-    """The text to plant for an item, altered according to its kind."""
+    """Return the text to plant for an item, altered according to `kind`."""
     text = f"{item['question']} {item['answer']}"
     if kind == "restyled":
         return text.upper().translate(_TYPOGRAPHY).replace(" ", "\n  ", 3)
@@ -67,7 +66,7 @@ def altered(kind: str, item: dict[str, str], rng: random.Random) -> str:
 
 
 def plant(texts: Sequence[str], origins: Sequence[str], seed: int) -> Planted:
-    """Make an item from each of `origins`, and plant every second one into some of `texts`."""
+    """Make an item from each text of `origins`, and plant every second item into some of `texts`."""
     rng = random.Random(seed)
     kinds = [KINDS[number // 2 % len(KINDS)] for number in range(len(origins))]
     items = []
@@ -86,7 +85,7 @@ def plant(texts: Sequence[str], origins: Sequence[str], seed: int) -> Planted:
 
 
 def part_of(root: LocalPath, texts: Sequence[str]) -> Part:
-    """The texts as one document part under `root`."""
+    """Write the texts as one document part under `root`."""
     nothing, key = [None] * len(texts), file_key("web", "0")
     ids = [document_id(key, row) for row in range(len(texts))]
     sources = pa.array(["web"] * len(texts)).dictionary_encode()
@@ -97,7 +96,7 @@ def part_of(root: LocalPath, texts: Sequence[str]) -> Part:
 
 
 def measure(planted: Planted, root: LocalPath, **knobs: int) -> tuple[dict[tuple[int, int], float], float]:
-    """(score of every (document, item) found, seconds of the stage)."""
+    """Run the stage; return (score of every (document, item) found, processor seconds)."""
     (root / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in planted.items))
     stage = Decontaminate((EvaluationSet("set", str(root / "items.jsonl"), ("question",), ("answer",)),), **knobs)
     part, out = part_of(root, planted.texts), StepOutput(root, "step")
@@ -118,7 +117,7 @@ def measure(planted: Planted, root: LocalPath, **knobs: int) -> tuple[dict[tuple
 def accuracy(
     planted: Planted, scores: dict[tuple[int, int], float], threshold: float
 ) -> tuple[float, dict[str, float]]:
-    """(precision over all kinds, recall by kind) of (document, item) pairs that reach a score."""
+    """Return (precision over all kinds, recall by kind) of the (document, item) pairs that score at least `threshold`."""
     found = {pair for pair, score in scores.items() if score >= threshold}
     kinds = Counter(planted.truth.values())
     hits: dict[str, int] = defaultdict(int)
@@ -129,7 +128,7 @@ def accuracy(
 
 
 def show(planted: Planted) -> None:
-    """Precision and recall for some n and thresholds."""
+    """Print precision and recall for several sizes of n-grams and thresholds."""
     size = sum(len(text.encode()) for text in planted.texts) / 1e6
     print(f"{len(planted.texts):,} documents, {size:.1f} MB; {len(planted.items):,} items, half of them planted")
     for ngram in (13, 8):

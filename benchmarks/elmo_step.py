@@ -1,13 +1,13 @@
-"""Benchmark a training step of ELMo on one process: seconds against a bare loop over torch's own LSTMs of the same sizes.
+"""Benchmark a training step of ELMo on one process, against a bare loop over torch's own LSTMs of the same sizes.
 
     python -m benchmarks.elmo_step [--cells 4096] [--width 512] [--vocabulary 8192] [--rows 8] [--length 64] [--steps 10]
         [--threads 1] [--clock wall|cpu]
 
 The default has the cells of the published model and a smaller vocabulary. The bare loop is what one would write by hand: an
-embedding, two layers of `torch.nn.LSTM` with a projection for each direction, the backward ones on flipped rows, one output
-layer tied to the embedding, dropout, clipping, fused AdamW. Rows are one document each, so the bare loop need not begin a state
-anew within a row. Both start from the same weights; with `--dropout 0` they have the same loss. They take turns step by step; the
-ratio is the median over steps, bare / ours, above 1 where ours is faster.
+embedding, two layers of `torch.nn.LSTM` with a projection for each direction (the backward ones on flipped rows), one output
+layer tied to the embedding, dropout, clipping and fused AdamW. Each row is one document, so the bare loop need not reset the
+state within a row. Both start from the same weights; with `--dropout 0` they have the same loss. They alternate step by step;
+the ratio is the median of bare / ours over steps, above 1 where ours is faster.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LAYERS = 2
 
 
 class BareElmo(torch.nn.Module):
-    """Two LSTM language models over one embedding, by torch's modules."""
+    """Two LSTM language models, forward and backward, over one embedding, built from torch's modules."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class BareElmo(torch.nn.Module):
         self.output.weight = self.embed.weight
 
     def losses(self, ids: Any) -> tuple[Any, Any]:
-        """Return the mean loss of the forward and of the backward model for ids, int64 [rows, length]."""
+        """Return the mean losses of the forward and the backward model for ids, int64 [rows, length]."""
         found = []
         for layers, read in zip(self.lstms, (ids, ids.flip(1)), strict=True):
             states = self.embed(read)
@@ -66,7 +66,7 @@ class BareElmo(torch.nn.Module):
 
 
 def rows_of(options: argparse.Namespace, step: int) -> Batch:
-    """Random rows of one document each."""
+    """Return random rows, each a single document."""
     generator, least = np.random.default_rng(step), max(SPECIAL_IDS.values()) + 1
     inputs = generator.integers(least, options.vocabulary, (options.rows, options.length))
     targets = np.concatenate([inputs[:, 1:], np.full((options.rows, 1), IGNORED)], axis=1)
@@ -75,7 +75,7 @@ def rows_of(options: argparse.Namespace, step: int) -> Batch:
 
 
 def ours(options: argparse.Namespace) -> tuple[Callable[[Batch], float], Any]:
-    """Return our step, and the network that it trains."""
+    """Return our training step, and the network that it trains."""
     model = Model(
         "elmo",
         layers=LAYERS,
@@ -103,7 +103,7 @@ def ours(options: argparse.Namespace) -> tuple[Callable[[Batch], float], Any]:
 
 
 def bare(options: argparse.Namespace, network: Any) -> Callable[[Batch], float]:
-    """Return the step of the bare loop, which begins with the weights of `network`."""
+    """Return the training step of the bare loop, which starts from the weights of `network`."""
     own = BareElmo(options)
     with torch.no_grad():
         own.embed.weight.copy_(network.elmo.embed.weight)
@@ -141,7 +141,7 @@ def compare(
     bare: Callable[[argparse.Namespace, Any], Callable[[Batch], float]],
     rows_of: Callable[[argparse.Namespace, int], Batch],
 ) -> None:
-    """Time our step and the bare loop in turn on the same batches, and print the medians and the losses of the last."""
+    """Time our step and the bare loop alternately on the same batches; print the medians, and both losses of the last batch."""
     clock = time.perf_counter if options.clock == "wall" else time.process_time
     torch.set_num_threads(options.threads)
     our_step, network = ours(options)

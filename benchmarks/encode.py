@@ -2,9 +2,8 @@
 
     python -m benchmarks.encode [FILE ...] [--tokenizer DIR_OR_JSON] [--megabytes 20] [--runs 3]
 
-FILEs are UTF-8 text or JSON lines, gzip or not; without any, $GRISTMILL_DATA/prose is read. Without
---tokenizer, a byte-level BPE of 16,384 is trained on the first third of the texts. All ids are compared
-before anything is timed.
+FILEs are UTF-8 text or JSON lines, gzipped or not; the default is $GRISTMILL_DATA/prose. Without a tokenizer, a byte-level
+BPE with a vocabulary of 16,384 is trained on the first third of the texts. All ids are compared before anything is timed.
 """
 
 import argparse
@@ -67,7 +66,7 @@ def compare(ours: Encoder, peer: Encoder, documents: pa.LargeStringArray, runs: 
 
 
 def fresh(encoder: Encoder) -> Encoder:
-    """An encoder with an empty cache: gigatoken caches pieces, so a first pass is slower."""
+    """Return a copy of the encoder with an empty cache. gigatoken caches pieces of text, so a first pass is slower."""
     copy = Encoder(encoder.definition, encoder.library, encoder.library_reason)
     copy.encode(pa.array(["load"], pa.large_string()))
     return copy
@@ -94,7 +93,7 @@ def trained(texts: list[str], folder: Path) -> str:
 
 
 def taken(files: list[str], limit: float) -> Iterator[str]:
-    """About `limit` bytes of documents, with the same share of each file."""
+    """Yield documents up to about `limit` bytes in all, in equal shares from each file."""
     for file in files:
         size = 0
         for text in read_texts(file):

@@ -1,13 +1,13 @@
-"""Benchmark what encoders compute for evaluation: pseudo-log-likelihoods beside a loop over sentences, and features of all layers
-beside the bare forward pass.
+"""Benchmark what encoders compute for evaluation: pseudo-log-likelihoods against a loop over sentences, and features of all
+layers against the bare forward pass.
 
     GRISTMILL_DATA=... python -m benchmarks.encoders [--sentences N] [--documents N] [--rounds N]
 
-The model is a random BERT, which changes no time: 4 layers of width 128 or, with `--size 30m`, 8 layers of width 512. The loop
-is that of minicons: a sentence becomes one batch, with a masked copy for each token. The bare forward pass is that of
-the stock model of `transformers` with `output_hidden_states`, on the same texts, sorted by length and padded, at the best of
-several batch sizes. The two sides take turns; printed are sentences or tokens per processor second, and ratios, above 1 where
-ours is faster.
+The model is a BERT with random weights, which do not affect time: 4 layers of width 128 or, with `--size 30m`, 8 layers of
+width 512. The loop is that of minicons: a sentence is one batch, with a masked copy for each token. The bare forward pass is
+that of the stock model of `transformers` with `output_hidden_states`, on the same texts, sorted by length and padded, at the
+best of several batch sizes. The two sides alternate. Printed are sentences or tokens per processor second, and ratios, above
+1 where ours is faster.
 """
 
 import argparse
@@ -45,7 +45,7 @@ BATCHES = (1, 4, 16, 64)
 
 
 def sentence_loop(network: Any, sentences: Sequence[list[int]]) -> np.ndarray:
-    """The pseudo-log-likelihood of each sentence (Salazar et al., 2020), one sentence a batch."""
+    """Return the pseudo-log-likelihood of each sentence (Salazar et al., 2020), with one sentence per batch."""
     first, last, mask = (SPECIAL_IDS[name] for name in ("<cls>", "<sep>", "<mask>"))
     found = []
     with torch.no_grad():
@@ -60,7 +60,9 @@ def sentence_loop(network: Any, sentences: Sequence[list[int]]) -> np.ndarray:
 
 
 def forward_states(network: Any, documents: Sequence[np.ndarray], size: int) -> int:
-    """Compute the hidden states of documents, longest first, `size` in a batch. Returns the number of states, with padding."""
+    """Compute the hidden states of documents, longest first, in batches of `size`; return the number of values, padding
+    included.
+    """
     ordered, count = sorted(documents, key=len, reverse=True), 0
     with torch.no_grad():
         for first in range(0, len(ordered), size):
@@ -76,7 +78,7 @@ def forward_states(network: Any, documents: Sequence[np.ndarray], size: int) -> 
 
 
 def in_turns(sides: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Run each side once to warm up, then in turns; returns the processor seconds of each."""
+    """Run each side once to warm up, then `rounds` times alternately; return the processor seconds of each."""
     spent = [0.0] * len(sides)
     for number in range(rounds + 1):
         for place, side in enumerate(sides):

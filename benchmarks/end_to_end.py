@@ -6,13 +6,15 @@
     python -m benchmarks.end_to_end prose --repeat 10 --once           609 MB of prose, only the build from nothing
     python -m benchmarks.end_to_end prose --peer-python PY --peer FILE the same work with datatrove
 
-Each checkout builds from nothing, again with nothing changed, with one more rule, and after `kill -9` at half the
-time. FILE is called as `FILE prose|web INPUT OUTPUT TOKENIZER [LID]`, with the Python of an environment that has
-datatrove. Processor time is the sum over all processes of the tree and memory the highest sum of PSS, both sampled
-twice a second, so a process that ends between two samples counts up to the last of them. Bytecode of Python files is
-written and used, also where PYTHONDONTWRITEBYTECODE is set. `--repeat` writes the prose several times, from the second
-time on with every lower-case word of five letters or more replaced by another of about the same frequency, so that
-documents are no copies and rules and tokens find what they find in prose.
+Each checkout builds from nothing, again with nothing changed, with one more rule, and after `kill -9` at half the time. FILE
+is called as `FILE prose|web INPUT OUTPUT TOKENIZER [LID]`, with the Python of an environment that has datatrove.
+
+Processor time is summed over the whole process tree, and memory is the peak of the summed PSS. Both are sampled twice a
+second, so what a process uses after its last sample is missed. Python bytecode is cached even where PYTHONDONTWRITEBYTECODE
+is set.
+
+`--repeat` writes the prose several times. From the second copy on, every lower-case word of five letters or more is replaced
+by another of about the same frequency, so that the copies are not duplicates and rules and tokens still see ordinary prose.
 """
 
 import argparse
@@ -94,7 +96,7 @@ def main() -> None:
 
 
 def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, name: str) -> None:
-    """Measure the four builds with one checkout, and print them and the budget of the first."""
+    """Measure the builds with one checkout; print them, and the time budget of the first."""
     config = work / f"{name}.yaml"
     config.write_text(corpus_file(options.kind, work, work / name))
     workers = ["--workers", str(options.workers)] if options.workers else ["--in-process"]
@@ -128,7 +130,7 @@ def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, na
 
 
 def corpus_file(kind: str, work: Path, output: Path, files: str = "*") -> str:
-    """Return the corpus file; `files` is the end of the pattern of the input's names."""
+    """Return the text of the corpus file; `files` ends the glob pattern of the input files."""
     names = ("wiki_en", "forum_20news") if kind == "prose" else ("pages",)
     read = (
         "format: jsonl, part_bytes: 16000000"
@@ -153,7 +155,7 @@ def _rules(kind: str) -> str:
 
 
 def write_prose(data: Path, target: Path, repeat: int) -> None:
-    """Write two of three documents of wiki_en and forum_20news, in four files each, for each repetition."""
+    """Write two thirds of the documents of wiki_en and forum_20news, each in four files per repetition."""
     for name in ("wiki_en", "forum_20news"):
         with gzip.open(data / "prose" / f"{name}.jsonl.gz", "rb") as source:
             lines = [line for number, line in enumerate(source) if number % 3 < 2]
@@ -166,8 +168,8 @@ def write_prose(data: Path, target: Path, repeat: int) -> None:
 
 
 def change_words(lines: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield documents (lines of JSON) unchanged, then forever with other long words: each 64 words that follow one
-    another in the order of frequency are shuffled.
+    """Yield the documents (lines of JSON) unchanged, then endless copies whose long words are shuffled within blocks of 64
+    words of similar frequency.
     """
     yield lines
     records = [json.loads(line) for line in lines]
@@ -185,7 +187,7 @@ def change_words(lines: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def write_pages(data: Path, target: Path, pages: int) -> None:
-    """Cut the records of the first pages of a crawl into eight files; each record is a gzip member of its own."""
+    """Divide the first pages of a crawl into eight WARC files, with each record as a gzip member of its own."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     path = data / "raw_web" / "trafilatura_pages.warc.gz"
@@ -215,7 +217,7 @@ def write_tokenizer(data: Path, target: Path) -> None:
 
 @dataclass
 class Measured:
-    """A command: wall-clock seconds, processor seconds by process, and the peak of the sum of PSS in bytes."""
+    """Measurements of a command: wall-clock seconds, processor seconds by process, and the peak of summed PSS in bytes."""
 
     wall: float = 0.0
     seconds: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -229,7 +231,7 @@ class Measured:
 
 
 def run(command: list[str], checkout: Path, kill_after: float = float("inf")) -> Measured:
-    """Run a command in a checkout and sample its processes; with `kill_after`, kill it after some seconds."""
+    """Run a command in a checkout and sample its processes; kill it after `kill_after` seconds."""
     began, result = time.monotonic(), Measured()
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode every start compiles the libraries again
@@ -257,7 +259,7 @@ def run(command: list[str], checkout: Path, kill_after: float = float("inf")) ->
 
 
 def _sample(root: int, result: Measured) -> None:
-    """Add what the processes below `root` have used so far."""
+    """Record the processor time and memory of `root` and its descendants so far."""
     parents: dict[int, int] = {}
     used: dict[int, tuple[str, float]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

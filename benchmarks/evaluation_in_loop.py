@@ -1,14 +1,14 @@
-"""Benchmark what evaluation in the loop costs a training run: its steps with and without it.
+"""Benchmark what evaluation during training costs a run: its steps with and without it.
 
     python -m benchmarks.evaluation_in_loop CORPUS [--pairs 3] [--steps 120] [--every 40]
 
-Runs of demo_decoder on one worker and one thread take turns: without evaluation, and with the suite `probes` at every
-checkpoint, in a process of its own. Both save the same checkpoints. Two costs are printed, each from the
-first logged step to the last one:
+Runs of demo_decoder on one worker and one thread alternate: without evaluation, and with the suite `probes` at every
+checkpoint, in a process of its own. Both save the same checkpoints. Two costs are printed, each from the first logged step to
+the last:
 
-- processor time of the training process alone. It shows what the loop itself does for an evaluation, and depends little on
-  other load.
-- wall-clock time. It also shows how far the two processes slow each other down, so a core must be free.
+- processor time of the training process alone: what the training loop itself does for an evaluation, which depends little on
+  other load
+- wall-clock time: also how far the two processes slow each other down, so a core must be free
 """
 
 import argparse
@@ -28,7 +28,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(process: int) -> float:
-    """The processor time of a process so far, without that of its children."""
+    """Return the processor time of a process so far, without its children."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -38,7 +38,7 @@ def steps_logged(run: LocalPath) -> int:
 
 
 def train(corpus: Path, run: LocalPath, options: argparse.Namespace, evaluates: bool) -> tuple[float, float]:
-    """Train a run; returns its processor and wall-clock seconds between the first and the last logged step."""
+    """Train a run; return its processor and wall-clock seconds between the first and the last logged step."""
     settings = [f"budget.steps={options.steps}", f"checkpoints.every={options.every}", "log_every=5"]
     settings += [f"validation.every={options.steps}", "validation.tokens=2048"]
     settings += ["evaluation.suite=probes", f"evaluation.every={options.every}"] if evaluates else []

@@ -1,17 +1,17 @@
-"""Benchmark fine-tuning on one process: examples per second and peak memory beside HF Trainer with the same model, batch and
+"""Benchmark fine-tuning on one process: examples per second and peak memory against HF Trainer with the same model, batch and
 dtype.
 
     python -m benchmarks.finetuning [TASK] [--method full|lora|ia3|prefix] [--grouped] [--memory] [--layers 6] [--width 512]
         [--batch 32] [--steps 12] [--evaluated 512] [--data DIR]
 
-The model is a RoBERTa with random weights, and the tokenizer is trained on the texts of the task. HF Trainer pads each
-batch (`DataCollatorWithPadding`), of random inputs or, with `--grouped`, of inputs of similar length; methods are peft's.
-Both take turns, a step each, so other load affects both, and the time of a step includes making its batch. Then both
-predict the dev split, or its first examples. The last line is for an epoch of the task with one evaluation. Rates are
-given by wall-clock and by processor time, which other load on the machine changes less. With `--grouped`, use 50 steps or
-a multiple: the trainer sorts inputs by length within each 50 batches.
+The model is a RoBERTa with random weights, and the tokenizer is trained on the texts of the task. HF Trainer pads each batch
+(`DataCollatorWithPadding`) of random inputs or, with `--grouped`, of inputs of similar length; its methods are peft's. Both
+alternate step by step, so other load affects both, and the time of a step includes making its batch. Then both predict the
+dev split, or its first examples. The last line is for one epoch of the task with one evaluation. Rates are given by
+wall-clock and by processor time, which other load affects less. With `--grouped`, use a multiple of 50 steps: the trainer
+sorts inputs by length within each 50 batches.
 
-`--memory` gives each of the two a process of its own instead, and prints how much memory training and one evaluation take
+With `--memory`, each side instead runs in a process of its own, which prints how much memory training and one evaluation take
 on top of libraries and data. Needs the package `accelerate`.
 """
 
@@ -64,7 +64,9 @@ def job_of(options: argparse.Namespace, tokenizer: Path) -> Finetuning:
 
 
 class Ours:
-    """Our engine, created after HF Trainer has started, which inside a process group would wrap its model."""
+    """Our engine. It must be created after HF Trainer has started, because within a process group the Trainer would wrap its
+    model.
+    """
 
     def __init__(self, job: Finetuning, data: TaskData) -> None:
         from trainers.engine.engine import Engine, start_group
@@ -86,7 +88,7 @@ class Ours:
 
 
 def peer_of(job: Finetuning) -> Any:
-    """The stock model of `transformers` with peft's method."""
+    """Return the stock model of `transformers`, with peft's version of the method."""
     import transformers
 
     configuration = MODELS["roberta"].configuration(job.model, SPECIAL_IDS)
@@ -109,7 +111,7 @@ def peer_of(job: Finetuning) -> Any:
 
 
 def features(data: TaskData | HeldOut) -> list[dict[str, Any]]:
-    """The inputs as lists of ids, with their labels."""
+    """Return the inputs as lists of ids, with their labels."""
     (task,) = data.tasks
     count = len(task)
     rendered = task.render(np.arange(count))
@@ -122,14 +124,14 @@ def features(data: TaskData | HeldOut) -> list[dict[str, Any]]:
 
 
 def clocks() -> np.ndarray:
-    """Wall-clock and processor seconds, the latter of all threads."""
+    """Return the current wall-clock and processor seconds, the latter of all threads."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def trainer_of(
     options: argparse.Namespace, job: Finetuning, data: TaskData, held_out: HeldOut, output: str, callbacks: Any = ()
 ) -> Any:
-    """HF Trainer for the same steps and evaluation."""
+    """Return an HF Trainer for the same steps and evaluation."""
     from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(job.tokenizer), pad_token="<pad>")
@@ -162,8 +164,8 @@ def trainer_of(
 def measure(
     options: argparse.Namespace, job: Finetuning, corpus: TaskCorpus, output: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Wall-clock and processor seconds of (HF Trainer, ours): of each step [steps, 2, 2], and of each of three evaluations
-    [3, 2, 2].
+    """Return wall-clock and processor seconds of (HF Trainer, ours): of each step [steps, 2, 2], and of three evaluations [3,
+    2, 2].
     """
     from transformers import TrainerCallback
 
@@ -196,8 +198,9 @@ def measure(
 
 
 def measure_memory(options: argparse.Namespace, job: Finetuning, corpus: TaskCorpus, output: str) -> None:
-    """Train and evaluate with one side in this process, and print the megabytes that it takes (Linux). Model and libraries
-    are there before; the parameters are counted.
+    """Train and evaluate one side in this process, and print the megabytes that this takes (Linux).
+
+    Memory that is held before training is not counted, except for the parameters.
     """
     data, held_out = task_training(corpus, job), first(task_validation(corpus, job), options.evaluated)
     ours = trainer = None
@@ -220,14 +223,14 @@ def measure_memory(options: argparse.Namespace, job: Finetuning, corpus: TaskCor
 
 
 def resident(field: str) -> float:
-    """Megabytes of this process, from /proc."""
+    """Return a field of /proc/self/status, such as VmRSS, in megabytes."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) / 1000
 
 
 def first(held_out: HeldOut, count: int) -> HeldOut:
-    """The first inputs of what is held out."""
+    """Return the first `count` inputs of a held-out split."""
     (task,) = held_out.tasks
     count = min(count, len(task))
     fewer = replace(task, offsets=task.offsets[: count + 1], example=task.example[:count])
@@ -266,7 +269,7 @@ def main() -> None:
 
 
 def sizes(corpus: TaskCorpus) -> tuple[int, int]:
-    """Examples of train and dev."""
+    """Return the numbers of examples in train and dev."""
     (task,) = corpus.tasks
     train_split, dev = corpus.splits(task)
     return len(corpus.examples(task, train_split)), len(corpus.examples(task, dev))

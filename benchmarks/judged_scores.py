@@ -1,11 +1,11 @@
-"""Scores of annotators distilled into models that cost little: how far each agrees with the annotators.
+"""Distil annotators' scores into cheap models, and measure how far each model agrees with the annotators.
 
     GRISTMILL_DATA=... python -m benchmarks.judged_scores --model DIRECTORY [--documents 6000] [--work DIRECTORY]
 
-MODEL is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et al. 2017. Their
-annotators are the judge: the score, from 0 to 3, is three times the share who called a tweet hateful or offensive, and good
-(that is, toxic) are scores of 1.5 or more. A fifth of the tweets, by a hash, is held out. Every second tweet belongs to another
-source.
+MODEL is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et al. 2017, whose
+annotators are the judge: a score, from 0 to 3, is three times the share of annotators who called a tweet hateful or
+offensive. Scores of 1.5 or more count as the positive class, which here means toxic. A fifth of the tweets, by a hash, is
+held out. Alternate tweets belong to two sources.
 """
 
 import argparse

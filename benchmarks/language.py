@@ -1,15 +1,16 @@
-"""Benchmark language identification on one core: speed against a loop over each library's own call, and
-accuracy.
+"""Benchmark language identification on one core: speed against a loop over each library's own call, and accuracy.
 
     python -m benchmarks.language [FILE.jsonl.gz ...] [--megabytes 8] [--model lid.176.ftz]
 
 FILEs are gzipped JSON lines with a `text`; the default is prose of $GRISTMILL_DATA. The model defaults to
-$GRISTMILL_DATA/models/lid.176.ftz; without it fastText is left out. The libraries get what the stage reads,
-the first 65,536 bytes, titles in capitals in lower case. Labels are compared before any speed is printed. Times
-are CPU seconds of this process, the better of two alternating runs; both models are compared with fastText alone
-by neighbouring runs, on the test sentences too. Accuracy is measured on $GRISTMILL_DATA/lid,
-75 languages with 1,000 sentences each, as documents of 1 and of 10 consecutive sentences, for each model and for
-fastText with resiliparse where its probability is low; `-` marks languages that the model does not know.
+$GRISTMILL_DATA/models/lid.176.ftz; without it, fastText is left out. The libraries get what the stage reads: the first 65,536
+bytes, with titles in capitals changed to lower case. Labels are compared before any speed is printed. Times are CPU seconds
+of this process, the better of two alternating runs. Both models together are compared with fastText alone in neighbouring
+runs, on the test sentences too.
+
+Accuracy is measured on $GRISTMILL_DATA/lid, 75 languages with 1,000 sentences each, as documents of 1 and of 10 consecutive
+sentences: for each model, and for fastText with resiliparse where fastText's probability is low. `-` marks languages that the
+model does not know.
 """
 
 import argparse
@@ -92,20 +93,22 @@ def compare(name: str, stage: Language, peer: Callable[[list[str]], list[str]], 
 
 
 def lower_capitals(text: str) -> str:
-    """The text as the stage reads it: in lower case if more than nine tenths of its letters are capitals."""
+    """Return the text as the stage reads it: in lower case if more than nine tenths of its letters are capitals."""
     letters = list(filter(str.isalpha, text))
     return text.lower() if 10 * sum(map(str.isupper, letters)) > 9 * len(letters) else text
 
 
 def of_script(text: str) -> str:
-    """The language that the script of a text identifies, which the stage prefers to one in other scripts."""
+    """Return the language that a text's script identifies, or "". The stage prefers it to a label in another script."""
     found = language_of_script(text)
     return found[0] if found else ""
 
 
 def compare_both(alone: Language, texts: list[str]) -> None:
-    """Print the speed of both models relative to fastText alone, the median, lowest and highest of PAIRS ratios of
-    neighbouring runs, and how many documents the second decides on.
+    """Print the speed of both models together relative to fastText alone, and the share of documents that the second model
+    decides.
+
+    Speed is given as the median, lowest and highest of PAIRS ratios of neighbouring runs.
     """
     both = Language(models=(*alone.models, "resiliparse"), fallback_below=FALLBACK)
     both.setup()
@@ -144,25 +147,27 @@ class Guesses(NamedTuple):
 
 
 def guess(stage: Language, texts: list[str]) -> Guesses:
-    """The guesses of a stage."""
+    """Return the labels and scores of a stage."""
     result = stage.annotate(pa.table({"text": pa.array(texts, pa.large_string())}))
     return Guesses(np.array(result["language"].to_pylist()), result["language_score"].to_numpy())
 
 
 def fall_back(first: Guesses, second: Guesses, limit: float) -> np.ndarray:
-    """The labels of the first model, and those of the second where the first has a score below `limit`."""
+    """Return the first model's labels, replaced by the second's where the first scores below `limit` and the second gives a
+    language.
+    """
     return np.where((first.scores < np.float32(limit)) & (second.labels != "und"), second.labels, first.labels)
 
 
 def documents(sentences: list[str], length: int) -> list[str]:
-    """Documents of that many consecutive sentences, as many from the first half as from the second."""
+    """Return documents of `length` consecutive sentences, as many from the first half as from the second."""
     half = len(sentences) // 2
     return [" ".join(part[k : k + length]) for part in (sentences[:half], sentences[half : 2 * half])
             for k in range(0, half - length + 1, length)]  # fmt: skip
 
 
 def english(folder: Path, stages: dict[str, Language]) -> None:
-    """Print how many English documents are called another language; `und` is none."""
+    """Print the share of English documents that each stage labels as another language; `und` does not count as one."""
     for file in ENGLISH:
         texts = read(folder / f"{file}.jsonl.gz", float("inf"))
         shares = []
@@ -174,8 +179,8 @@ def english(folder: Path, stages: dict[str, Language]) -> None:
 
 
 def accuracy(archive: Path, stages: dict[str, Language]) -> dict[str, Language]:
-    """Print Markdown tables: the choice of `fallback_below`, then the per cent of documents with the correct label,
-    by language, number of sentences and model. Returns the stages, with that of both models.
+    """Print Markdown tables: the choice of `fallback_below`, then the percentage of documents with the correct label, by
+    language, number of sentences and model. Return the stages, with the one of both models added.
     """
     known = {name: known_labels(stage) for name, stage in stages.items()}
     tests = {SAME.get(name, name): texts for name, texts in sorted(test_sentences(archive).items())}
@@ -223,18 +228,18 @@ def accuracy(archive: Path, stages: dict[str, Language]) -> dict[str, Language]:
 
 
 def pair(found: dict[tuple[str, str, int], Guesses], language: str, length: int) -> tuple[Guesses, Guesses]:
-    """The guesses of fastText and of resiliparse."""
+    """Return the guesses of fastText and of resiliparse."""
     return found["fastText", language, length], found["resiliparse", language, length]
 
 
 def macro(right: dict[tuple[str, str, int], np.ndarray], name: str, languages: list[str], length: int) -> float:
-    """The mean over languages of the per cent of documents with the correct label."""
+    """Return the percentage of documents with the correct label, averaged over languages."""
     return 100 * float(np.mean([right[name, language, length].mean() for language in languages]))
 
 
 def choose(found: dict[tuple[str, str, int], Guesses], languages: list[str]) -> float:
-    """Print macro accuracy for each limit, in two-fold cross-validation over halves of each language, and return
-    the limit that is best on all: by the sum of both lengths, of equal ones the lowest.
+    """Print macro accuracy for each limit, with two-fold cross-validation over halves of each language. Return the best limit
+    on all documents: by the sum over both lengths, the lowest of equal ones.
     """
     scores = np.zeros((len(LIMITS), len(LENGTHS), 2))  # per cent by half
     for row, limit in enumerate(LIMITS):
@@ -258,7 +263,7 @@ def choose(found: dict[tuple[str, str, int], Guesses], languages: list[str]) -> 
 
 
 def report_losses(right: dict[tuple[str, str, int], np.ndarray], languages: list[str], both: str) -> None:
-    """Print the languages that are worse with both models than with the better one."""
+    """Print the languages where both models together are more than 1 point worse than the better one."""
     for length in LENGTHS:
         losses = {}
         for language in languages:

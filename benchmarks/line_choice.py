@@ -1,15 +1,16 @@
-"""Fit the weights of `extract: best` and measure it by cross-validation, beside both extractors alone.
+"""Fit the weights of `extract: best`, and measure it by cross-validation against both extractors alone.
 
     python -m benchmarks.line_choice [--write] [--tables folds,readability]
           data: $GRISTMILL_DATA/raw_web
 
-A line of a page with a snippet that must be kept is content, one with a snippet that must be dropped (and none of the
-first) is not; the others teach nothing. Logistic regression, standardised, C = 0.1: one fit to the lines of resiliparse
-alone and one to the merged lines. Ten folds of whole pages, drawn at random: each page is judged by weights fitted to the
-others, and F is that of all pages together (benchmarks/extraction.py). C, the features, the limit of one half and the bounds
-of certainty were chosen by such tables of the same pages. None of them was chosen on the pages of Mozilla's readability,
-the second table, by the weights of the file. There, precision and recall are of words (as a multiset) against
-the expected text, in the mean over pages.
+A line that contains a snippet that must be kept is content. A line that contains a snippet that must be dropped, and none to
+keep, is not. Other lines are not used for training. The model is a logistic regression, standardised, C = 0.1: one fit to the
+lines of resiliparse alone and one to the merged lines. Pages are divided at random into ten folds; each page is judged by
+weights fitted to the other folds, and F is that of all pages together (benchmarks/extraction.py). C, the features, the
+threshold of one half and the bounds of certainty were chosen by such tables of the same pages.
+
+The second table is a test on pages that played no part in these choices, those of Mozilla's readability, with the shipped
+weights. There, precision and recall are of words (as a multiset) against the expected text, averaged over pages.
 
 "trafilatura, once": its own rules alone, as `best` runs it.
 
@@ -57,7 +58,7 @@ WEIGHTS = Path(best_extraction.__file__).with_name("line_weights.json")
 
 
 class Judged:
-    """A page with the texts of the extractors."""
+    """A page with the texts of both extractors, and the snippets that judge them."""
 
     def __init__(self, html: str, snippets: tuple[list[str], list[str]] | None = None) -> None:
         from resiliparse.parse.html import HTMLTree
@@ -77,7 +78,7 @@ class Judged:
         self.ran_second = False
 
     def labels(self, lines: list[Line]) -> list[int]:
-        """1 for content, 0 for none, -1 for unknown."""
+        """Return a label for each line: 1 for content, 0 for other text, -1 for unknown."""
         wanted, unwanted = self.snippets or ([], [])
         return [
             1 if any(each in line.text for each in wanted) else 0 if any(each in line.text for each in unwanted) else -1
@@ -85,7 +86,9 @@ class Judged:
         ]
 
     def text(self, weights: Weights, bounds: Bounds = BOUNDS) -> str:
-        """The text by these weights, as `extract: best` chooses it; `ran_second` says whether trafilatura was needed."""
+        """Return the text that `extract: best` chooses with these weights, and set `ran_second` to whether it needed
+        trafilatura.
+        """
         self.ran_second = False
         return join_lines(choose_lines(self.page, self._extract_second, weights, bounds))
 
@@ -95,7 +98,7 @@ class Judged:
 
 
 def fit(rows: Sequence[Sequence[float]], labels: Sequence[int]) -> list[float]:
-    """Return the constant and the weights of the features as they are, of a regression on standardised ones."""
+    """Fit a regression to standardised features; return its constant and weights for the unscaled features."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -129,7 +132,7 @@ def main() -> None:
 
 
 def print_folds(root: Path, write_weights: bool) -> None:
-    """Print the quality by cross-validation, and write the weights fitted to all pages if asked."""
+    """Print the quality by cross-validation; if asked, write the weights fitted to all pages."""
     judged = json.loads((root / "trafilatura_evaldata.json").read_text())
     snippets = [(page["with"], page["without"]) for page in judged.values()]
     htmls = [decode_page(page, "").text for page in payloads(root / "trafilatura_pages.warc.gz")]
@@ -151,7 +154,7 @@ def print_folds(root: Path, write_weights: bool) -> None:
 
 
 def print_interval(snippets: Snippets, ours: list[str], theirs: list[str]) -> None:
-    """Print how much higher our F is, with the 95 % interval by resampling pages 2,000 times."""
+    """Print the 95 % interval of the difference between our F and theirs, from 2,000 bootstrap samples of the pages."""
     counts = [
         [
             [sum(each in text for each in wanted), sum(each in text for each in unwanted), len(wanted)]
@@ -185,7 +188,7 @@ def write(weights: Weights) -> None:
 
 
 def print_readability(root: Path) -> None:
-    """Print precision and recall of words on Mozilla's pages, in the mean over pages."""
+    """Print precision and recall of words on Mozilla's pages, averaged over pages."""
     from resiliparse.extract.html2text import extract_plain_text
 
     with gzip.open(root / "readability_expected.jsonl.gz") as lines:

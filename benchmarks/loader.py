@@ -3,12 +3,11 @@
     pip install --target PEERS datasets mosaicml-streaming litdata
     python -m benchmarks.loader [--million-tokens 64] [--sequence-length 2048] [--peers PEERS]
 
-All read shuffled sequences of the same tokens from the page cache, in one process, into numpy arrays ready
-for torch. `ours` yields inputs, targets, positions and document segments in the order of the mixture, for
-every packing. `memmap` yields inputs alone, as nanoGPT's loader does; `memmap + boundaries` also finds
-documents by a vectorised search in their offsets. Hugging Face `datasets`, MosaicML's `streaming` and
-`litdata` read rows of packed sequences, without boundaries, from their own formats; those not installed are
-left out, with a note.
+All read shuffled sequences of the same tokens from the page cache, in one process, into numpy arrays ready for torch. `ours`
+yields inputs, targets, positions and document segments in the order of the mixture, for every packing. `memmap` yields inputs
+alone, as nanoGPT's loader does; `memmap + boundaries` also finds documents by a vectorised search in their offsets. Hugging
+Face `datasets`, MosaicML's `streaming` and `litdata` read rows of packed sequences, without boundaries, from their own
+formats; libraries that are not installed are left out, with a note.
 """
 
 import argparse
@@ -41,7 +40,7 @@ SENTENCE = 25
 
 
 def write_source(directory: LocalPath, tokens: int) -> SourceStream:
-    """A source of two shards of random tokens, with log-normal document lengths."""
+    """Write a source of two shards of random tokens, with log-normal document lengths."""
     rng = np.random.default_rng(0)
     records = []
     for number in range(2):
@@ -60,7 +59,7 @@ def write_source(directory: LocalPath, tokens: int) -> SourceStream:
 
 
 def every(offsets: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences of equal length in tokens: (starts, offsets) as in a shard."""
+    """Return the (starts, offsets) of sentences of `tokens` tokens each, in the layout of a shard."""
     many = -(-np.diff(offsets) // tokens)
     ends = np.concatenate([[0], np.cumsum(many)])
     return (np.arange(ends[-1]) - np.repeat(ends[:-1], many)) * tokens, ends
@@ -167,7 +166,7 @@ def iter_piece(piece: Any) -> Iterator[Any]:
 
 
 def rate(read: Reader, source: SourceStream, length: int, seconds: float) -> float:
-    """Tokens per second over `seconds`, after the first batches."""
+    """Return tokens per second over `seconds`, after five warm-up batches."""
     batches = read(source, length)
     for _ in range(5):
         next(batches)

@@ -1,12 +1,12 @@
-"""Measure what the commands of a study of many runs take: `study plan` (which also says how far it is), `fit`, `propose` and
+"""Measure what the commands of a study with many runs take: `study plan` (which also reports progress), `fit`, `propose` and
 `report`.
 
     python -m benchmarks.many_study_runs DIRECTORY [--runs 10000] [--domains 8]
 
-A small corpus of generated text is built, with a source for each domain. The study is a swarm of that many mixtures, whose
-results are not trained but computed from a formula with noise, one `result.json` in a directory for each run. Printed are
-the wall-clock and processor seconds of each command, imports included, and its largest resident memory. What is in DIRECTORY
-already is not made again. The bounds of the project are 10 s and 1 GB for `plan` and `report`.
+A small corpus of generated text is built, with a source for each domain. The study is a swarm of `--runs` mixtures. Nothing
+is trained: results are computed from a formula with noise, one `result.json` in a directory for each run. Printed are the
+wall-clock and processor seconds of each command, imports included, and its peak resident memory. What exists in DIRECTORY is
+not made again. The project's limits are 10 s and 1 GB for `plan` and `report`.
 """
 
 import argparse
@@ -33,7 +33,7 @@ NOISE = 0.01  # bits per byte
 
 
 def build(root: Path, domains: int) -> Path:
-    """Build the corpus; returns its directory."""
+    """Build the corpus unless it exists; return its directory."""
     corpus, generator = root / "corpus", np.random.default_rng(0)
     if (corpus / "manifest.json").exists():
         return corpus
@@ -58,7 +58,7 @@ def build(root: Path, domains: int) -> Path:
 
 
 def write_results(file: Path) -> None:
-    """Write a result for each run of the study that has none."""
+    """Write a simulated result for each run of the study that has none."""
     study = load_study(file)
     opened, root = open_study(study), root_of(study)
     register(study, root)

@@ -2,11 +2,11 @@
 
     python -m benchmarks.masking [--rows 32] [--sequence-length 512]
 
-Both mask 15 % of the same rows of four documents each, 80 / 10 / 10, on one thread. Ours counts targets per
-document, draws from the seed and the sample's number, and yields numpy arrays that torch uses directly. The
-collator gets tensors and a mask of special tokens. There is nothing to pad here, but checking for it takes
-most of its time, so its masking of prepared tensors is shown as well. It does 80 / 10 / 10 for single tokens,
-and replaces whole words entirely by `[MASK]`. It has no spans.
+Both mask 15 % of the same rows of four documents each, 80 / 10 / 10, on one thread. Ours counts targets per document, draws
+from the seed and the sample's number, and yields numpy arrays that torch can use without a copy. The collator gets tensors
+and a mask of special tokens. Nothing needs padding here, but checking for it takes most of the collator's time, so its
+masking of prepared tensors is shown as well. It does 80 / 10 / 10 for single tokens, and replaces whole words entirely by
+`[MASK]`. It has no span masking.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SPECIALS = {"<pad>": 0, "<unk>": 1, "<cls>": 2, "<sep>": 3, "<mask>": 4}
 
 
 def rows_of(rows: int, length: int) -> Batch:
-    """Rows of documents between `<cls>` and `<sep>`, random tokens of a vocabulary of WordPiece's size."""
+    """Return rows of documents between `<cls>` and `<sep>`, of random tokens from a vocabulary of WordPiece's size."""
     rng = np.random.default_rng(0)
     size = length // DOCUMENTS
     inputs = rng.integers(len(SPECIALS), VOCABULARY, (rows, length))
@@ -42,7 +42,7 @@ def rows_of(rows: int, length: int) -> Batch:
 
 
 def tokenizer_of(directory: Path) -> Any:
-    """A WordPiece tokenizer whose ids are those of the rows; two thirds of its tokens begin a word."""
+    """Return a WordPiece tokenizer with the ids of the rows; two thirds of its tokens begin a word."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -57,7 +57,7 @@ def tokenizer_of(directory: Path) -> Any:
 
 
 def peer(tokenizer: Any, batch: Batch, words: bool) -> Callable[[], object]:
-    """Hugging Face's collator over the same rows."""
+    """Return a call of Hugging Face's collator on the same rows."""
     import torch
     from transformers import DataCollatorForLanguageModeling
 
@@ -85,7 +85,7 @@ def peer(tokenizer: Any, batch: Batch, words: bool) -> Callable[[], object]:
 
 
 def bare_peer(tokenizer: Any, batch: Batch) -> Callable[[], object]:
-    """The collator's masking alone, on prepared tensors."""
+    """Return a call of the collator's masking alone, on prepared tensors."""
     import torch
     from transformers import DataCollatorForLanguageModeling
 
@@ -96,7 +96,7 @@ def bare_peer(tokenizer: Any, batch: Batch) -> Callable[[], object]:
 
 
 def speed(run: Callable[[], object], tokens: int, seconds: float = 2.0) -> float:
-    """Million tokens per second, the best of three."""
+    """Return million tokens per second, the best of three."""
     run()
     best = 0.0
     for _ in range(3):

@@ -1,13 +1,13 @@
-"""Measure what matching the repetition of proxies is worth: the best share of a tiny domain by matched proxies, by proxies that
-read all of it, and by runs of the target's size.
+"""Measure the benefit of matching the repetition of proxies: the best share of a tiny domain by matched proxies, by proxies
+that read all of it, and by runs of the target's size.
 
     GRISTMILL_DATA=... python -m benchmarks.matched_proxies DIRECTORY [--tokens 300000] [--runs 12] [--kilobytes 36]
 
-The corpus has a large domain, Wikipedia, and a tiny one, pages of textbooks, which the target repeats many times. Measured are
-held-out articles and other pages of these textbooks. Three studies train the same mixtures: with a tenth of the target's
-tokens, matched and not, and with all of them. Each fits the quadratic law (Scheffé, 1958), because the loss of a repeated domain
-falls and then rises with its share. Printed are the best share of the tiny domain by each, and what the target loses with it,
-in bits per byte above its own best mixture. What is in DIRECTORY already is not made again.
+The corpus has a large domain, Wikipedia, and a tiny one, pages of textbooks, which the target repeats many times. The metrics
+are the losses on held-out articles and on other pages of these textbooks. Three studies train the same mixtures: with a tenth
+of the target's tokens, matched and not, and with all of them. Each fits the quadratic law (Scheffé, 1958), because the loss
+of a repeated domain falls and then rises with its share. Printed are the best share of the tiny domain by each study, and
+what the target loses with it, in bits per byte above its own best mixture. What exists in DIRECTORY is not made again.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def write_texts(folder: Path, kilobytes: int) -> None:
 
 
 def build(root: Path, kilobytes: int) -> Path:
-    """Build the corpus once; returns its directory."""
+    """Build the corpus unless it exists; return its directory."""
     corpus = root / "corpus"
     if not (corpus / "manifest.json").exists():
         write_texts(root / "texts", kilobytes)
@@ -82,7 +82,7 @@ def build(root: Path, kilobytes: int) -> Path:
 
 
 def study(root: Path, corpus: Path, name: str, options: argparse.Namespace) -> Path:
-    """Train the mixtures of a study; returns its directory."""
+    """Train the mixtures of a study; return its directory."""
     share, matched = STUDIES[name]
     place = root / name.replace(" ", "_")
     if not (place / "proposal.yaml").exists():
@@ -106,7 +106,7 @@ def study(root: Path, corpus: Path, name: str, options: argparse.Namespace) -> P
 
 
 def law_of(place: Path) -> tuple[FittedLaw, np.ndarray]:
-    """The law of the mean of the metrics by the share of `books`, and the shares of the runs."""
+    """Return the law fitted to the mean of the metrics over the share of `books`, and the shares of the runs."""
     table = read_run_table(place / "ratios.csv", place / "metrics.csv")
     at = [table.domains.index(name) for name in ("books", "wiki")]
     return LAWS["quadratic"].fit(table.ratios[:, at], table.values.mean(axis=1)), table.ratios[:, at[0]]

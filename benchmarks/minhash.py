@@ -2,8 +2,8 @@
 
     python -m benchmarks.minhash [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
 
-datasketch runs in its fastest configuration: scheme "affine32", xxh32, update_batch, once over shingles made
-by `re` in Python and once over shingles made beforehand. The signatures of both are compared bit by bit.
+datasketch runs in its fastest configuration (scheme "affine32", xxh32, update_batch), once over shingles made by `re` in
+Python and once over shingles made beforehand. The signatures of both libraries are compared bit by bit.
 """
 
 import re

@@ -1,17 +1,16 @@
-"""Benchmark near-duplicate removal on real text: recall and precision against exact Jaccard and datasketch's
-MinHashLSH.
+"""Benchmark near-duplicate removal on real text: recall and precision against exact Jaccard and datasketch's MinHashLSH.
 
     GRISTMILL_DATA=... python -m benchmarks.minhash_accuracy [DOMAIN ...]
 
-The oracle ($GRISTMILL_DATA/dedup) holds every pair of documents with Jaccard similarity of at least 0.5 over
-word 5-grams. Recall of the bands is the share of pairs at or above s that share a band (14 x 8 of 112
-values). It is compared with the expected value for these pairs, the mean of 1 - (1 - s^8)^14, and with
-datasketch's MinHashLSH with the same parameters on the same signatures.
+The reference ($GRISTMILL_DATA/dedup) holds every pair of documents with a Jaccard similarity of at least 0.5 over word
+5-grams. Recall of the bands is the share of pairs with similarity s or more that share a band (14 x 8 of 112 values). It is
+compared with the expected value for these pairs, the mean of 1 - (1 - s^8)^14, and with datasketch's MinHashLSH with the same
+parameters on the same signatures.
 
-For each `verify` at a threshold of 0.8, precision is the share of (dropped document, document it was dropped
-for) with Jaccard similarity of at least 0.8, computed from sets in Python. Recall is the share of pairs at or
-above 0.8 of which one document is dropped; `left` counts pairs of one cluster of which neither is. Each
-domain is a whole build, whose three steps share text, signatures and reading.
+For each `verify` at a threshold of 0.8, precision is the share of pairs (dropped document, document it was dropped for) with
+a Jaccard similarity of at least 0.8, computed from sets in Python. Recall is the share of pairs at or above 0.8 where one
+document is dropped; `left` counts pairs within one cluster where neither is. Each domain is a whole build; the builds for the
+three values of `verify` share the text and signatures.
 """
 
 import gzip
@@ -54,9 +53,7 @@ def read(data: Path, domain: str) -> list[dict]:
 
 
 def clusters(data: Path, domain: str, names: list[str], root: LocalPath, verify: str) -> Build:
-    """(ids, signatures, pairs of (dropped, kept) records, facts, clusters by record) of a build with that
-    `verify`.
-    """
+    """Build with `verify`; return (ids, signatures, pairs of (dropped, kept) records, facts, clusters by record)."""
     source = Source(domain, str(data / "prose" / f"{domain}.jsonl.gz"), "jsonl")
     knobs = {} if verify == "none" else {"threshold": THRESHOLD, "verify": verify}
     steps = (
@@ -85,7 +82,7 @@ def clusters(data: Path, domain: str, names: list[str], root: LocalPath, verify:
 
 
 def linked_by_datasketch(signatures: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Whether MinHashLSH finds each pair of rows, bool [pairs]."""
+    """Return whether MinHashLSH finds each pair of rows, bool [pairs]."""
     index = MinHashLSH(num_perm=112, params=(14, 8))
     made = [
         MinHash(112, hashvalues=row, scheme="affine32", hashfunc=xxhash.xxh32_intdigest) for row in signatures
@@ -97,7 +94,7 @@ def linked_by_datasketch(signatures: np.ndarray, pairs: np.ndarray) -> np.ndarra
 
 
 def jaccard(a: str, b: str) -> float:
-    """Exact Jaccard similarity of the sets of word 5-grams."""
+    """Return the exact Jaccard similarity of two texts' sets of word 5-grams."""
     one, other = set(shingles(a, 5)), set(shingles(b, 5))
     return len(one & other) / len(one | other)
 

@@ -1,12 +1,12 @@
-"""Benchmark the whole command of nanoGPT's example for a CPU (docs/reproduced.md): seconds, processor seconds, seconds to
-the first step and peak memory of `python -m trainers pretrain nanogpt_cpu` and of nanoGPT's own `train.py`, in turns.
+"""Benchmark the whole command of nanoGPT's example for a CPU (docs/reproduced.md): seconds, processor seconds, seconds to the
+first step and peak memory of `python -m trainers pretrain nanogpt_cpu` and of nanoGPT's own `train.py`, alternately.
 
     python -m benchmarks.nanogpt_example CORPUS TEXT NANOGPT [--steps 2000] [--pairs 1]
 
-CORPUS is built from corpora_configs/shakespeare_characters.yaml, TEXT is the file whose header says how to get it
-(all.txt), NANOGPT a checkout of karpathy/nanoGPT, which is run unchanged with the options of its README. It evaluates
-20 batches of each split every 250 steps and at the beginning (4,320 rows in all); ours measures the whole validation
-split twice (3,486 rows).
+CORPUS is built from corpora_configs/shakespeare_characters.yaml; TEXT is the file all.txt, whose download that file
+describes; NANOGPT is a checkout of karpathy/nanoGPT, which is run unchanged with the options of its README. It evaluates 20
+batches of each split every 250 steps and at the beginning (4,320 rows in all); ours measures the whole validation split twice
+(3,486 rows).
 """
 
 import argparse
@@ -30,7 +30,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 def prepare(text: Path, directory: Path) -> None:
-    """Write the files that nanoGPT's own data/shakespeare_char/prepare.py makes."""
+    """Write the same files as nanoGPT's own data/shakespeare_char/prepare.py."""
     characters = text.read_text(encoding="utf-8")
     known = sorted(set(characters))
     numbers = {character: number for number, character in enumerate(known)}

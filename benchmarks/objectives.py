@@ -2,13 +2,14 @@
 
     python -m benchmarks.objectives [OBJECTIVE ...] [--rows 64] [--step-rows 2] [--sequence-length 512]
 
-The step is the forward and backward pass, losses included, of a model that the objective trains, with 4 layers of width 384, over
-the batch that the objective made from fewer rows, on all threads that torch uses. Document lengths are lognormal with a median of
-about 150 tokens; times are the shortest of several. There is no comparison, because no peer trains on these objectives with
-packed documents.
+The step is the forward and backward pass, losses included, of a model that the objective trains, with 4 layers of width 384.
+It runs on all threads that torch uses, over a batch that the objective made from fewer rows. Document lengths are lognormal
+with a median of about 150 tokens; times are the shortest of several. There is no comparison, because no peer trains on these
+objectives with packed documents.
 
-A generator and a second stream are part of the step. So is what networks and losses do for an objective beside layers and
-cross-entropies, such as drawing tokens or comparing vectors; its share, forward alone, is printed too.
+A generator and a second stream are part of the step. So is what networks and losses compute for an objective besides layers
+and cross-entropies, such as drawing tokens or comparing vectors; the share of the step that this work takes in the forward
+pass is printed too.
 """
 
 import argparse
@@ -117,8 +118,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 def definition() -> Definition:
-    """A byte-level BPE whose tokens are words of random letters after a space, so that every cut
-    inside a word has to be encoded again.
+    """Return a byte-level BPE whose tokens are a space and random letters, so that cutting inside a word always requires
+    re-encoding.
     """
     rng, vocabulary = np.random.default_rng(1), dict(SPECIAL_IDS)
     vocabulary |= {character: len(vocabulary) + number for number, character in enumerate(characters_of_bytes())}
@@ -137,8 +138,9 @@ def definition() -> Definition:
 
 
 def rows_of(rows: int, length: int, frame: Frame) -> Batch:
-    """Rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of `frame`. Two of 24 tokens
-    are in spans. Every other document is a pair, whose second half is the target.
+    """Return rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of `frame`.
+
+    Two of every 24 tokens are in spans. Every other document is a pair, whose second half is the target.
     """
     rng = np.random.default_rng(0)
     inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
@@ -164,7 +166,7 @@ def rows_of(rows: int, length: int, frame: Frame) -> Batch:
 
 
 def shortest(run: Callable[[], object], seconds: float) -> float:
-    """Seconds of the fastest run, of as many as fit into `seconds`, at least one."""
+    """Return the seconds of the fastest run, repeating for about `seconds`."""
     best, began = float("inf"), time.perf_counter()
     while best == float("inf") or time.perf_counter() - began < seconds:
         start = time.perf_counter()
@@ -174,7 +176,9 @@ def shortest(run: Callable[[], object], seconds: float) -> float:
 
 
 def pairs_of(rows: int, length: int) -> Batch:
-    """Rows with two parts of random tokens between marks, the first of a quarter to three quarters of the row."""
+    """Return rows with two segments of random tokens between special tokens; the first fills a quarter to three quarters of
+    the row.
+    """
     rng = np.random.default_rng(0)
     inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
     end = rng.integers(length // 4, 3 * length // 4, rows)
@@ -187,12 +191,12 @@ def pairs_of(rows: int, length: int) -> Batch:
 
 
 def model_of(architecture: str, objective: Any) -> Model:
-    """The sizes of the model that an objective trains."""
+    """Return the configuration of the model that an objective trains."""
     return fill(Model(architecture, **SIZES | FIELDS.get(objective.kind, {})), VOCABULARY)
 
 
 def step_of(sizes: Model, objective: Any, spelled: list[bytes]) -> Callable[[Batch], None]:
-    """The forward and backward pass of a model with the losses of an objective."""
+    """Return the forward and backward pass of a model with the losses of an objective."""
     from trainers.engine.forward import Forward, tensors
     from trainers.engine.losses import losses_of
     from trainers.models import MODELS, build_model
@@ -213,7 +217,7 @@ def step_of(sizes: Model, objective: Any, spelled: list[bytes]) -> Callable[[Bat
 
 @contextmanager
 def timed(parts: tuple[str, ...]) -> Iterator[list[float]]:
-    """Collect the seconds of every call of the functions `parts`, each `module:name` or `module:Class.method`."""
+    """Record in a list the seconds of every call to the functions `parts`, each `module:name` or `module:Class.method`."""
     seconds: list[float] = []
     places = []
     for part in parts:
@@ -243,7 +247,7 @@ def timed(parts: tuple[str, ...]) -> Iterator[list[float]]:
 
 
 def share_of(parts: tuple[str, ...], step: Callable[[], None]) -> float:
-    """The share of a step that its calls of these functions take."""
+    """Return the share of a step's time that is spent in these functions."""
     with timed(parts) as seconds:
         start = time.perf_counter()
         step()

@@ -1,14 +1,14 @@
-"""Benchmark the reading of EPUBs and Word documents against the calls of libraries on the same bytes.
+"""Benchmark the reading of EPUBs and Word documents against direct calls of libraries on the same bytes.
 
     GRISTMILL_DATA=... python -m benchmarks.package_reading [--files 300] [--pairs 5]
 
-The files are made of chapters of textbooks, eight in each, with a paragraph for each of their lines; Word documents once with
-bare paragraphs, once with the revision marks and the properties of paragraphs and runs that Word writes. The peer of EPUB opens
-the zip, decodes every chapter and takes all of its text with resiliparse. That of Word opens the zip, parses the document with
-ElementTree and joins the texts of each paragraph. Both run in this process and know no limits, lists, tables, notes and fields
-of metadata. The reader sends the file to the process that parses, normalises, and writes documents into Arrow. Figures are
-medians over pairs of consecutive runs; processor time is that of this process and its children. A run starts the process that
-parses once, which takes the time of some 15 files.
+The files are made of chapters of textbooks, eight in each, with a paragraph for each of their lines. Word documents are
+written once with bare paragraphs, and once with the revision marks and the paragraph and run properties that Word writes. The
+peer for EPUB opens the zip, decodes every chapter and takes all of its text with resiliparse. The peer for Word opens the
+zip, parses the document with ElementTree and joins the texts of each paragraph. Both run in this process, without limits,
+lists, tables, notes or metadata. Our reader sends the file to the parser process, normalises, and writes documents into
+Arrow. Figures are medians over pairs of consecutive runs; processor time is that of this process and its children. Each run
+starts the parser process once, which takes as long as reading some 15 files.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def write_docx(path: Path, texts: list[str]) -> None:
 
 
 def write_word(path: Path, texts: list[str]) -> None:
-    """Two runs in a paragraph."""
+    """Write a Word document as Word does, with properties, revision marks and two runs per paragraph."""
     fonts = '<w:rFonts w:ascii="Calibri" w:hAnsi="Calibri"/><w:sz w:val="22"/><w:lang w:val="en-US"/>'
     shape = '<w:pPr><w:spacing w:after="160" w:line="259" w:lineRule="auto"/><w:jc w:val="both"/></w:pPr>'
 
@@ -105,7 +105,7 @@ def write_body(path: Path, paragraphs: Iterable[str]) -> None:
 
 
 def bare_epub(data: bytes) -> str:
-    """The text of all chapters."""
+    """Return the text of all chapters."""
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
@@ -115,7 +115,7 @@ def bare_epub(data: bytes) -> str:
 
 
 def bare_docx(data: bytes) -> str:
-    """The text of all paragraphs."""
+    """Return the text of all paragraphs."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         root = ElementTree.fromstring(archive.read("word/document.xml"))
     return "\n\n".join("".join(text.text or "" for text in each.iter(f"{W}t")) for each in root.iter(f"{W}p"))

@@ -2,10 +2,10 @@
 
     GRISTMILL_DATA=DIR python -m benchmarks.padding [--rows 256] [--micro-batch 8]
 
-Documents are of three kinds of text, with a token per four characters and two special tokens. `one length`
-pads every row to the sequence length, as a collator with padding to a maximum does; `by micro-batch` to the
-longest of rows as they come, as HF Trainer's does; ours as `packed_corpus.PackedCorpus.share` shares them out, with
-lengths rounded up to a multiple of 1, 8 and 64.
+Documents are of three kinds of text, with a token per four characters and two special tokens. `one length` pads every row to
+the sequence length, as a collator that pads to a maximum does. `by micro-batch` pads to the longest of consecutive rows, as
+HF Trainer does. Ours distributes rows with `packed_corpus.PackedCorpus.share`, with lengths rounded up to a multiple of 1, 8
+and 64.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MARKS = 2
 
 
 def steps(path: Path, length: int, rows: int) -> list[Samples]:
-    """The documents of a file in steps of `rows` sequences, in random order."""
+    """Return the documents of a file in steps of `rows` sequences, in random order."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         sizes = [len(json.loads(line)["text"]) // 4 for line in lines]
     _, counts = cut_documents(np.concatenate([[0], np.cumsum(sizes)]), MARKS, length)
@@ -38,7 +38,7 @@ def steps(path: Path, length: int, rows: int) -> list[Samples]:
 
 
 def places(parts: list[np.ndarray], size: int, length: int, multiple: int) -> int:
-    """Positions of micro-batches of `size` rows, each as long as its longest."""
+    """Return the number of positions in micro-batches of `size` rows, each padded to its longest row."""
     return sum(size * min(length, -(-int(part.max()) // multiple) * multiple) for part in parts)
 
 

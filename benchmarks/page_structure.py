@@ -1,18 +1,17 @@
-"""Compare what is kept of pages beside their text with trafilatura's own output: fields that pages declare, and the parts
-of Markdown.
+"""Compare the fields that we take from pages, and the elements of our Markdown, with trafilatura's own output.
 
     python -m benchmarks.page_structure [--pages 990] [--compare fields,markdown]
           data: $GRISTMILL_DATA/raw_web
 
-Fields: on how many pages `page_fields` and trafilatura's `extract_metadata` find one, on how many both, and of these:
-equal (case, white space, and order of names aside), one within the other (such as a title with the name of the site), or
-different. trafilatura takes no language from a page in `extract_metadata`; its check of a page's declared language is
-asked about ours.
+Fields: on how many pages `page_fields` and trafilatura's `extract_metadata` find a field, and on how many both do. The values
+that both find are equal (apart from case, white space and the order of names), one within the other (such as a title with the
+name of the site), or different. trafilatura's `extract_metadata` takes no language from a page, so its check of a page's
+declared language is applied to ours.
 
-Markdown: headings, items of lists, rows of tables, code and formulas, by the letters and digits of each, in `markup:
-markdown` with resiliparse and in trafilatura's Markdown of the same pages. Of each side's parts: those that the other side
-has as well, those whose text it has without the mark, and those whose text it left out. A page is equal if both sides have
-the same set of parts; pages without such parts on either side are not counted.
+Markdown: headings, list items, table rows, code and formulas, compared by their letters and digits, in `markup: markdown`
+with resiliparse and in trafilatura's Markdown of the same pages. For the elements of each side, the table counts those that
+the other side has as well, those whose text it has without the mark, and those whose text it left out. A page is equal if
+both sides have the same set of elements; pages without such elements on either side are not counted.
 """
 
 import argparse
@@ -57,7 +56,7 @@ def main() -> None:
 
 
 def compare_fields(htmls: list[str]) -> None:
-    """Print how often pages have each field, by us and by trafilatura, and how the values differ."""
+    """Print on how many pages we and trafilatura find each field, and how the values differ."""
     from resiliparse.parse.html import HTMLTree
     from trafilatura import extract_metadata
 
@@ -84,7 +83,7 @@ def compare_fields(htmls: list[str]) -> None:
 
 
 def compare_languages(htmls: list[str], ours: list[str]) -> None:
-    """Print on how many pages trafilatura's check of the declared language agrees with the one that we find."""
+    """Print on how many pages trafilatura's check of the declared language agrees with the language that we find."""
     from trafilatura.utils import check_html_lang, load_html
 
     agrees = [
@@ -98,7 +97,7 @@ def compare_languages(htmls: list[str], ours: list[str]) -> None:
 
 
 def difference(ours: str, theirs: str) -> str:
-    """Return `equal`, `within` (one is a part of the other) or `different`."""
+    """Return `equal`, `within` (one contains the other) or `different`."""
     a, b = (sorted(filter(None, map(letters, re.split(r"[;,]| and ", value)))) for value in (ours, theirs))
     if a == b or letters(ours) == letters(theirs):
         return "equal"
@@ -110,7 +109,7 @@ def letters(text: str) -> str:
 
 
 def compare_markdown(htmls: list[str]) -> None:
-    """Print how many parts of Markdown both sides have, and what became of the others."""
+    """Print how many Markdown elements both sides have, and what became of the others."""
     from resiliparse.parse.html import HTMLTree
 
     ours, fast = timed(lambda: [extract_with_resiliparse(html, HTMLTree.parse(html), "markdown") for html in htmls])
@@ -145,7 +144,7 @@ def fate_of(part: str, there: Any, plain: str) -> str:
 
 
 def parts_by_kind(text: str) -> dict[str, dict[str, str]]:
-    """Return the parts of a Markdown text by kind: their letters, and as they are written."""
+    """Return the elements of a Markdown text by kind, each kind as {letters of the element: the element as written}."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for kind, part in _parts(text):
         if key := letters(part):

@@ -1,17 +1,15 @@
-"""Benchmark PII detection on one core: Presidio's recognizers behind our gate against the same over the whole
-text.
+"""Benchmark PII detection on one core: Presidio's recognizers with our prefilter ("gated") and on the whole text ("ungated").
 
     python -m benchmarks.pii [FILE.jsonl.gz ...] [--megabytes 8] [--posts 100] [--regions JP]
 
-FILEs are gzipped JSON lines with a `text`; without any, forum posts and English Wikipedia of
-$GRISTMILL_DATA/prose. The ungated recognizers are so slow that they read only --posts documents, spread over
-the file; on these the spans of both are compared before any speed is printed. Times are CPU seconds of this
-process. "first" starts with empty caches; "again" reads the same text a second time, which bounds what
-repetition in a corpus can save.
+FILEs are gzipped JSON lines with a `text`; the default is forum posts and English Wikipedia of $GRISTMILL_DATA/prose. The
+ungated recognizers are so slow that they read only --posts documents, spread over the file; on these the spans of both are
+compared before any speed is printed. Times are CPU seconds of this process. "first" starts with empty caches; "again" reads
+the same text a second time, which bounds what repetition in a corpus can save.
 
-Then, on the 1,500 texts with labels of $GRISTMILL_DATA/pii: precision and recall per entity of both, at the
-default threshold. A detection is correct if it overlaps a label of its entity; a label is found if a
-detection of its entity overlaps it.
+Then precision and recall per entity are measured for both, at the default threshold, on the 1,500 labelled texts of
+$GRISTMILL_DATA/pii. A detection is correct if it overlaps a label of its entity; a label is found if a detection of its
+entity overlaps it.
 """
 
 import argparse
@@ -76,7 +74,7 @@ def compare(texts: list[str], posts: int) -> None:
 
 
 def cost_of_more(texts: list[str], more: list[str]) -> None:
-    """Time with further phone regions, one by one, and with every entity that patterns find."""
+    """Print the time with further phone regions, added one by one, and with every entity that patterns find."""
     for regions in (("US",), *((*PHONE_REGIONS, *more[:count]) for count in range(1, len(more) + 1))):
         stage = ready(Pii(phone_regions=regions))
         report(f"gated, first, phones of {' '.join(regions)}", megabytes(texts), timed(stage, texts), None)
@@ -85,7 +83,7 @@ def cost_of_more(texts: list[str], more: list[str]) -> None:
 
 
 def judge(path: Path) -> None:
-    """Precision, recall and F1 per entity, gated and not, on labelled texts."""
+    """Print precision, recall and F1 per entity, gated and ungated, on labelled texts."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         examples = json.load(file)
     texts = [example["full_text"] for example in examples]
@@ -118,7 +116,7 @@ def gated_equal(gated: list[list[Detection]], alone: list[list[Detection]]) -> b
 
 
 def spans_of(entity: str, texts: list[str], found: list[list[Detection]]) -> list[list[tuple[int, int]]]:
-    """Detections of an entity at the default threshold, in code points."""
+    """Return the detections of an entity at the default threshold, in code points, for each text."""
     return [
         [
             (len(text.encode()[: d.start].decode()), len(text.encode()[: d.end].decode()))
@@ -130,7 +128,7 @@ def spans_of(entity: str, texts: list[str], found: list[list[Detection]]) -> lis
 
 
 def quality(labels: list[list[tuple[int, int]]], found: list[list[tuple[int, int]]]) -> tuple[float, float, float]:
-    """Precision, recall and F1 of spans that overlap."""
+    """Return precision, recall and F1; spans match if they overlap."""
 
     def met(spans: list[list[tuple[int, int]]], others: list[list[tuple[int, int]]]) -> float:
         pairs = zip(spans, others, strict=True)

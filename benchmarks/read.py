@@ -1,9 +1,9 @@
-"""Benchmark reading gzipped JSON lines into document parts, on one core against peers in the same process.
+"""Benchmark reading gzipped JSON lines into document parts, on one core, against peers in the same process.
 
     python -m benchmarks.read [FILE.jsonl.gz ...]      default: four files of $GRISTMILL_DATA/prose
 
-Peers: a loop of `gzip.open` and `json.loads`, which only parses and is the core of most readers, and
-datatrove's JsonlReader if it is installed. Ours also normalises, makes ids, and writes the text into Arrow.
+Peers: a loop of `gzip.open` and `json.loads`, which only parses and is the core of most readers, and datatrove's JsonlReader
+if it is installed. Ours also normalises, makes ids, and writes the text into Arrow.
 """
 
 import gzip

@@ -2,16 +2,18 @@
 
     GRISTMILL_DATA=... python -m benchmarks.rehearsal [DOMAIN ...] [--samples 10] [--share 0.05] [--lengths]
 
-Each domain is built as a whole, which gives the truth, and then from `samples` samples. Which records a sample holds depends on
-their ids, and so on the name of the source: every sample reads the same file under another name. The tokenizer is that of
-the full build, so that tokens mean the same in all builds.
+Each domain is built in full, which gives the true figures, and then from `samples` samples. The records in a sample depend on
+their ids, and so on the name of the source: every sample reads the same file under another name. All builds use the tokenizer
+of the full build, so that their tokens are comparable.
 
-For each figure: the truth, the estimate and 95 % interval of the first sample, the mean of all estimates as a share of the
-truth, and the share of the samples whose interval holds the truth. For figures after the removal of duplicates, which are
-bounds, it is the share of the samples whose bound is on the right side of the truth. The corpus with duplicates and the one
-without them share all other steps. At the end, figures of text and tokens for which the report itself calls the sample too
-small are counted apart. `--lengths` prints, for samples of several sizes, how often the interval of the bytes holds the truth, in
-1,000 samples that are drawn from the lengths of the documents.
+For each figure, the table has the true value, the estimate and 95 % interval of the first sample, the mean of all estimates
+as a share of the true value, and the share of samples whose interval contains it. After the removal of duplicates, figures
+are bounds; there it is the share of samples whose bound is on the right side. The corpus with duplicates and the one without
+share all other steps. At the end, figures of text and tokens are counted separately where the report itself calls the sample
+too small.
+
+`--lengths` prints, for samples of several sizes, how often the interval of the bytes contains the true value, in 1,000
+samples drawn from the lengths of the documents.
 """
 
 import argparse
@@ -58,7 +60,7 @@ Figure = tuple[float, float, float]
 
 @dataclass
 class Check:
-    """One figure: its truth, and the estimates of all samples."""
+    """One figure: its true value, and the estimates of all samples."""
 
     truth: float
     estimates: list[Figure] = field(default_factory=list)
@@ -75,7 +77,7 @@ class Check:
 
 
 def build(folder: Path, domain: str, steps: str, name: str = "whole", share: float | None = None) -> Corpus:
-    """A corpus of a domain whose source has that name; a rehearsal if `share` is given."""
+    """Build the corpus of a domain with a source called `name`; a rehearsal if `share` is given."""
     file = folder / f"{name}.yaml"
     root = f"{os.environ['GRISTMILL_DATA']}/prose/{domain}.jsonl.gz"
     file.write_text(
@@ -90,7 +92,7 @@ def build(folder: Path, domain: str, steps: str, name: str = "whole", share: flo
 
 
 def figures(corpus: Corpus) -> dict[str, float]:
-    """The figures of a full build."""
+    """Return the figures of a full build by name."""
     source = next(iter(corpus.manifest.sources.values()))
     read = next(step for step in corpus.steps if step.label.startswith("read.")).manifest
     counted = {"read: documents": source["kept"], "read: bytes": sum(part.text_bytes for part in read.parts)}
@@ -106,8 +108,9 @@ def figures(corpus: Corpus) -> dict[str, float]:
 
 
 def estimated(corpus: Corpus) -> tuple[dict[str, Figure], list[dict[str, Any]], bool]:
-    """The estimates of a rehearsal that are no bounds, that of a rule that dropped none of it as "", its bounds, and whether
-    the report calls the intervals of text too narrow.
+    """Return the estimates of a rehearsal by name, its bounds, and whether the report calls the intervals of text too narrow.
+
+    The name "" stands for any rule that dropped nothing in the sample.
     """
     estimates = read_json(corpus.directory / "report.json")["estimates"]
     source = estimates["sources"][0]
@@ -124,7 +127,7 @@ def estimated(corpus: Corpus) -> tuple[dict[str, Figure], list[dict[str, Any]], 
 
 
 def check_bounds(whole: Corpus, samples: list[list[dict[str, Any]]]) -> None:
-    """Print how often the bounds of duplicates and of what is kept are right."""
+    """Print how often the bounds on duplicates and on what is kept are right."""
     rows: Mapping[str, Mapping[str, Any]] = {row["step"]: row for row in whole.manifest.funnel}
     for position, duplicates in enumerate(samples[0][:-1]):
         row = rows[duplicates["step"]]
@@ -148,7 +151,7 @@ def check_bounds(whole: Corpus, samples: list[list[dict[str, Any]]]) -> None:
 
 
 def check_lengths(domain: str, draws: int = 1000) -> None:
-    """Print how often the interval of the bytes holds the truth in samples of several sizes, drawn without building."""
+    """Print how often the interval of the bytes contains the true value in samples of several sizes, drawn without building."""
     random = np.random.default_rng(1)
     with gzip.open(f"{os.environ['GRISTMILL_DATA']}/prose/{domain}.jsonl.gz", "rt") as lines:
         lengths = np.array([len(json.loads(line)["text"].encode()) for line in lines], float)

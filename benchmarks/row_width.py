@@ -1,12 +1,11 @@
-"""Benchmark the width of rows of pair objectives on short documents, with and without room for their special
-tokens.
+"""Benchmark the width of rows of pair objectives on short documents, with and without room for their special tokens.
 
     GRISTMILL_DATA=DIR python -m benchmarks.row_width [--tokens 400000]
 
-Wikipedia, encoded by a byte-level BPE of 4,096 tokens, is cut into documents of lognormal lengths (sigma 1).
-A row holds as many positions of the stream as one document may fill (`stream`), or as many as fit with their
-special tokens (`room`). Printed for the longer side of each row: the widest, the mean, and the share of
-padding in rows of the sequence length.
+Wikipedia, encoded by a byte-level BPE of 4,096 tokens, is cut into documents of lognormal lengths (sigma 1). A row holds as
+many positions of the stream as one document may fill (`stream`), or as many as fit together with their special tokens
+(`room`). Printed for the longer side of each row: the maximum and mean width, and the share of padding in rows of the
+sequence length.
 """
 
 import argparse
@@ -41,18 +40,18 @@ DECODERS = ("span corruption, decoder", "prefix LM, decoder", "fill in the middl
 
 @dataclass(frozen=True)
 class Held(SourceStream):
-    """A source whose one shard is in memory."""
+    """A source with one shard, held in memory."""
 
     held: Shard | None = None
 
     def shard(self, number: int) -> Shard:
-        """The shard."""
+        """Return the only shard."""
         assert self.held is not None
         return self.held
 
 
 def shard_of(tokens: np.ndarray, median: int) -> Shard:
-    """The tokens as documents, in sentences of about 20 tokens."""
+    """Return a shard of the tokens, cut into documents, with sentences of about 20 tokens."""
     rng, sizes = np.random.default_rng(0), []
     while sum(sizes) < len(tokens):
         sizes += [max(1, round(size)) for size in rng.lognormal(np.log(median), 1, 1000)]
@@ -65,7 +64,7 @@ def shard_of(tokens: np.ndarray, median: int) -> Shard:
 
 
 def widths(packed: PackedCorpus) -> np.ndarray:
-    """Positions of the longer side of each row of a source."""
+    """Return the number of used positions on the longer side of each row."""
     source, found = packed.sources[0], []
     sequences = np.arange(source.count(packed.length))
     for first in range(0, len(sequences), 64):
@@ -102,7 +101,7 @@ def main() -> None:
 
 
 def measure(name: str, shard: Shard, key: str, length: int, known: TokenTexts) -> str:
-    """Print a line on an objective."""
+    """Return a line of figures for an objective."""
     architecture, objective = OBJECTIVES[name]
     family: Any = ARCHITECTURES[architecture].family
     start = ARCHITECTURES[architecture].decoder_start

@@ -1,10 +1,10 @@
 """Compare our rule sets with datatrove's own filters, document by document, in one process.
 
-    python -m benchmarks.rule_agreement [--per-source 270] [--list]
+    pip install --target DIR datatrove==0.10.1 spacy nltk regex
+    PYTHONPATH=DIR python -m benchmarks.rule_agreement [--per-source 270] [--list]
 
-Documents: prose and quality files of $GRISTMILL_DATA and its extracted web pages; at most --per-source of
-each file, and only those of at most 20,000 characters. datatrove 0.10.1 with spaCy must be importable (`pip
-install --target DIR ...`, PYTHONPATH=DIR). The default run takes about three minutes, nearly all of it
+The documents are from the prose and quality files of $GRISTMILL_DATA and its extracted web pages, at most --per-source from
+each file, and only those of at most 20,000 characters. The default run takes about three minutes, nearly all of it
 datatrove's. docs/rule_sets.md explains the output.
 """
 
@@ -68,7 +68,7 @@ REASONS = {
 
 
 def documents(data: Path, per_source: int) -> Iterator[tuple[str, str]]:
-    """(name, text) of the sample: a seeded choice from every file."""
+    """Yield (name, text) of the sample: a seeded choice from every file."""
     for path in sorted([*data.glob("quality/*.jsonl.gz"), *data.glob("prose/*.jsonl.gz")]):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             texts = [json.loads(line)["text"] for line in lines]
@@ -77,14 +77,14 @@ def documents(data: Path, per_source: int) -> Iterator[tuple[str, str]]:
 
 
 def chosen(name: str, texts: list[str], most: int) -> Iterator[tuple[str, str]]:
-    """At most `most` of the texts, named by their row."""
+    """Yield (name, text) of at most `most` of the texts, named by their row."""
     rows = [row for row, text in enumerate(texts) if len(text) <= LONGEST]
     rows = sorted(random.Random(SEED).sample(rows, min(most, len(rows))))
     yield from ((f"{name}#{row}", texts[row]) for row in rows)
 
 
 def pages(path: Path) -> Iterator[str]:
-    """The text of every page: of every second page the whole text, of the others the main content."""
+    """Yield the text of every page: alternately the main content and the whole text."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
@@ -96,7 +96,7 @@ def pages(path: Path) -> Iterator[str]:
 
 
 def datatroves_filters() -> dict[str, Callable[[str], str | None]]:
-    """datatrove's filters under the names of our sets, as functions from text to reason."""
+    """Return datatrove's filters under the names of our sets, as functions from a text to its reason or None."""
     try:
         from datatrove.data import Document
         from datatrove.pipeline.filters import (
@@ -127,7 +127,7 @@ def datatroves_filters() -> dict[str, Callable[[str], str | None]]:
 
 
 def our_verdicts(signals: pa.Table, name: str) -> Verdicts:
-    """The reasons of one set, without the family prefix."""
+    """Return the reasons of one rule set by document, without the family prefix."""
     from pipelines.stages.decide.filter import Filter
     from pipelines.stages.decide.rules import Rule
 
@@ -136,7 +136,7 @@ def our_verdicts(signals: pa.Table, name: str) -> Verdicts:
 
 
 def value(signals: pa.Table, name: str, reason: str | None, row: int) -> str:
-    """The value we measured for one of our reasons."""
+    """Return the value that we measured for one of our reasons, or ""."""
     from pipelines.stages.decide.rules import RULE_SETS
 
     signal = next((rule.signal for rule in RULE_SETS[name] if rule.reason().split(".", 1)[1] == reason), None)
@@ -188,7 +188,7 @@ def main() -> None:
 
 
 def report(name: str, ours: Verdicts, theirs: Verdicts) -> None:
-    """One row of the table, and the reasons that differ."""
+    """Print one row of the table, with the agreement of verdicts and of reasons."""
     pairs = Counter(zip(ours, theirs, strict=True))
     both_drop = sum(count for (a, b), count in pairs.items() if a and b)
     only_ours, only_theirs = (sum(c for pair, c in pairs.items() if pair[k] and not pair[1 - k]) for k in (0, 1))

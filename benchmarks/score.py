@@ -1,9 +1,9 @@
-"""Benchmark the stage `score` on one core: MB per second of the text that its columns stand for, against peers in memory.
+"""Benchmark the stage `score` on one core, against peers in memory: MB per second of the text whose columns it reads.
 
     python -m benchmarks.score [FILE.jsonl.gz FILE.jsonl.gz]     default: wiki_en and forum_20news of $GRISTMILL_DATA
 
 The corpus is built in a temporary directory: the two files as sources with `quality_signals`. Models are trained on eight
-columns, the first source against the second. Times are processor time of `run`, from stored columns to stored scores; the
+columns, the first source against the second. Times are processor times of `run`, from stored columns to stored scores; the
 best of five runs, each into a new directory. The peers get the columns as one array and store nothing: scipy's ranks, and
 scikit-learn's `predict_proba`. Scores are compared before any speed is printed.
 """
@@ -76,8 +76,9 @@ def built(files: list[Path], output: LocalPath) -> Corpus:
 
 
 def trained(corpus: Corpus, place: LocalPath, method: Any, values: np.ndarray) -> tuple[str, Callable[[], np.ndarray]]:
-    """The file of a model of the first source against the second, and the same model in scikit-learn or, for a regression,
-    in numpy.
+    """Train a model of the first source against the second; return its file and a peer that scores the same values.
+
+    The peer is scikit-learn's model or, for a regression, the same formula in numpy.
     """
     first = np.concatenate([np.full(part.rows, part.source == "s0") for part in corpus.parts()])
     columns = tuple(ModelColumn(name, ()) for name in COLUMNS)

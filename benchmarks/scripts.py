@@ -2,13 +2,13 @@
 
     GRISTMILL_DATA=... python -m benchmarks.scripts
 
-Near-copies: documents of at least 200 units (words; letters in scripts without spaces) with 1 % of the units
-replaced by others of the same document. Printed are the share of copies that share a band of 14 x 8 with
-their original, and the share of documents that share one with the previous document. Texts are Wikipedia for
-en, ko and zh, else joined sentences of $GRISTMILL_DATA/lid.
+Near-copies: documents of at least 200 units (words; letters in scripts without spaces) with 1 % of the units replaced by
+others of the same document. Printed are the share of copies that have a band in common with their original (14 bands of 8
+values), and the share of documents that have one in common with the previous document. Texts are Wikipedia for en, ko and zh,
+and joined sentences of $GRISTMILL_DATA/lid for other languages.
 
-Repetition: the share that the second filter of corpora_configs/multilingual.yaml drops of whole Wikipedia,
-and of documents with planted repetition or boilerplate.
+Repetition: the shares of ordinary Wikipedia articles, and of documents with planted repetition or boilerplate, that the
+second filter of corpora_configs/multilingual.yaml drops.
 """
 
 import gzip
@@ -38,7 +38,7 @@ RECIPE = Path(__file__).parents[1] / "corpora_configs" / "multilingual.yaml"
 
 
 def units(text: str, language: str) -> list[tuple[int, int]]:
-    """The units of a text, found independently of the code under test."""
+    """Return the (start, end) of a text's units, found independently of the code under test."""
     return [match.span() for match in (LETTERS if language in UNSPACED else WORDS).finditer(text)]
 
 
@@ -48,7 +48,7 @@ def wikipedia(data: Path, language: str, most: int) -> list[str]:
 
 
 def sentences(data: Path, language: str) -> Iterator[str]:
-    """Sentences joined to documents of at least LEAST units."""
+    """Yield documents of at least LEAST units, joined from sentences."""
     with tarfile.open(data / "lid" / "lingua_testdata.tar.gz") as archive:
         member = archive.extractfile(f"lingua_testdata/{language}.txt")
         assert member is not None
@@ -63,7 +63,7 @@ def sentences(data: Path, language: str) -> Iterator[str]:
 
 
 def changed(text: str, language: str, rng: random.Random) -> str:
-    """The text with 1 % of its units replaced."""
+    """Return the text with 1 % of its units replaced."""
     places = units(text, language)
     for place in sorted(rng.sample(range(len(places)), round(len(places) / 100)), reverse=True):
         start, end = places[place]
@@ -87,7 +87,7 @@ def near_copies(data: Path, language: str) -> str:
 
 
 def planted(text: str, language: str, rng: random.Random) -> dict[str, str]:
-    """Versions of the document with planted repetition, by kind."""
+    """Return versions of the document with planted repetition, by kind."""
     places, gap = units(text, language), "" if language in UNSPACED else " "
     word = 1.6 if language in UNSPACED else 1
 
@@ -136,7 +136,7 @@ def repetition(data: Path, language: str, filtered: Filter) -> None:
 
 
 def quality_rules() -> Filter:
-    """The filter of the recipe that reads `quality_signals`. No language model need be there."""
+    """Return the recipe's filter over `quality_signals`. No language model needs to be installed."""
     without_model = ["steps.language.models=[resiliparse]", "steps.language.fallback_below=null"]
     steps = load_corpus_config(RECIPE, without_model).steps
     return [step.stage for step in steps if isinstance(step.stage, Filter)][1]

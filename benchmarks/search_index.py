@@ -1,10 +1,10 @@
-"""Benchmark the search index: building it, its size, and queries beside `grep` and a search that reads the texts.
+"""Benchmark the search index: building it, its size, and queries against `grep` and a search that reads the texts.
 
     GRISTMILL_DATA=... python -m benchmarks.search_index [--megabytes 100] [--rounds 7]
 
-The corpus is prose of $GRISTMILL_DATA in English and Chinese. Times are processor times, of queries the median: with the
-index once it is open, of the search that opens and verifies it, without an index, and of `grep -c -F`, or `-E`, over a file
-with a line for each document (LC_ALL=C). Starting Python and the command is measured apart.
+The corpus is prose of $GRISTMILL_DATA in English and Chinese. Times are processor times; for queries, the median. A query is
+timed with the index already open, with opening and verifying the index, without an index, and as `grep -c -F`, or `-E`, over
+a file with one line per document (LC_ALL=C). The start of Python and of the command is measured separately.
 """
 
 import argparse
@@ -56,7 +56,7 @@ GREP = {  # arguments of grep for queries that it can run
 
 
 def texts_of(data: Path, name: str, most: int) -> Iterator[str]:
-    """Texts of a file of prose, `most` bytes of UTF-8 or as many as there are."""
+    """Yield texts of a prose file, up to `most` bytes of UTF-8."""
     with gzip.open(data / "prose" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             text = json.loads(line)["text"]
@@ -67,7 +67,7 @@ def texts_of(data: Path, name: str, most: int) -> Iterator[str]:
 
 
 def built(folder: Path, data: Path, megabytes: int) -> tuple[LocalPath, Path, int]:
-    """A corpus, a file with a line for each document, and the bytes of text."""
+    """Build the corpus; return its location, a file with one line per document, and the number of bytes of text."""
     size = 0
     with (folder / "lines.txt").open("w", encoding="utf-8") as lines:
         for name, share in FILES.items():
@@ -84,7 +84,7 @@ def built(folder: Path, data: Path, megabytes: int) -> tuple[LocalPath, Path, in
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor seconds of this process and of those that it started and that have ended."""
+    """Return the processor seconds that `work` takes in this process and in children that have ended."""
 
     def used() -> float:
         both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
@@ -96,7 +96,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def run(arguments: list[str]) -> None:
-    """Run a command without its output; it may fail."""
+    """Run a command and discard its output and exit status."""
     subprocess.run(arguments, capture_output=True, env=os.environ | {"LC_ALL": "C"}, check=False)
 
 

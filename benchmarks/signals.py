@@ -1,12 +1,11 @@
-"""Benchmark quality signals, peer signals and the verdicts of four rule sets of datatrove, on one core against
-peers in the same process.
+"""Benchmark quality signals, peer signals and the verdicts of datatrove's four rule sets, on one core, against peers in the
+same process.
 
     python -m benchmarks.signals [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
 
-Peers: datatrove's four filters (Gopher quality, Gopher repetition, C4, FineWeb) on the first documents of the
-same file, if datatrove is importable, and Gopher quality alone in plain Python over `str.split` and
-`splitlines`, as dolma and NeMo Curator compute it. The first call is shown separately: it compiles the
-kernels or loads them from disk.
+Peers: datatrove's four filters (Gopher quality, Gopher repetition, C4, FineWeb) on the first documents of the same file, if
+datatrove is importable, and Gopher quality alone in plain Python over `str.split` and `splitlines`, as dolma and NeMo Curator
+compute it. The first call is shown separately: it compiles the kernels or loads them from disk.
 """
 
 import gzip
@@ -28,7 +27,7 @@ INSTALL = "pip install --target DIRECTORY datatrove spacy nltk regex; PYTHONPATH
 
 
 def load(arguments: list[str], most: int = 60_000_000) -> tuple[list[str], list[str]]:
-    """(names, texts) of the first `most` bytes of text in JSON-lines files with a field `text`."""
+    """Return (names of the files, texts) for the first `most` bytes of text in JSON-lines files with a field `text`."""
     paths = [Path(argument) for argument in arguments]
     if not paths:
         if "GRISTMILL_DATA" not in os.environ:
@@ -48,7 +47,7 @@ def load(arguments: list[str], most: int = 60_000_000) -> tuple[list[str], list[
 
 
 def machine() -> str:
-    """The conditions of a measurement: processor, cores, load, Python, date."""
+    """Describe the conditions of a measurement: processor, cores, load, Python, date."""
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         names = [line.split(":")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
@@ -59,9 +58,7 @@ def machine() -> str:
 
 
 def rate(work: Callable[[], object], size: int, repeat: int = 3) -> float:
-    """MB/s, best of `repeat` runs, by processor time, which other load on the machine affects less than wall
-    time.
-    """
+    """Return MB/s of processor time, the best of `repeat` runs. Other load affects it less than wall-clock time."""
     seconds = []
     for _ in range(repeat):
         begin = time.process_time()
@@ -71,14 +68,14 @@ def rate(work: Callable[[], object], size: int, repeat: int = 3) -> float:
 
 
 def first_call(work: Callable[[], object]) -> float:
-    """Wall seconds of a first call."""
+    """Return the wall-clock seconds of a call."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
 
 
 def head(texts: Iterable[str], most: int) -> tuple[list[str], int]:
-    """The first texts up to about `most` bytes, and their bytes."""
+    """Return the first texts, up to about `most` bytes, and their size in bytes."""
     taken: list[str] = []
     size = 0
     for text in texts:
@@ -93,7 +90,7 @@ STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 
 
 def plain_python(text: str) -> bool:
-    """Gopher quality as peers write it: whether the document is kept."""
+    """Return whether Gopher quality keeps the document, computed as peers do."""
     words = text.split()
     lines = text.splitlines()
     if not 50 <= len(words) <= 100_000 or not 3 <= sum(map(len, words)) / len(words) <= 10:
@@ -110,9 +107,9 @@ def plain_python(text: str) -> bool:
 
 
 def by_datatrove(texts: list[str]) -> dict[str, Callable[[], object]]:
-    """datatrove's filters over the texts, by name; empty if datatrove is not installed.
+    """Return calls of datatrove's filters over the texts, by name; empty if datatrove is not installed.
 
-    A document goes through every filter regardless of the verdicts of the others, as it does with our signals.
+    Every filter reads all documents, whatever the others decided, as our signals do.
     """
     if importlib.util.find_spec("datatrove") is None:
         return {}

@@ -1,17 +1,17 @@
 """Benchmark training steps of small models on one worker: seconds against the bare loop of the same model, against HF
-Trainer, and against nanoGPT's model where its checkout is given.
+Trainer, and against nanoGPT's model if its checkout is given.
 
     python -m benchmarks.small_models [--family decoder|encoder|encoder_decoder] [--parameters 0.8 5 10 30]
         [--precision fp32|bf16] [--threads 1|2] [--steps 20] [--busy 0] [--clock wall|cpu] [--nanogpt DIRECTORY]
         [--only ours|bare|trainer|nanogpt]
 
 The bare loop is the stock model of `transformers` with its own loss: forward, backward, clipping at 1, fused AdamW. HF
-Trainer trains the same with `adamw_torch_fused`; a decoder has one target less per row there. With `--only` one loop
-runs alone, and the line ends with the peak memory of the process. Commands of ours set GOMP_SPINCOUNT=1000; set it here.
-Models begin with the same weights and train on the same rows; the last column shows that they still have the same loss.
-They take turns step by step, so other load affects all; ratios are medians over rounds, theirs / ours, above 1 where
-ours is faster. `--busy N` keeps N other processes busy meanwhile. `--clock cpu` counts processor time, for machines with
-other work.
+Trainer trains the same model with `adamw_torch_fused`; its decoder has one target less per row. With `--only`, one loop runs
+alone, and the line ends with the peak memory of the process. Our commands set GOMP_SPINCOUNT=1000; set it here as well.
+
+Models start from the same weights and train on the same rows; the last column shows that they still have the same loss. They
+alternate step by step, so other load affects all; ratios are medians of theirs / ours over rounds, above 1 where ours is
+faster. `--busy N` keeps N other processes busy meanwhile. `--clock cpu` counts processor time, for machines with other work.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def model_of(family: str, size: tuple[int, ...]) -> Model:
 
 
 def rows_of(family: str, size: tuple[int, ...], step: int) -> Batch:
-    """Random rows of one document each; in an encoder 15 % of the positions have a target."""
+    """Return random rows, each a single document; in an encoder 15 % of the positions have a target."""
     *_, vocabulary, rows, length = size
     generator = np.random.default_rng(step)
     least = max(SPECIAL_IDS.values()) + 1
@@ -99,7 +99,7 @@ def ours(model: Model, options: argparse.Namespace, size: tuple[int, ...]) -> Ca
 
 
 def stock(model: Model) -> Any:
-    """The model of `transformers` with our initial weights."""
+    """Return the model of `transformers` with our initial weights."""
     configuration = MODELS[model.architecture].configuration(model, SPECIAL_IDS)
     network = stock_class(model).from_config(configuration)
     network.load_state_dict(build_model(model, SPECIAL_IDS, 0).state_dict())
@@ -129,7 +129,7 @@ def bare(model: Model, options: argparse.Namespace) -> Callable[[Batch], float]:
 
 
 def nanogpt(model: Model, options: argparse.Namespace) -> Callable[[Batch], float]:
-    """nanoGPT's own model and optimizer, with weights of its own."""
+    """Return a training step of nanoGPT's own model and optimizer, with its own initial weights."""
     sys.path.insert(0, str(options.nanogpt))
     from model import GPT, GPTConfig  # type: ignore[import-not-found]
 
@@ -159,7 +159,7 @@ def nanogpt(model: Model, options: argparse.Namespace) -> Callable[[Batch], floa
 
 
 class TrainerTurns:
-    """HF Trainer in a thread of its own, which waits between its steps. A step ends with the batch of the next one."""
+    """HF Trainer in a thread of its own, which pauses between its steps. The time of a step includes loading the next batch."""
 
     def __init__(self, model: Model, options: argparse.Namespace, size: tuple[int, ...]) -> None:
         self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
@@ -204,7 +204,7 @@ class TrainerTurns:
             self._done.release()
 
     def __call__(self, batch: Batch) -> float:
-        """Take one step; the rows are the Trainer's own. Returns no loss."""
+        """Let the Trainer take one step on its own rows, ignoring `batch`; return NaN in place of a loss."""
         self._go.release()
         self._done.acquire()
         if self._failure is not None:

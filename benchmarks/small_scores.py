@@ -1,10 +1,10 @@
-"""Train four small models (two sizes, two mixtures of prose) and a fifth whose corpus holds items of BoolQ, and evaluate them on
-every suite: which tasks are above chance, and which separate the models. docs/evaluation.md explains the figures.
+"""Train four small models (two sizes, two mixtures of prose) and a fifth whose corpus contains items of BoolQ, and evaluate
+them on every suite: which tasks are above chance, and which separate the models. docs/evaluation.md explains the figures.
 
     GRISTMILL_DATA=... python -m benchmarks.small_scores DIRECTORY [--demo runs/demo] [--steps 500]
 
-DIRECTORY gets the texts, the corpus, the runs, a page for each suite, and summary.md. What is there already is not made
-again, so the same command continues after it was stopped. `--demo` is one more run to evaluate.
+DIRECTORY gets the texts, the corpus, the runs, a page for each suite, and summary.md. What exists is not made again, so an
+interrupted command can be continued by running it again. `--demo` is one more run to evaluate.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def data() -> Path:
 
 
 def run(*words: object) -> None:
-    """Run a command and print its processor time."""
+    """Run a command and print its wall-clock seconds."""
     command = [sys.executable, "-m", *map(str, words)]
     began = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -59,7 +59,7 @@ def run(*words: object) -> None:
 
 
 def write_texts(texts: Path) -> None:
-    """Write the slices, and the first items of BoolQ with their answers, as `evaluate` shows them to a model."""
+    """Write the slices of prose, and the first items of BoolQ with their answers, as `evaluate` shows them to a model."""
     texts.mkdir(parents=True, exist_ok=True)
     for name, file in SOURCES.items():
         size = 0
@@ -80,7 +80,7 @@ def write_texts(texts: Path) -> None:
 
 
 def build_corpus(root: Path) -> Path:
-    """Build the corpus once; returns its directory."""
+    """Build the corpus unless it exists; return its directory."""
     corpus, items = root / "corpus", root / "items.jsonl"
     if (corpus / "manifest.json").exists():
         return corpus
@@ -120,7 +120,9 @@ def train(root: Path, corpus: Path, name: str, weights: dict[str, float], size: 
 
 
 def evaluate(root: Path, suite: str, limit: int, models: Sequence[Path], *more: str) -> dict[str, Any]:
-    """Evaluate models on a suite or on `task=...`; returns the scores. With `--checkpoints` they are all of the page's."""
+    """Evaluate models on a suite or on `task=...`; return the scores, which with `--checkpoints` are those of all
+    checkpoints.
+    """
     shots = [word for word in more if word.startswith("shots=")]
     name = "_".join(
         [f"gpt3_{shots[0]}" if shots else suite.removeprefix("task="), *["over_training"] * ("--checkpoints" in more)]
@@ -136,7 +138,7 @@ def evaluate(root: Path, suite: str, limit: int, models: Sequence[Path], *more: 
 
 
 def summary(evaluations: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """A row for each task: the scores, how many models are above chance, and how many pairs of models are no tie."""
+    """Return a table row for each task: the scores, how many models are above chance, and how many pairs of models differ."""
     lines = [
         f"| task | score | chance | {' | '.join(names)} | above chance | pairs apart |",
         "|---" * (len(names) + 5) + "|",
@@ -168,8 +170,9 @@ def signal_lines(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def plant_lines(found: dict[str, Any], rows: Path) -> list[str]:
-    """Scores with and without the found items; then, for every model, those of the items that were planted, found or not, and the
-    bits per byte of their answers. Only one of the models has read them.
+    """Return tables of the contamination by BoolQ: scores with and without the items that were found in the corpus, then each
+    model's accuracy and bits per byte of the answers, on the planted items and on the others. Only one model has read the
+    planted items.
     """
     lines = ["\n| model | found | all items | without found | found only |", "|---|---|---|---|---|"]
     for each in found["contamination"]:

@@ -24,7 +24,7 @@ from pipelines.planning.plan import Plan, make_plan
 
 
 def timed_build(config: Path, output: str, workers: int | None) -> tuple[Plan, float]:
-    """Build into `output`; return the plan and wall seconds. `workers` None runs in this process."""
+    """Build into `output`; return the plan and wall-clock seconds. If `workers` is None, build in this process."""
     corpus = load_corpus_config(config, [f"output={output}"])
     started = time.perf_counter()
     plan = make_plan(corpus, take_inventory(corpus.sources, corpus.place))
@@ -37,7 +37,7 @@ def timed_build(config: Path, output: str, workers: int | None) -> tuple[Plan, f
 
 
 def table(plan: Plan) -> list[str]:
-    """One row per stage over all sources, in the order of the plan."""
+    """Return table rows for each stage over all sources, in the order of the plan."""
     seconds: dict[str, float] = defaultdict(float)
     text_bytes: dict[str, int] = defaultdict(int)
     for step in plan.steps:

@@ -1,11 +1,11 @@
-"""Measure what a study costs beside its training steps, and how well `study plan` predicts its time.
+"""Measure what a study costs besides its training steps, and how well `study plan` predicts its time.
 
     python -m benchmarks.study_speed DIRECTORY --corpus data/corpora/demo [--runs 32] [--tokens 200000] [--width 128]
 
 A swarm is calibrated (`study plan --calibrate`), planned and trained, without a confirmation. Printed are the time that the
-plan predicted and the time until the last proxy had ended, then the sums over all proxies: seconds of steps, of validation
-and of everything else (opening the corpus, building the model, checkpoints, export, result), the last as a share of the
-steps. The time of the command also has imports, the fit, the proposal and the page. DIRECTORY/study must not exist.
+plan predicted and the time until the last proxy had ended. Then come sums over all proxies: seconds of steps, of validation,
+and of everything else (opening the corpus, building the model, checkpoints, export, result) as a share of the steps. The time
+of the command also includes imports, the fit, the proposal and the page. DIRECTORY/study must not exist.
 
 With `--study FILE`, an existing study file is measured instead, in its own directory, which must not have results yet.
 """
@@ -27,7 +27,7 @@ from trainers.studies.running.study_directory import RUNS, load_study, results_o
 
 
 def run(*words: object) -> float:
-    """Run a command; returns its seconds."""
+    """Run a command; return its wall-clock seconds."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
@@ -54,7 +54,7 @@ def write_study(options: argparse.Namespace) -> Path:
 
 
 def predicted(opened: OpenStudy, file: Path, workers: int) -> tuple[list[float], float]:
-    """The seconds that each stage of the study is predicted to take, and the whole command."""
+    """Return the predicted seconds of each stage of the study, and of the whole command."""
     plan = plan_study(opened, root_of(load_study(file)), workers)
     return [plan.seconds(stage) or 0.0 for stage in plan.stages], plan.total_seconds or 0.0
 

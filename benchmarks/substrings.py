@@ -2,9 +2,9 @@
 
     python -m benchmarks.substrings [FILE.jsonl.gz ...]      default: three files of $GRISTMILL_DATA/prose
 
-Everything runs in one process on one core, for each file on its own. The documents are in eight parts; the rate
-is by processor time, the better of two runs. Deduplication of windows of 3 sentences, the nearest other stage,
-runs over the same parts.
+Everything runs in one process on one core, separately for each file. The documents are in eight parts; the rate is by
+processor time, the better of two runs. Deduplication of windows of 3 sentences, the most similar other stage, runs over the
+same parts.
 """
 
 import os
@@ -22,7 +22,7 @@ DEFAULT = ("wiki_en", "forum_20news", "legal_dc_acts_laws")
 
 
 def files() -> list[str]:
-    """The files to measure."""
+    """Return the files to measure."""
     if sys.argv[1:]:
         return sys.argv[1:]
     if "GRISTMILL_DATA" not in os.environ:

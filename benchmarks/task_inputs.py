@@ -1,11 +1,11 @@
-"""Benchmark the inputs of tasks: texts to tokens, and tokens to rows of batches, beside `transformers`.
+"""Benchmark the inputs of tasks, from texts to tokens and from tokens to rows of batches, against `transformers`.
 
     python -m benchmarks.task_inputs [TASK ...] [--data DIR] [--batch 32] [--vocab-size 8000]
 
-For each task and kind of tokenizer, trained on the texts of the task, it prints: MB/s from texts to inputs with an empty
-cache, beside the same tokenizer in `PreTrainedTokenizerFast`, which encodes lists of texts with one thread; and the
-examples per second and the share of padding of an epoch of batches, beside `DataCollatorWithPadding`. Seconds are of the
-processor, and both sides have one thread; ids are compared.
+Tokenizers of each kind are trained on the texts of each task. Printed are MB/s from texts to inputs with an empty cache,
+against the same tokenizer in `PreTrainedTokenizerFast`, which encodes lists of texts with one thread; and the examples per
+second and the share of padding over an epoch of batches, against `DataCollatorWithPadding`. Seconds are processor time, and
+both sides have one thread; ids are compared.
 """
 
 import argparse
@@ -102,14 +102,14 @@ def compare(title: str, file: Path, examples: Examples, values: list[list[str]],
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    """(seconds of the processor, result)."""
+    """Run a function; return (processor seconds, its result)."""
     start = time.process_time()
     result = run()
     return time.process_time() - start, result
 
 
 def epoch(data: TaskData, batches: int, size: int) -> float:
-    """Make the batches of an epoch; returns the share of padding."""
+    """Make the batches of an epoch; return the share of padding."""
     positions = padding = 0
     for number in range(batches):
         for batch in data.split(data.order.take(number * size, size), size, 0, 1):

@@ -1,22 +1,23 @@
-"""Benchmark `topics` on texts whose subject is known, beside scikit-learn's clusterings of the same texts.
+"""Benchmark `topics` on texts whose subject is known, against scikit-learn's clusterings of the same texts.
 
     python -m benchmarks.topics --model DIRECTORY [--texts forum_20news,news_bbc,sources] [--documents 3000] [--tokens 128]
           data: $GRISTMILL_DATA/prose
 
-MODEL is a sentence encoder in the layout of Hugging Face. Labels: the newsgroup of a post and the section of a news article, from
-their ids, and for `sources` the file of a document, of ten files. Documents are spread evenly over the files. Posts lose their
-headers, some of which name the group; quoted text stays.
+MODEL is a sentence encoder in the layout of Hugging Face. The labels are the newsgroup of a post and the section of a news
+article, from their ids; for `sources`, a label is the file of a document, of ten files. Documents are spread evenly over the
+files. Posts lose their headers, some of which name the group; quoted text stays.
 
-There are as many topics as labels. "two levels": as many topics as there are families of labels (the first word of a newsgroup:
-comp, rec, sci ...), each with as many subtopics as give the number of labels or more; its topics are compared with the
-families, too.
-Peers: scikit-learn's KMeans of the same vectors (5 starts, as many as here), of 100 components of TF-IDF (TruncatedSVD, as in its
-own example of 20 newsgroups), and LatentDirichletAllocation of counts of words. The last two leave out English stop words, and
-words in fewer than 5 documents or more than half of them.
+There are as many topics as labels. With "two levels", there are as many topics as families of labels (the first word of a
+newsgroup: comp, rec, sci ...), and just enough subtopics each to reach the number of labels; these topics are compared with
+the families, too.
 
-NMI: normalised mutual information, arithmetic mean. ARI: adjusted Rand index. Purity: the share of documents whose label is the
-most frequent one of their topic. Seconds are processor time, without the embeddings. Labels are listed with the share of their
-documents in the topic that has most of them, the lowest first. Nothing was tuned on these figures.
+The peers are scikit-learn's KMeans of the same vectors (5 starts, as many as here), KMeans of 100 components of TF-IDF
+(TruncatedSVD, as in its own example of 20 newsgroups), and LatentDirichletAllocation of word counts. The last two leave out
+English stop words, and words in fewer than 5 documents or more than half of them.
+
+NMI: normalised mutual information, arithmetic mean. ARI: adjusted Rand index. Purity: the share of documents whose label is
+the most frequent one of their topic. Seconds are processor time, without the embeddings. Labels are listed, lowest share
+first, with the share of their documents in the topic that has most of them. Nothing was tuned on these figures.
 """
 
 import argparse
@@ -88,7 +89,7 @@ def records(prose: Path, name: str, count: int) -> list[dict]:
 
 
 def compare(texts: list[str], labels: list[str], embeddings: pa.Array) -> None:
-    """Print a row for each clustering, and the labels that topics do not separate."""
+    """Print a row for each clustering, and the labels that topics separate worst."""
     vectors = embeddings.flatten().to_numpy().reshape(len(texts), -1).astype(np.float32)
     families = [label.split(".")[0] for label in labels]
     wide, many = len(set(families)), len(set(labels))
@@ -115,7 +116,7 @@ def compare(texts: list[str], labels: list[str], embeddings: pa.Array) -> None:
 
 
 def topics_of(root: LocalPath, texts: list[str], embeddings: pa.Array, sizes: tuple[int, int]) -> tuple[list, list]:
-    """Return the topic of each document, and topic and subtopic, by the stage."""
+    """Run the stage; return each document's topic, and its topic and subtopic as one string."""
     parts = parts_of(root, pa.table({"embedding": embeddings}), texts)
     stage, out = Topics(*sizes, text="text"), StepOutput(root, "topics")
     stage.run(parts, out, LocalCluster())
@@ -170,7 +171,7 @@ def print_row(name: str, found: Sequence, labels: Sequence[str], seconds: float)
 
 
 def print_labels(topics: Sequence[str], labels: Sequence[str]) -> None:
-    """Print the labels whose documents are in several topics, or share one with another label."""
+    """Print the labels whose documents are spread most over topics, with the most frequent labels of their main topic."""
     pairs = Counter(zip(labels, topics, strict=True))
     sizes = Counter(labels)
     rows = []

@@ -1,12 +1,13 @@
-"""Toxicity: what a classifier trained here and a word list find, by class, and what they find in harmless texts.
+"""Measure what a toxicity classifier trained here and a word list find, by class, and what they find in harmless texts.
 
     GRISTMILL_DATA=... python -m benchmarks.toxicity [--documents 1000]
 
-Trained by `classifier train` on four fifths of the tweets of Davidson et al. 2017 (by a hash of the text), hate and offensive
+`classifier train` runs on four fifths of the tweets of Davidson et al. 2017 (by a hash of the text), hate and offensive
 against neither: first on tweets alone, then with comments that annotators called healthy and lines of news among the
-negatives. Measured on the last fifth, on comments, and on documents of sources that no training saw, as they are and with one
-toxic tweet as a line in the middle. All tweets were collected because they have a word of a list of slurs (Hatebase), so those
-of the class neither are harmless uses of such words. Printed are shares with a score of 0.5 or more, or with a word of the list.
+negatives. Tests are on the last fifth, on comments, and on documents of sources that no training used, as they are and with
+one toxic tweet as a line in the middle. All tweets were collected because they contain a word of a list of slurs (Hatebase),
+so those of the class neither are harmless uses of such words. Printed are the shares of texts with a score of 0.5 or more, or
+with a word of the list.
 """
 
 import argparse
@@ -126,19 +127,19 @@ def scorer(model: str) -> Callable[[Unit], PartStage]:
 
 
 def found(stage: PartStage, texts: list[str]) -> np.ndarray:
-    """The scores of texts; for a word list, whether each has a word."""
+    """Return the scores of texts; for a word list, 1 if a text has one of the words, else 0."""
     column = stage.annotate(pa.table({"text": pa.array(texts, pa.large_string())})).column(0)
     return np.minimum(column.fill_null(0).to_numpy().astype(np.float64), 1)
 
 
 def planted(texts: list[str], toxic: list[str]) -> list[str]:
-    """Documents of ten lines and more with a toxic text as a line in the middle."""
+    """Return the documents of more than ten lines, each with a toxic text inserted as a line in the middle."""
     pairs = zip((text.splitlines() for text in texts if text.count("\n") >= 10), toxic, strict=False)
     return ["\n".join([*lines[: len(lines) // 2], line, *lines[len(lines) // 2 :]]) for lines, line in pairs]
 
 
 def print_calibration(name: str, metrics: Mapping[str, Any]) -> None:
-    """Print how well scores tell toxic tweets from others, and what share is toxic by tenths of the score."""
+    """Print how well scores separate toxic tweets from others, and the toxic share for each tenth of the score."""
     error = metrics["expected_calibration_error"]
     print(f"\n{name}: ROC-AUC {metrics['roc_auc']:.3f}, expected calibration error {error:.3f}")
     print("| score | tweets | mean score | toxic |\n|---|---|---|---|")

@@ -1,5 +1,4 @@
-"""Benchmark training on real documents: useful tokens per second of an encoder or encoder-decoder, against HF
-Trainer.
+"""Benchmark training on real documents: useful tokens per second of an encoder or encoder-decoder, against HF Trainer.
 
     python -m pipelines build ...   # a corpus of documents of many lengths
     python -m benchmarks.train_documents CORPUS [--objective masked|span_corruption] [--width 512] [--layers 6] [--tokens 4096]
@@ -7,13 +6,12 @@ Trainer.
 
 HF Trainer needs the package `accelerate`, which gristmill does not install.
 
-Both train the same model from the same weights in fp32 with AdamW and clipping at 1, on documents of the
-corpus truncated to the sequence length, with about the same number of tokens per step. HF Trainer gets one
-document per row, padded to the longest of the batch. For masked language modelling it uses its own collator;
-for span corruption, where it has none, pairs that ours made beforehand, padded by its sequence-to-sequence
-collator. `grouped` sorts documents by length first, its best case. Ours packs and isolates documents and
-makes masks and spans within the measured time. Useful tokens are those of the documents read, without padding
-and without tokens that an objective adds.
+Both train the same model from the same weights in fp32 with AdamW and clipping at 1, on documents of the corpus truncated to
+the sequence length, with about the same number of tokens per step. HF Trainer gets one document per row, padded to the
+longest of the batch. For masked language modelling it uses its own collator. For span corruption it has none, so it gets
+pairs that ours made beforehand, padded by its sequence-to-sequence collator. `grouped` sorts documents by length first, its
+best case. Ours packs and isolates documents and makes masks and spans within the measured time. Useful tokens are those of
+the documents read, without padding and without tokens that an objective adds.
 """
 
 import argparse
@@ -78,7 +76,7 @@ def ours(options: argparse.Namespace, packing: str) -> tuple[list[float], list[i
 
 
 def documents(data: TrainingData, count: int) -> list[np.ndarray]:
-    """The first `count` documents in the order of the run's sequences, truncated to the sequence length."""
+    """Return up to `count` random documents of the first shard, truncated to the sequence length."""
     rng, found = np.random.default_rng(0), []
     source = data.sources[0]
     shard = source.shard(0)
@@ -88,7 +86,7 @@ def documents(data: TrainingData, count: int) -> list[np.ndarray]:
 
 
 def examples(options: argparse.Namespace, config: Pretraining) -> tuple[list[dict[str, Any]], list[int]]:
-    """HF Trainer's examples, and the number of document tokens of each."""
+    """Return HF Trainer's examples, and the number of document tokens of each."""
     corpus = corpus_of(config)
     specials = corpus.tokenizer.specials
     texts = documents(training_data(corpus, config), options.documents)
@@ -175,7 +173,7 @@ def hugging_face(options: argparse.Namespace, grouped: bool) -> tuple[list[float
 
 
 def rate(measured: tuple[list[float], list[int]]) -> float:
-    """Useful tokens per second after the warm-up."""
+    """Return useful tokens per second after the warm-up."""
     times, useful = measured
     return sum(useful[WARM_UP:]) / (times[-1] - times[WARM_UP])
 

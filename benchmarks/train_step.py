@@ -1,13 +1,12 @@
-"""Benchmark a training step on one process: tokens per second against HF Trainer with the same model, batch
-and dtype.
+"""Benchmark a training step on one process: tokens per second against HF Trainer with the same model, batch and dtype.
 
     python -m benchmarks.train_step [--precision fp32|bf16] [--layers 6] [--width 384] [--vocabulary 50304] [--rows 4]
         [--sequence-length 256] [--steps 10] [--zero-stage 0..3] [--compile]
 
-The default is a Llama of 30 M parameters with GPT-2's vocabulary. Both train on the same random rows, one
-document per row, fused AdamW, clipping at 1, no accumulation. Ours pays for the block mask and for ZeRO; HF
-Trainer gets `attention_mask=None`, its fastest path. They alternate step by step, so other load affects both;
-the ratio is the median over pairs of steps. Needs the package `accelerate`.
+The default is a Llama of 30 M parameters with GPT-2's vocabulary. Both train on the same random rows, one document per row,
+with fused AdamW, clipping at 1 and no accumulation. Ours pays for the block mask and for ZeRO; HF Trainer gets
+`attention_mask=None`, its fastest path. They alternate step by step, so other load affects both; the ratio is the median over
+pairs of steps. Needs the package `accelerate`.
 """
 
 import argparse
@@ -53,8 +52,8 @@ def configuration(options: argparse.Namespace) -> Pretraining:
 
 
 class Ours:
-    """Our engine, created after HF Trainer has started, which inside a process group would wrap its model for
-    many workers.
+    """Our engine. It must be created after HF Trainer has started, because within a process group the Trainer would wrap its
+    model.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -80,7 +79,7 @@ class Ours:
 
 
 def pairs(options: argparse.Namespace, output: str) -> np.ndarray:
-    """Seconds of each step, [steps, 2]: HF Trainer's, and ours right after it."""
+    """Return the seconds of each step, [steps, 2]: HF Trainer's, and ours right after it."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     shape = (options.steps + WARM_UP, options.rows, options.sequence_length + 1)

@@ -1,13 +1,15 @@
-"""Pretrain small encoders on two languages, with and without pairs, and measure what fine-tuning in English gives in German.
+"""Pretrain small encoders on two languages, with and without pairs, and measure how fine-tuning in English transfers to
+German.
 
     GRISTMILL_DATA=... python -m benchmarks.translation_transfer DIRECTORY [--steps 1500] [--seeds 2] [--only masked pairs both]
 
-The captions of Multi30k are in English and German. Three models read the same captions, as many tokens, in the same vocabulary:
-`masked` as separate documents, `pairs` with translation language modelling, and `both` half and half, as XLM alternates them.
-Each is fine-tuned on English captions to tell who is in them, and tested on the German captions of other pairs. No caption of
-the task is in pretraining. Labels come from the English side: the class of the first of the words of LABELS in it, or `other`.
+The captions of Multi30k are in English and German. Three models read the same captions, the same number of tokens, in the
+same vocabulary: `masked` as separate documents, `pairs` with translation language modelling, and `both` half and half, as XLM
+alternates them. Each is fine-tuned on English captions to classify who is in them, and tested on the German captions of other
+pairs. No caption of the task is in the pretraining data. Labels come from the English side: the class of its first word that
+is in LABELS, or `other`.
 
-DIRECTORY gets the corpus, the runs and their scores. What is there already is not made again.
+DIRECTORY gets the corpus, the runs and their scores. What exists is not made again.
 """
 
 import argparse
@@ -45,12 +47,12 @@ _WORD = re.compile(r"[a-z]+")
 
 
 def label_of(caption: str) -> str:
-    """The label of an English caption."""
+    """Return the label of an English caption."""
     return next((_OF_WORD[word] for word in _WORD.findall(caption.lower()) if word in _OF_WORD), OTHER)
 
 
 def captions() -> Iterator[tuple[str, str]]:
-    """The pairs of Multi30k's training split, English and German."""
+    """Yield the (English, German) pairs of Multi30k's training split."""
     folder = Path(environ["GRISTMILL_DATA"]) / "tasks" / "generate" / "multi30k_en_de"
     with (
         gzip.open(folder / "train.en.gz", "rt", encoding="utf-8") as english,
@@ -74,7 +76,9 @@ def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def build_corpus(root: Path, pairs: list[tuple[str, str]]) -> Path:
-    """Build the corpus of the pairs and of their sides; returns its directory."""
+    """Build the corpus unless it exists; return its directory. Its sources are the English sides, the German sides, and the
+    pairs.
+    """
     corpus = root / "corpus"
     if (corpus / "manifest.json").exists():
         return corpus
@@ -99,7 +103,7 @@ def build_corpus(root: Path, pairs: list[tuple[str, str]]) -> Path:
 
 
 def write_task(root: Path, pairs: list[tuple[str, str]]) -> Path:
-    """Write the task; returns its file. The test split is in German, the others in English."""
+    """Write the task; return its file. The test split is in German, the others in English."""
     rows = [[{"text": pair[side], "label": label_of(pair[0])} for pair in pairs] for side in (0, 1)]
     whole = TRAINED + DEVELOPED
     splits = {"train": rows[0][:TRAINED], "dev": rows[0][TRAINED:whole], "test": rows[1][whole:]}
@@ -124,7 +128,7 @@ def write_task(root: Path, pairs: list[tuple[str, str]]) -> Path:
 
 
 def measure(root: Path, corpus: Path, task: Path, name: str, seed: int, steps: int) -> dict[str, float]:
-    """Pretrain and fine-tune a model; returns the accuracy of the English and of the German split."""
+    """Pretrain and fine-tune a model; return its accuracy on the English dev split and the German test split."""
     place, tuned = (root / kind / f"{name}-{seed}" for kind in ("runs", "tuned"))
     objective, weights = MODELS[name]
     if not (place / "finished.json").exists():

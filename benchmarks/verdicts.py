@@ -1,4 +1,4 @@
-"""What two builds of the same input did to its documents, and why they differ: gristmill and datatrove.
+"""Compare what gristmill and datatrove did to each document of the same input, and why they differ.
 
 Called by `benchmarks.end_to_end` after both have built.
 """
@@ -23,7 +23,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a document: a family of FAMILIES, the rule that dropped it, and the text of a kept one."""
+    """The outcome of a document: one of FAMILIES, the rule that dropped it, and its text if it was kept."""
 
     family: str
     reason: str
@@ -33,7 +33,7 @@ class Verdict:
 def show_differences(corpus: Path, inputs: Path, peer: Path, kind: str) -> None:
     """Print both funnels side by side, how many documents both keep or drop, and differences of rules and texts by cause.
 
-    `corpus` was built here from `inputs`, `peer` is the output of datatrove's script. Documents of prose are told apart by
+    `corpus` was built here from `inputs`; `peer` is the output of datatrove's script. Documents of prose are matched by
     source and `id`, pages by URL.
     """
     ours, theirs = dict(_ours(corpus, inputs, kind)), dict(_theirs(peer, kind))
@@ -74,7 +74,7 @@ def _show_causes(causes: Iterable[str]) -> None:
 
 
 def text_cause(here: str, there: str) -> str:
-    """Return why two texts of a document differ: the first change that makes them equal, each on top of those before."""
+    """Return why two texts of a document differ: the first of a series of cumulative normalisations that makes them equal."""
     if here == there:
         return "equal"
     if _PII.sub("*", here) == _PII.sub("*", there):
@@ -119,7 +119,7 @@ def _family(drop: str | None) -> str:
 
 
 def _ids(inputs: Path) -> dict[str, str]:
-    """From `source/file#record` to `source/id`, for files of JSON lines."""
+    """Map `source/file#record` to `source/id`, for files of JSON lines."""
     found = {}
     for path in sorted(inputs.glob("*.jsonl.gz")):
         source = path.name.rpartition("-")[0]

@@ -32,7 +32,7 @@ def passages(archive: Path, play: str) -> list[str]:
 
 
 def main(archive: Path, directory: Path) -> None:
-    """Write the two splits, then `plays.yaml`. Does nothing if `plays.yaml` exists."""
+    """Write the training and development passages, then `plays.yaml`. Does nothing if `plays.yaml` exists."""
     if (directory / "plays.yaml").exists():
         return
     splits: dict[str, list[str]] = {"train": [], "dev": []}

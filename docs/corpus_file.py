@@ -86,7 +86,7 @@ A changed edit measures again what read the edited text, and nothing else.
 
 
 def table(cls: Any) -> str:
-    """A table of the fields of a dataclass: type, default, meaning."""
+    """Return a table of the fields of a dataclass: type, default, meaning."""
     notes = field_notes(cls)
     rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(cls):
@@ -102,13 +102,12 @@ def table(cls: Any) -> str:
 
 
 def _formats() -> str:
-    """A table of the formats."""
     rows = [f"| `{name}` | {kind.record} |" for name, kind in FORMATS.items()]
     return "\n".join(["| format | a record is |", "|---|---|", *rows]) + "\n"
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     notes = field_notes(CorpusConfig)
     pieces = [HEAD, "## The file\n", "| field | meaning |\n|---|---|"]
     pieces[-1] += "".join(f"\n| `{name}` | {note} |" for name, note in notes.items()) + "\n"

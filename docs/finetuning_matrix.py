@@ -1,4 +1,4 @@
-"""Write docs/finetuning_matrix.md: `python docs/finetuning_matrix.py` makes every cell, in a few minutes."""
+"""Write docs/finetuning_matrix.md: `python docs/finetuning_matrix.py` tries every combination, in a few minutes."""
 
 import itertools
 import os
@@ -36,7 +36,7 @@ Cell = tuple[str, str, str]
 
 
 def page(made: Mapping[Cell, Refused | None]) -> str:
-    """The page, given the outcome of every cell."""
+    """Return the page, given the outcome of every combination."""
     shown_first = (made[cell[1], cell[2], cell[0]] for cell in itertools.product(KINDS, METHODS, MODELS))
     reasons = list(dict.fromkeys(its.reason for its in shown_first if its is not None))
     pieces = [HEAD.format(cells=len(made))]
@@ -52,7 +52,7 @@ def page(made: Mapping[Cell, Refused | None]) -> str:
 
 
 def main() -> None:
-    """Make all cells, and write the page if none of them fails."""
+    """Try all combinations, and write the page if none of them fails."""
     warnings.simplefilter("ignore")
     began, made, failed = time.perf_counter(), {}, []
     with tempfile.TemporaryDirectory() as folder:

@@ -39,7 +39,7 @@ VALUES = (
 
 
 def signature(function: Any, name: str) -> str:
-    """The call, one parameter a line if it is long."""
+    """Return the signature as text, with one parameter per line if it is long."""
     written = inspect.signature(function)
     parameters = [each for each in written.parameters.values() if each.name != "self"]
     text = str(written.replace(parameters=parameters))
@@ -57,12 +57,12 @@ def signature(function: Any, name: str) -> str:
 
 
 def paragraphs(of: Any) -> str:
-    """A docstring."""
+    """Return the docstring of an object."""
     return inspect.cleandoc(of.__doc__ or "")
 
 
 def described(kind: type) -> list[str]:
-    """A class: what it is, its fields, and its methods."""
+    """Return the lines that describe a class: its docstring, its fields and its methods."""
     lines = [f"### {kind.__name__}", "", paragraphs(kind), ""]
     if dataclasses.is_dataclass(kind):
         names = ", ".join(
@@ -82,18 +82,18 @@ def described(kind: type) -> list[str]:
 
 
 def result_of(function: Any) -> str:
-    """The type of a property."""
+    """Return the type of a property."""
     return signature(function, "").rpartition(" -> ")[2]
 
 
 def shown(annotation: Any) -> str:
-    """A type, without the modules of classes."""
+    """Return a type as text, without the modules of classes."""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return re.sub(r"\b(?:[a-z_]+\.)+([A-Z]\w+)", r"\1", text)
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     offered = {name: getattr(api, name) for name in pipelines.__all__}
     functions = {name: each for name, each in offered.items() if inspect.isfunction(each)}
     lines = [HEAD, "## Functions", ""]

@@ -1,6 +1,4 @@
-"""Write docs/reliability.md from the record of `make chaos`: `python docs/reliability.py FILE`, one JSON line
-per fault.
-"""
+"""Write docs/reliability.md from the record of `make chaos`, one JSON line per fault: `python docs/reliability.py FILE`."""
 
 import json
 import os
@@ -29,7 +27,7 @@ COLUMNS = "| fault | times | lost | doubled | identical | median s | longest s |
 
 
 def page(rows: list[dict[str, Any]], date: str, machine: str) -> str:
-    """The page, from the recorded faults."""
+    """Return the page of the recorded faults."""
     groups: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         groups[row["group"]][row["fault"]].append(row)

@@ -41,7 +41,7 @@ SECTIONS = (Target, Proxies, Metrics, ProposalSettings, Reuse, DoReMi, Confirmat
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     pieces = [HEAD, section(Study, "The file"), "### Fields of the job that a study sets itself\n"]
     pieces += ["| field | instead |", "|---|---|", *(f"| `{name}` | {instead} |" for name, instead in RESERVED.items())]
     pieces += ["", "## Designs\n", "`design: {kind: NAME, field: value}`.\n"]

@@ -44,7 +44,7 @@ examples by the paired permutation test and a paired bootstrap interval of the d
 
 
 def places(task: Task) -> str:
-    """Where the files of a task are looked for."""
+    """Return where the files of a task are looked for, as a table cell."""
     cells = []
     for _, layout in task.layouts:
         files = []
@@ -57,7 +57,7 @@ def places(task: Task) -> str:
 
 
 def gold(task: Task) -> str:
-    """The labels of a task, or what it predicts instead."""
+    """Return the labels of a task or their number, its range of scores, or ""."""
     names = task.label_names
     if names:
         return ", ".join(names) if len(names) <= 5 else f"{len(names)}"
@@ -65,7 +65,7 @@ def gold(task: Task) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     pieces = [HEAD, section(Task, "Task"), section(Layout, "Layout"), section(Templates, "Templates")]
     pieces += [section(Prompt, "Prompt"), section(Generation, "Generation"), SHIPPED]
     pieces += ["| task | version | kind | labels | metrics | what it is | source |", "|---|---|---|---|---|---|---|"]

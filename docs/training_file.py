@@ -1,4 +1,4 @@
-"""Write docs/training_file.md from the dataclasses and recipes of trainers: `python docs/training_file.py`."""
+"""Write docs/training_file.md from the dataclasses and recipes of `trainers`: `python docs/training_file.py`."""
 
 import dataclasses
 import inspect
@@ -91,7 +91,7 @@ LINKED = {
 
 
 def kind(hint: Any) -> str:
-    """The name of a type for a reader of YAML."""
+    """Return the name of a type for a reader of YAML."""
     if hint is type(None):
         return "null"
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
@@ -109,7 +109,7 @@ def kind(hint: Any) -> str:
 
 
 def default(field: Any) -> str:
-    """The default of a field."""
+    """Return the default of a field as text."""
     parts = field.default if isinstance(field.default, tuple) else (field.default,)
     if any(map(dataclasses.is_dataclass, parts)):
         return "its defaults"
@@ -119,7 +119,7 @@ def default(field: Any) -> str:
 
 
 def section(cls: Any, title: str, level: int = 2, more: str = "") -> str:
-    """The docstring of a dataclass, `more` text below it, and a table of its fields."""
+    """Return a section: the docstring of a dataclass, the text `more` below it, and a table of its fields."""
     hints = typing.get_type_hints(cls)
     rows = [
         f"{'#' * level} {title}\n",
@@ -137,7 +137,7 @@ def section(cls: Any, title: str, level: int = 2, more: str = "") -> str:
 
 
 def sections_of(cls: Any, seen: dict[str, Any]) -> dict[str, Any]:
-    """The dataclasses in the fields of `cls`, without those of LINKED, in the order of first mention."""
+    """Return the dataclasses in the fields of `cls`, except those of LINKED, in the order of first mention."""
     hints = typing.get_type_hints(cls)
     for hint in [hints[field.name] for field in dataclasses.fields(cls) if field.name not in LINKED]:
         for part in [hint, *typing.get_args(hint)]:
@@ -148,7 +148,7 @@ def sections_of(cls: Any, seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     of_all_kinds = "\n\n" + (inspect.getdoc(Job) or "").partition("\n\n")[2]
     pieces = [HEAD, section(Pretraining, "The file", more=of_all_kinds)]
     for name, cls in sections_of(Pretraining, {}).items():

@@ -2,8 +2,8 @@
 
 All processor time of the process, including that of other threads, is credited to the innermost `spend` block
 of the main thread. Outside all blocks, it is credited to `START` until the first call of `take_account`, and
-to `IDLE` after it. The times by purpose therefore sum to the processor time of the process, plus that of its
-ended child processes, which is under `CHILDREN`.
+to `IDLE` after it. The times of these purposes add up to the processor time of the process. The time of its
+ended child processes is listed separately, under `CHILDREN`.
 """
 
 import os
@@ -18,8 +18,8 @@ MODELS, CHILDREN = "loading models", "extracting pages"
 
 
 class _Account:
-    """The account of this process. `spent` is the seconds by purpose that `take_account` has not returned
-    yet, and `purposes` the stack of purposes, with the current one last. `since` is the processor time of the
+    """The account of this process. `spent` has the seconds by purpose since the last call of `take_account`.
+    `purposes` is the stack of purposes, with the current one last. `since` is the processor time of the
     process in seconds at the last call of `settle`. `children` is the processor time of its ended child
     processes in seconds at the last call of `take_account`.
     """

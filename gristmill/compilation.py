@@ -56,8 +56,8 @@ _OPTIONS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")  # of numba.config: they 
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator for a function that numba compiles. On the first call with arguments of new types,
-    the machine code for these types is loaded from the cache, or else compiled. The function may call kernels
+    """Return a decorator that makes numba compile a function. For each new combination of argument types, the
+    machine code is loaded from the cache if it is there, and compiled if not. The function may call kernels
     in other files.
 
     `inline` and `nogil` are passed to `numba.njit`.
@@ -226,8 +226,9 @@ def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
 def _locked(name: str) -> Iterator[None]:
     """Hold the lock for one version of a source file during the block. No lock is taken if this process
     already holds it, or if there is no cache or no lock file can be made. After a wait of `_LONGEST_WAIT`
-    seconds, the block runs without the lock. Kernels call those of other files only in import order, so two
-    processes cannot deadlock.
+    seconds, the block runs without the lock.
+
+    Two processes cannot deadlock, because kernels call kernels in other files only in import order.
     """
     folder = _folder(numba.config.CACHE_DIR)
     if folder is None or name in _compiling:

@@ -117,7 +117,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 
 
 def dump_yaml(data: Any, width: int = 80, flow: bool | None = False) -> str:
-    """Write plain data as YAML that `load_yaml` reads back. `flow` is PyYAML's `default_flow_style`."""
+    """Format plain data as YAML that `load_yaml` reads back. `flow` is PyYAML's `default_flow_style`."""
     return str(
         yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width, default_flow_style=flow)
     )
@@ -193,7 +193,9 @@ def _descend(target: Any, key: str, path: str, assignment: str) -> Any:
 
 
 def _has_key(entry: Any, key: str) -> bool:
-    """Return whether a list entry was selected by a key that it contains, rather than by its index or name."""
+    """Return whether `key`, which selected a list entry, is one of the entry's own keys rather than its index
+    or name.
+    """
     return isinstance(entry, dict) and key in entry and entry.get("name") != key
 
 
@@ -312,8 +314,8 @@ def _kinds(option: Any) -> tuple[str, ...]:
 
 
 def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
-    """Parse data as the member of a union that its `kind` names. A bare string is short for a mapping with
-    that kind.
+    """Parse data as one member of a union of dataclasses. The field `kind` of the data says which member. A
+    bare string is short for a mapping with only this field.
     """
     data = {"kind": data} if isinstance(data, str) else data
     if not isinstance(data, Mapping):

@@ -97,8 +97,8 @@ class TaskMemoryError(MemoryError):
 
 
 class StorageError(Exception):
-    """A disk, a remote store, or a process that reads for us failed in a way that the user cannot fix, so the
-    task is retried. It is not an OSError, because readers treat an OSError as a damaged file.
+    """A disk, a remote store or a subprocess that reads a source failed, so the task is retried. It is not an
+    OSError, because readers treat an OSError as a damaged file.
     """
 
 

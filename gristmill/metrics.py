@@ -46,7 +46,8 @@ class Exporter:
         self._thread: threading.Thread | None = None
 
     def record(self, name: str, value: float | None, **tags: str) -> None:
-        """Add `value` to a counter, set a gauge to it, or observe it as seconds in a histogram.
+        """Record a value of the metric `name`. It is added to a counter, replaces the value of a gauge, or
+        counts as a duration in seconds in a histogram.
 
         Does nothing if Ray is not running or if the value is None or not finite.
         """
@@ -67,7 +68,7 @@ class Exporter:
                 self._thread.start()
 
     def set_again(self) -> None:
-        """Set every gauge to its last value again."""
+        """Set every gauge to its last value again, because Ray drops gauges that are not set regularly."""
         for (name, tags), value in list(self._gauges.items()):
             self._opened[name].set(value, tags=dict(tags))
 

@@ -1,4 +1,4 @@
-"""From raw text to annotated documents to token shards. `pipelines.api` is the interface for programs; its
+"""Turn raw text into annotated documents and token shards. `pipelines.api` is the interface for programs; its
 public names can also be imported from here: `from pipelines import open_corpus`.
 """
 

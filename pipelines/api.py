@@ -60,8 +60,9 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class OpenCorpus:
-    """A published corpus to read from. The readers that it returns hold one part in memory at a time. DuckDB,
-    Polars and pandas (`DataFrame.from_arrow`) accept them directly.
+    """A published corpus, opened for reading. `documents` and `verdicts` return Arrow readers that hold only
+    one file of documents in memory at a time. DuckDB, Polars and pandas (`DataFrame.from_arrow`) accept these
+    readers directly.
     """
 
     corpus: Corpus
@@ -249,9 +250,10 @@ def what_if(
     stages: Mapping[str, StageClass] | None = None,
     full: bool = False,
 ) -> dict[str, Impact]:
-    """Estimate how many documents changed filters would newly drop and newly keep, without building anything.
-    The result has an entry for each source to which a changed filter applies. A change looks like
-    `filter.word_count.at_least=100`. The corpus file, `overrides` and `stages` are those of the build.
+    """Estimate the effect of changed filters without building anything: how many documents they would newly
+    drop and newly keep. The result has an entry for each source to which a changed filter applies. A change
+    looks like `filter.word_count.at_least=100`. The corpus file, `overrides` and `stages` are those of the
+    build.
 
     The estimate comes from the sample that every corpus has; with `full`, every document is counted. Raises
     UserError for a change that names no rule, for changes without an effect on the rules, for a corpus that

@@ -1,4 +1,4 @@
-"""Secrets that a test can look for, and a server that wants one of them in the query of its URLs."""
+"""Secrets that a test can search for, and a server that expects one of them in the query string of its URLs."""
 
 import base64
 import json
@@ -15,12 +15,14 @@ NAMES = ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY", "RAY_AUTH_TOKEN",
 
 
 def secrets():
-    """From variables to secrets that nothing else on this machine holds."""
+    """Return a fresh random secret for each environment variable, by name."""
     return {name: f"swordfish/{uuid.uuid4().hex}" for name in NAMES}
 
 
 def forms(secret):
-    """The secret itself, quoted as in a URL, in hex, and in base64 wherever it stands in what was encoded."""
+    """Return the forms in which a secret may appear: as it is, percent-encoded, in hex, and in base64 at any
+    offset.
+    """
     found = {secret, quote(secret, safe=""), secret.encode().hex()}
     for offset in range(3):
         encoded = base64.b64encode(b"\0" * offset + secret.encode())
@@ -30,7 +32,7 @@ def forms(secret):
 
 
 def places(secrets, texts, files):
-    """The texts and files in which some form of some secret stands."""
+    """Return the texts, and the files, that contain any of the secrets in any form."""
     wanted = [form for secret in secrets for form in forms(secret)]
     shown = [text for text in texts if any(form in text for form in wanted)]
     held = {path: path.read_bytes() for path in files}
@@ -39,7 +41,8 @@ def places(secrets, texts, files):
 
 @contextmanager
 def signed_pages(signature, fails_at):
-    """Serves 20 documents at http://127.0.0.1:PORT/ANY/far.jsonl?sig=SIGNATURE; the answer number `fails_at` is a failure.
+    """Serve 20 documents at http://127.0.0.1:PORT/ANY/far.jsonl?sig=SIGNATURE; response number `fails_at` is
+    an error.
 
     Yields the port.
     """
@@ -80,7 +83,7 @@ def signed_pages(signature, fails_at):
 
 
 def add_signed_source(corpus_file, port, place, signature):
-    """Give a corpus file a further source `far`, at `place` on the server of `signed_pages`."""
+    """Add a source `far` to a corpus file, at `place` on the server of `signed_pages`."""
     url = f"http://127.0.0.1:{port}/{place}/far.jsonl?sig={quote(signature, safe='')}"
     source = f"{{name: far, root: '{url}', format: jsonl, remote: {{schemes: [http], allow_private: true}}}}"
     corpus_file.write_text(corpus_file.read_text().replace("sources:\n", f"sources:\n  - {source}\n"))

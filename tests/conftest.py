@@ -1,6 +1,4 @@
-"""Shared by all tests: the hypothesis profile, the data outside the repository, and small corpora
-to build.
-"""
+"""Shared by all tests: the hypothesis profile, the data outside the repository, and small corpora to build."""
 
 import gc
 import logging
@@ -42,10 +40,11 @@ FASTTEXT_BEGIN = (793712314).to_bytes(4, "little")
 
 
 def train_fasttext(file: Path, kind: str = "supervised", **knobs):
-    """A fastText model of a file, supervised or unsupervised, trained with as many threads as it needs.
+    """Train a fastText model, supervised or unsupervised, on a file, with as many threads as it needs.
 
-    Below 11 threads part of the matrix stays uninitialised memory in this build. On a busy machine the thread that reports
-    the loss may find that the others have used up so little text: then it divides by nothing and raises "Encountered NaN".
+    With fewer than 11 threads, this fastText build leaves part of the matrix uninitialised. On a busy machine, the thread
+    that reports the loss may run before any text has been processed; fastText then raises "Encountered NaN", and training is
+    repeated.
     """
     import fasttext
 
@@ -68,8 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Files of tests are in memory where there is room, up to some 1 GB at a time: making and renaming them takes a seventh of
-    the processor time that it takes on a disk. Machines of chaos tests have a /dev/shm of their own.
+    """Put the tests' files in memory where there is room (up to about 1 GB at a time): making and renaming them takes a
+    seventh of the processor time that it takes on disk. Chaos tests stay on disk, because their machines have a /dev/shm of
+    their own.
     """
     memory = Path("/dev/shm")
     if "not chaos" in config.option.markexpr and memory.is_dir() and shutil.disk_usage(memory).free > 8e9:
@@ -88,10 +88,9 @@ COMPILING = {"kernels", "objectives", "rows"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that compile kernels come first, those of LONGEST next, then those with tests that start processes and wait for
-    them.
+    """Run files that compile kernels first, then those of LONGEST, then those whose tests start processes and wait for them.
 
-    Where several test processes run, short tests then keep the processors busy to the end.
+    With several test processes, the short tests that remain keep the processors busy to the end.
     """
     begins_first = {item.path for item in items if any(map(item.get_closest_marker, ("ray", "deepspeed", "faults")))}
 
@@ -105,13 +104,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_make_parametrize_id(config, val, argname):
-    """Bytes never become part of a test's name: what compresses them may differ from one process to the next."""
+    """Keep bytes out of test names: compressed bytes may differ from one process to the next."""
     return argname if isinstance(val, bytes) else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported stays: the collector of garbage passes it over, which takes a twentieth of the suite otherwise."""
+    """Exempt imported objects from garbage collection, which would otherwise take a twentieth of the suite's time."""
     gc.disable()
     try:
         return (yield)
@@ -123,9 +122,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_disk_flush() -> Iterator[None]:
-    """`os.fsync` returns at once in the test process: 26,000 flushes took a fifth of the time of the builds of the tests.
+    """Make `os.fsync` return at once in the test process: 26,000 flushes took a fifth of the time of the tests' builds.
 
-    Tests of durability watch the calls, or cut the power in processes of their own.
+    Tests of durability watch the calls, or simulate a loss of power in processes of their own.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
@@ -134,14 +133,16 @@ def _no_disk_flush() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tmp_path_factory(tmp_path_factory: pytest.TempPathFactory) -> pytest.TempPathFactory:
-    """pytest's own, with a base that is a Location: all of `tmp_path` can be given to what reads or writes corpora and runs."""
+    """pytest's own factory with a Location as its base, so that `tmp_path` can be passed to code that reads or writes corpora
+    and runs.
+    """
     tmp_path_factory._basetemp = LocalPath(tmp_path_factory.getbasetemp())
     return tmp_path_factory
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> LocalPath:
-    """Real data outside the repository, in $GRISTMILL_DATA; tests that need it are skipped where it is not set."""
+    """Real data outside the repository, in $GRISTMILL_DATA; tests that need it are skipped where the variable is not set."""
     directory = os.environ.get("GRISTMILL_DATA")
     if not directory:
         pytest.skip("set GRISTMILL_DATA to the directory of the development data to run this test")
@@ -153,7 +154,7 @@ VERBS = ["stands", "burned", "opened", "moved", "grew", "failed", "slept", "shon
 
 
 def paragraph(seed: int, words: int = 90) -> str:
-    """English-like text of that many words, different for every seed, that passes the Gopher quality rules."""
+    """Return English-like text of that many words, different for every seed, that passes the Gopher quality rules."""
     state, found = seed * 2654435761 + 1, []
     while len(found) < words:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -176,8 +177,8 @@ def paragraph(seed: int, words: int = 90) -> str:
 
 
 def write_sources(raw: Path, documents: int = 40, files: int = 2, modules: int = 12) -> Path:
-    """Two sources with real flaws in `raw`: `web` (JSON lines; copies, near-copies, short texts, an address) and `code`
-    (files). Every 40 documents of `web` have the same flaws.
+    """Write two sources with realistic flaws below `raw`: `web` (JSON lines with copies, near-copies, short texts and an
+    e-mail address) and `code` (files). Every 40 documents of `web` have the same flaws.
     """
     import json
 
@@ -207,7 +208,7 @@ def write_sources(raw: Path, documents: int = 40, files: int = 2, modules: int =
 
 
 def write_corpus_file(path: Path, raw: Path, output: Path) -> Path:
-    """A corpus YAML over `write_sources` with most stages."""
+    """Write a corpus YAML with most stages, for the sources of `write_sources`."""
     path.write_text(f"""\
 name: small
 output: {output}
@@ -230,7 +231,10 @@ steps:
 
 
 def write_texts_corpus(folder: Path, texts: list[str], steps: Iterable[str], name: str, more: str = "") -> Path:
-    """A corpus YAML over a source `web` of these texts as JSON lines, with output in folder/name. `more`: knobs of the source."""
+    """Write these texts as JSON lines, and a corpus YAML with one source `web` of them and output in folder/name.
+
+    `more` is appended to the source's fields.
+    """
     import json
 
     (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -243,7 +247,7 @@ def write_texts_corpus(folder: Path, texts: list[str], steps: Iterable[str], nam
 
 @pytest.fixture
 def raw_text(tmp_path: Path) -> Path:
-    """The sources of `write_sources`, small."""
+    """The sources of `write_sources`, in their default size."""
     return write_sources(tmp_path / "raw")
 
 
@@ -255,7 +259,7 @@ def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def small_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a build of `corpus_file` writes, without a report; never changed, `built_corpus_file` copies it."""
+    """The output of a build of `corpus_file`, without a report. Must not be changed: `built_corpus_file` copies it."""
     from pipelines.building.build import build
     from pipelines.cluster.local import LocalCluster
     from pipelines.planning.corpus import load_corpus_config
@@ -272,15 +276,13 @@ def small_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def built_corpus_file(corpus_file: Path, small_output: Path) -> Path:
-    """`corpus_file` with its output built. The location of a corpus does not matter, so one build serves all
-    such tests.
-    """
+    """`corpus_file` with its output already built. A corpus can be moved, so one build serves all tests."""
     shutil.copytree(small_output, corpus_file.parent / "out")
     return corpus_file
 
 
 class S3(NamedTuple):
-    """An S3 server: `remote` is what a configuration says of it, `store` a file system for a test's own files."""
+    """An S3 server: `remote` is its configuration, `store` a file system for a test's own files."""
 
     remote: Any
     store: Any
@@ -309,7 +311,9 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture(scope="session")
 def process_group():
-    """Environment variables of the process group for training in this process. One per session: DeepSpeed keeps the first."""
+    """The environment variables of the process group for training in this process. One per session: DeepSpeed keeps the
+    first.
+    """
     variables = {}
     yield variables
     import torch

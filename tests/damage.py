@@ -1,4 +1,4 @@
-"""Damage to files: a bit that flips, an end that is lost."""
+"""Damage to files: flipped bits and lost ends."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ KILOBYTE = 1024
 
 
 def flips(size: int, seed: int, count: int) -> Iterator[tuple[str, int]]:
-    """("flip", position in bits) at the beginning, in the middle, at the end and at random."""
+    """Yield `count` pairs ("flip", position in bits): at the beginning, in the middle, at the end, then at random."""
     random = np.random.default_rng(seed)
     fixed = (range(min(16, size)), range(size // 2, min(size // 2 + 16, size)), range(max(0, size - 16), size))
     for number in range(count):
@@ -22,7 +22,7 @@ def flips(size: int, seed: int, count: int) -> Iterator[tuple[str, int]]:
 
 
 def cuts(size: int, seed: int, count: int | None) -> Iterator[tuple[str, int]]:
-    """("cut", bytes left): every kilobyte, or `count` of those, and the last byte lost."""
+    """Yield pairs ("cut", bytes left): every kilobyte, or `count` of those, and the file without its last byte."""
     every = list(range(0, size, KILOBYTE))
     if count is not None and len(every) > count:
         every = sorted(np.random.default_rng(seed).choice(every, count, replace=False).tolist())
@@ -32,7 +32,7 @@ def cuts(size: int, seed: int, count: int | None) -> Iterator[tuple[str, int]]:
 
 
 def damage(path: Path, kind: str, where: int) -> None:
-    """Flip one bit of the file, or cut it off."""
+    """Flip one bit of the file, or truncate it."""
     content = bytearray(path.read_bytes())
     if kind == "flip":
         content[where // 8] ^= 1 << where % 8
@@ -43,7 +43,7 @@ def damage(path: Path, kind: str, where: int) -> None:
 
 @contextmanager
 def damaged(path: Path, kind: str, where: int) -> Iterator[None]:
-    """The file with one bit flipped, or cut off; afterwards it is what it was."""
+    """Damage the file within the context, and restore it afterwards."""
     content = path.read_bytes()
     damage(path, kind, where)
     try:
@@ -57,7 +57,9 @@ def files_of(root: Path) -> list[Path]:
 
 
 def unnamed(root: Path, path: Path, damage: tuple[str, int], read: Callable[[], bool]) -> str | None:
-    """What is wrong where `read()`, with this damage, neither names the file nor gives what it gave before."""
+    """Return what went wrong if `read()` with this damage neither names the file in an error nor returns True; otherwise
+    None.
+    """
     name = f"{path.relative_to(root)}, {damage[0]} at {damage[1]}"
     with damaged(path, *damage):
         try:

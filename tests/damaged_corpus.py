@@ -1,4 +1,4 @@
-"""A small corpus with every kind of file that a build writes, and all that its readers say of it."""
+"""A small corpus with every kind of file that a build writes, and a digest of all that its readers say of it."""
 
 import json
 from dataclasses import asdict
@@ -21,7 +21,9 @@ def plan_of(config: Path) -> Plan:
 
 
 def write_corpus(place: Path) -> Path:
-    """A corpus of two small sources with all kinds of files: parts, edits, clusters, URLs, a tokenizer, shards."""
+    """Write a corpus file of two small sources whose build makes all kinds of files: parts, edits, clusters, URLs, a
+    tokenizer, shards.
+    """
     web, code = place / "raw/web", place / "raw/code"
     web.mkdir(parents=True)
     code.mkdir()
@@ -62,7 +64,9 @@ steps:
 
 
 def everything(config: Path, root: Path) -> str:
-    """A digest of all that a corpus says: to lineage, to a trainer, and to the plan of another build."""
+    """Return a digest of everything that can be read from a corpus: by lineage, by training, and by the plan of another
+    build.
+    """
     from tokenizer.encode import Encoder
     from trainers.data.job_interface import verified_tokenizer
     from trainers.data.packed_corpus import open_corpus as open_for_training

@@ -1,4 +1,4 @@
-"""What Ray's exporter on this machine shows of our metrics, as Prometheus would scrape it."""
+"""Our metrics as exposed by Ray's exporter on this machine, read the way Prometheus scrapes them."""
 
 import re
 import threading
@@ -11,7 +11,7 @@ OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId", "le"
 
 
 def scrape(port):
-    """From the name of each series of a node to its samples: labels, without those that Ray adds, and the value."""
+    """Return {series name: [(labels, value), ...]} of a node, without the labels that Ray adds."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     found = defaultdict(list)
@@ -27,9 +27,11 @@ def scrape(port):
 
 
 class Watch(threading.Thread):
-    """Scrapes a node until it is told to stop. `series`: the newest samples of all that it has seen, and `scrapes` with them.
+    """Scrapes a node once a second until told to stop. `series` holds the newest samples of every series
+    seen, `scrapes` how often each was seen.
 
-    Ray shows a gauge only for a while after it was set, and those of a process only while that runs.
+    Continuous scraping is needed because Ray shows a gauge only for a while after it was set, and a process's
+    gauges only while it runs.
     """
 
     def __init__(self, port):
@@ -48,7 +50,7 @@ class Watch(threading.Thread):
 
 
 def check_labels(series, metrics):
-    """Every sample of `metrics` has the labels that they say, and no others."""
+    """Assert that every sample of `metrics` has exactly the labels that its metric declares."""
     for metric in metrics:
         for name in (f"ray_gristmill_{metric.name}", f"ray_gristmill_{metric.name}_bucket"):
             for labels, _ in series.get(name, ()):

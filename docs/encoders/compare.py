@@ -1,9 +1,9 @@
 """Run the study of docs/encoders.md: python docs/encoders/compare.py FILE pretrain|finetune|table [ENCODER ...]
 
 `pretrain` trains the encoders of FILE (encoders.yaml), `finetune` trains each on the tasks, from its weights at equal tokens
-and at equal operations, and `table` compares them. Every command goes on where it was stopped. Without names, all encoders are
-meant, without `--seed` all seeds, without `--budget` both. `scratch` is the baseline with random weights, which `finetune`
-trains as the control.
+and at equal operations, and `table` compares them. Every command continues where it was stopped. The default is all encoders,
+all seeds (`--seed`) and both budgets (`--budget`). `scratch` is the baseline with random weights, which `finetune` trains as
+the control.
 """
 
 import argparse
@@ -100,8 +100,10 @@ def seeds_of(study: dict[str, Any], name: str, budget: str) -> list[int]:
 
 
 def resampled(study: dict[str, Any], name: str, seeds: list[int], budget: str, task: str) -> np.ndarray:
-    """Return the first metric of a task by seed, float64 [seeds, 1 + DRAWS]: on all examples, then on bootstrap samples of them,
-    which are the same for all encoders and seeds.
+    """Return the first metric of a task by seed, float64 [seeds, 1 + DRAWS]: on all examples, then on bootstrap samples of
+    them.
+
+    The samples are the same for all encoders and seeds.
     """
     values = []
     for seed in seeds:
@@ -115,8 +117,9 @@ def resampled(study: dict[str, Any], name: str, seeds: list[int], budget: str, t
 
 
 def cost(study: dict[str, Any], name: str, seed: int, budget: str) -> tuple[float, float, float]:
-    """Return tokens, operations and seconds of an encoder's steps up to the end of a budget, from the log of its run. Steps after
-    the last logged one before the end count as those before it.
+    """Return the tokens, operations and seconds of an encoder's steps up to the end of a budget, from the log of its run.
+
+    Steps between the last logged one and that end are extrapolated from those before.
     """
     spent = np.zeros(3)
     last = steps_of(study, name, budget)
@@ -153,7 +156,9 @@ def table(study: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def _cell(values: np.ndarray, others: np.ndarray, is_base: bool) -> str:
-    """Return the mean over seeds, and its difference from the baseline with the 95 % interval and the value of each seed."""
+    """Return a table cell: the mean over seeds, its difference from the baseline with the 95 % interval, and the value of
+    each seed.
+    """
     mean = f"{values[:, 0].mean():.3f}"
     if is_base:
         low, high = np.quantile(values[:, 1:].mean(0), [0.025, 0.975])
@@ -165,7 +170,7 @@ def _cell(values: np.ndarray, others: np.ndarray, is_base: bool) -> str:
 
 
 def main() -> int:
-    """Run one command."""
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument("command", choices=("pretrain", "finetune", "table"))

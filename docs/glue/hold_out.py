@@ -1,7 +1,7 @@
-"""Hold out a part of the training split of every task of GLUE, to choose settings on: python docs/glue/hold_out.py TASKS OUTPUT
+"""Hold out part of the training split of every GLUE task, for choosing settings: python docs/glue/hold_out.py TASKS OUTPUT
 
-OUTPUT gets the directory `glue` of TASKS with the same file names. In each task a fifth of the training rows, 2,000 at most,
-become the development split; the real one is left out. A file without a header is told by its name.
+OUTPUT gets the directory `glue` of TASKS with the same file names. In each task, a fifth of the training rows, at most 2,000,
+become the development split; the real one is left out. Tasks whose files have no header are known by name.
 """
 
 import gzip

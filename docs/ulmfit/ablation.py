@@ -1,7 +1,7 @@
 """Run the ablation of ULMFiT in docs/finetuning.md: python docs/ulmfit/ablation.py FILE pretrain|finetune|table [--seed N]
 
-`pretrain` trains the language models of FILE (ulmfit.yaml), `finetune` the classifiers, and `table` compares them. Every command
-goes on where it was stopped. Without `--seed` all seeds are meant.
+`pretrain` trains the language models of FILE (ulmfit.yaml), `finetune` the classifiers, and `table` compares them. Every
+command continues where it was stopped. The default is all seeds.
 """
 
 import argparse
@@ -48,7 +48,9 @@ def finetuning(study: dict[str, Any], name: str, seed: int) -> list[str]:
 
 def resampled(study: dict[str, Any], name: str) -> np.ndarray:
     """Return the first metric of the task by seed, float64 [seeds, 1 + DRAWS]: on all examples, then on bootstrap samples of
-    them, which are the same for all classifiers and seeds. A seed that is missing is left out.
+    them.
+
+    The samples are the same for all classifiers and seeds. Seeds without predictions are left out.
     """
     values = []
     for seed in range(study["seeds"]):
@@ -66,7 +68,7 @@ def resampled(study: dict[str, Any], name: str) -> np.ndarray:
 
 
 def table(study: dict[str, Any]) -> list[str]:
-    """Return a Markdown table: mean scores over seeds, and their differences from the whole with the same seeds."""
+    """Return a Markdown table: mean scores over seeds, and differences from the complete method with the same seeds."""
     whole = resampled(study, study["whole"])
     lines = ["| | mean | difference, 95 % interval | of the seeds |", "|---" * 4 + "|"]
     for name in study["classifiers"]:
@@ -84,7 +86,7 @@ def table(study: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Run one command."""
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument("command", choices=("pretrain", "finetune", "table"))

@@ -19,8 +19,9 @@ SCRIPT = "__main__"
 
 def provenance(thing: object) -> dict[str, str]:
     """Return the code identity of a function, or of the class of an object: the versions of the distributions
-    that contain it, by name, and a digest under `source`. The digest covers all Python files of its top-level
-    package, or its module if it is not in a package. The result is empty for our own code.
+    that contain the code, by name, and a digest under `source`. The digest covers all Python files of the
+    top-level package, or the module alone if it is not in a package. The result is empty for code of this
+    project.
 
     Raises UserError if the source is not in a file.
     """

@@ -64,7 +64,7 @@ class LineChart:
     bands: list[tuple[Series, list[tuple[float, float]]]] = field(default_factory=list)
 
     def svg(self) -> Markup:
-        """Draw the chart."""
+        """Return the chart as an SVG element."""
         left, top, width, height = self.box
         drawing = Drawing(*self.size)
         for y, label in self.y_ticks:

@@ -46,8 +46,8 @@ def _environment(folder: Path) -> "Environment":
 
 
 def _harmless(value: Any) -> Any:
-    """Escape the unsafe characters of a string, except line feeds and tabs. Markup and values of other types
-    are unchanged.
+    """Escape the control characters of a string, and characters that hide or reorder text. Line feeds and
+    tabs are kept. Markup and values of other types are unchanged.
     """
     return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 

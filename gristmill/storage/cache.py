@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 
 
 def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
-    """Store a remote file and keep a copy in the cache. Returns (bytes, xxh3_128 in hex)."""
+    """Store content under a URL and keep a copy in the cache. Returns (size in bytes, xxh3_128 in hex)."""
     with _scratch() as local:
         with host().open(str(local), "wb") as sink:
             if callable(content):
@@ -41,8 +41,8 @@ def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
 
 
 def fetch(url: str, remote: Remote) -> tuple[int, str]:
-    """Copy a remote file into the cache. Returns (bytes, xxh3_128 in hex). Raises FileNotFoundError if the
-    file does not exist.
+    """Copy a remote file into the cache. Returns (size in bytes, xxh3_128 in hex). Raises FileNotFoundError
+    if the file does not exist.
     """
     with _scratch() as local:
         fetch_url(url, remote, local)

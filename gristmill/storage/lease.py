@@ -190,8 +190,8 @@ def acquire(
 
 
 def _put(lease: Lease, found: bytes | None) -> bool:
-    """Write a lease file in place of one with the bytes `found`, or as a new file if `found` is None. Returns
-    False if another process has changed the file in the meantime, or is changing it.
+    """Write the lease file if its bytes are still `found` or, with `found` None, if it still does not exist.
+    Returns False if another process has changed the file in the meantime, or is changing it.
     """
     if found is None:
         try:

@@ -39,7 +39,9 @@ def parse_location(name: str, remote: Remote | None = None, field: str = "corpus
 
 
 def location_argument(name: str) -> Location:
-    """Parse a command-line argument with `parse_location`. Raises the error that argparse expects."""
+    """Parse a command-line argument with `parse_location`. Raises argparse.ArgumentTypeError instead of
+    ConfigError.
+    """
     try:
         return parse_location(name)
     except ConfigError as error:

@@ -15,9 +15,9 @@ _TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 
 def retry(place: Any, call: Callable[[], Result]) -> Result:
-    """Call a function up to three times, with growing pauses, until it raises no transient error. Returns its
-    result. The function must start from scratch each time. `place` is the file name that is attached to
-    errors without one.
+    """Call a function and return its result. After a transient error, the function is called again, up to
+    three times in all, with growing pauses. It must start from scratch each time. `place` is the file name
+    that is attached to errors without one.
 
     After a failed fsync, the kernel may regard unwritten pages as clean. A file is therefore never fsynced
     again: the next attempt writes it under another name.

@@ -1,7 +1,7 @@
-"""Run tasks of fused part stages: each task reads the text of a part once and writes one annotation file per
-stage.
+"""Run part stages on a worker. A task reads the text of one part of a source once, runs several stages over
+it, and writes one annotation file per stage.
 
-This code runs on a worker; `pipelines.building.build` submits the tasks and publishes what they wrote.
+`pipelines.building.build` submits the tasks and publishes what they wrote.
 """
 
 import time
@@ -64,8 +64,8 @@ _READY: dict[
 
 
 def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str, float]]:
-    """Run the stages of a task over one part, except those that have already committed their columns, and
-    commit the columns of each. Returns (receipts, seconds), both by step directory.
+    """Run the stages of a task over one part and commit the columns of each stage. A stage whose columns are
+    already committed is not run again. Returns (receipts, seconds), both by step directory.
     """
     part, receipts, seconds = task.part, {}, {}
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -127,10 +127,9 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
 
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
-    """Run a stage over a part, check the columns that it writes, and return them for all rows of the part,
-    null for documents that the stage does not receive. Edits are converted to edits of the stored text. A
-    document that the edits empty is dropped by the rule `STEP.empty`, unless the stage drops it itself or
-    writes no column `drop`.
+    """Run a stage over a part and check its output. Return its columns for all rows of the part, with nulls
+    for documents that the stage does not receive. Edits refer to the stored text. If the stage writes the
+    column `drop`, documents that it keeps but empties are dropped by the rule `STEP.empty`.
 
     Raises PoisonError, which names the document, if one document alone makes the stage fail. Otherwise raises
     UserError for wrong output. Errors that no document causes, such as MemoryError, are passed on.

@@ -74,11 +74,9 @@ def plan_and_build(
 
 
 def _keep_units(before: Plan, after: Plan, source: str) -> None:
-    """Keep the units that were read before a poison document was found, because reading them again would give
-    the same result.
-
-    The unit with that document is unfinished. In an object store, where directories cannot be renamed, all
-    units are read again.
+    """Keep what a read step has finished when the build is planned again without a poison document: rename
+    the step's directory from the old plan's name to the new one. In an object store, which cannot rename, the
+    source is read again from the beginning.
     """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
     (root / old).rename_if_possible(root / new)
@@ -167,8 +165,8 @@ def _find_published(state: Build) -> None:
 
 
 def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
-    """Return whether a step must be removed: it was published under another tombstone, or it is published
-    although one of its inputs is not.
+    """Return whether a step must be removed after documents were forgotten. This is so if its directory has a
+    manifest that no longer counts (`manifest` is None), or if one of its inputs is not published.
     """
     if manifest is None:
         return (state.root / step.directory / "manifest.json").exists()
@@ -231,8 +229,8 @@ def refuse_unwritable(root: Location) -> None:
 
 
 def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
-    """Return the part steps that can run now, because their inputs are published or written by other steps of
-    this group.
+    """Return a group of part steps that can run together now. Every input of a step in the group is published
+    or is an earlier step of the group.
     """
     group: list[Step] = []
     labels = set(state.published)
@@ -244,8 +242,8 @@ def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
 
 
 def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str]) -> Part:
-    """Return the part of `source` that `record` describes, with the annotations of those steps in `visible`
-    (labels) that are published.
+    """Return the part of `source` that `record` describes. It has the annotations of the steps that are
+    published and whose labels are in `visible`.
     """
     read = state.plan.step(f"read.{source}")
     manifest = state.published[read.label]
@@ -329,8 +327,8 @@ def publish_annotations(
     step: Step, parts: Sequence[Part], receipts: Sequence[Receipt], facts: dict[str, Any], state: Build
 ) -> None:
     """Check the accounting of a step that wrote one annotation file per part, and publish it. `receipts` are
-    those of `parts`, in the same order. The entry `files` is removed from `facts` and becomes the manifest's
-    list of other files. The remaining entries become the facts of the manifest.
+    those of `parts`, in the same order. `facts` become the facts of the manifest, except for the entry
+    `files`: it is removed from `facts` and becomes the `files` of the manifest.
     """
     records, counts = [], {}
     for part, receipt in zip(parts, receipts, strict=True):
@@ -355,9 +353,7 @@ def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
 
 
 def _run_corpus_step(step: Step, state: Build) -> None:
-    """Run the corpus stage of a step and publish the step, with its columns if it writes any and with its
-    other files.
-    """
+    """Run the corpus stage of a step, then publish the step with the columns and other files that it wrote."""
     assert isinstance(step.stage, CorpusStage)
     started = time.perf_counter()
     state.cluster.peak_bytes, state.cluster.usage.purpose = 0, step.name

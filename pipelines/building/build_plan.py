@@ -58,8 +58,8 @@ def plan_build(config: CorpusConfig, rates: Sequence[LocalPath] = ()) -> BuildPl
     records of its sources. `rates` are further outputs whose builds inform the forecast.
 
     Raises UserError or a subclass, as a build does, if the output belongs to another corpus, if the
-    configuration or a source has an error that shows before the source is read, or if a finished read step
-    set too many records aside.
+    configuration is wrong, if the first records of a source show that it is misconfigured, or if a finished
+    read step set too many records aside.
     """
     output = config.place
     ensure_owner(output, config.name, write=False)

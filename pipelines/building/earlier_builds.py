@@ -90,11 +90,12 @@ def find_earlier(corpus: Location, name: str) -> Location:
 
 
 def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Location | None:
-    """Keep a copy of the published manifest that `manifest` is about to replace, if the two differ in their
-    steps and all steps of the published one are still there. Older copies of the same build are then removed.
-    Return the file of the copy; None if nothing is kept.
+    """Keep a copy of the published manifest that `manifest` is about to replace, and return its file. Older
+    copies of the same build are removed.
 
-    `check` must raise an error if documents were forgotten since the build began.
+    Return None, and keep nothing, if no manifest is published, if both manifests have the same steps, or if a
+    step of the published one is gone. `check` must raise an error if documents were forgotten since the build
+    began.
     """
     try:
         before = load_corpus(root)

@@ -97,8 +97,8 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 def publish_corpus(state: Build) -> CorpusManifest:
     """Write the corpus's `manifest.json`, and its report if anything changed, and return the manifest. For a
-    variant, write only the variant's manifest. If the new manifest replaces the manifest of a different build
-    whose steps are still there, the old one is kept (`earlier_builds`).
+    variant, write only the variant's manifest. If the replaced manifest is of a different build, a copy of it
+    is kept (`keep_replaced`).
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """

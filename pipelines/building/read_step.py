@@ -137,11 +137,12 @@ def _refuse_changes(task: _ReadTask) -> None:
 
 
 def run_reads(state: Build) -> None:
-    """Run and publish every unpublished read step, then check that no two files of the corpus share a key.
-    The check is skipped if all read steps and the funnel were published before.
+    """Run and publish every unpublished read step, then check that no two files of the corpus have the same
+    key (the hash of the file's source and path). The check is skipped if all read steps and the step `funnel`
+    were published before.
 
-    Raises SourceError if two files share a key, or if a source has no record and does not set `allow_empty`.
-    Raises ChangedSourceError if a file changes while it is read.
+    Raises SourceError if two files have the same key, or if a source has no record and does not set
+    `allow_empty`. Raises ChangedSourceError if a file changes while it is read.
     """
     sources = [source for source in state.plan.config.sources if f"read.{source.name}" not in state.published]
     tasks: list[_ReadTask] = []
@@ -185,7 +186,9 @@ def run_reads(state: Build) -> None:
 
 
 def _advise_more_units(tasks: Sequence[_ReadTask], state: Build) -> None:
-    """Say which sources could be divided further, if there are fewer units to read than workers."""
+    """If there are fewer read tasks than workers, name the sources that could be divided into more tasks, and
+    the setting for this.
+    """
     workers = state.cluster.workers
     if len(tasks) >= workers:
         return
@@ -242,7 +245,9 @@ def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
 
 
 def file_indexes(directory: Location, manifest: StepManifest) -> list[pa.Table]:
-    """Return the index of every unit of a published read step, as tables with the columns of FILE_INDEX."""
+    """Return the file indexes of a published read step, as tables with the columns of FILE_INDEX. There is
+    one for each group of files that a task read.
+    """
     records = [record for record in manifest.files if record.path.startswith("files/")]
     return [read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX)) for record in records]
 

@@ -64,7 +64,7 @@ class NumberColumns:
     names: tuple[str, ...]
 
     def knob(self, name: str) -> str:
-        """Return `columns.NAME`."""
+        """Return the field of the classifier's YAML that names a column: `columns.NAME`."""
         return f"columns.{name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
@@ -309,8 +309,8 @@ def _assemble(
     seed: int,
     held_out: float,
 ) -> ColumnExamples:
-    """Return all documents, sorted by the hash of their ids. Held-out documents are chosen by a hash of their
-    numbers, so that all copies of a text are on the same side of the split.
+    """Join the documents of all sources, sorted by the hash of their ids. Held-out documents are chosen by a
+    hash of their numbers, so that all copies of a text are on the same side of the split.
     """
     names = tuple(dict.fromkeys(name for name, _ in gathered))
     sources = [np.full(len(rows.orders), names.index(name)) for name, rows in gathered]

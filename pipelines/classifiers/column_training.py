@@ -1,5 +1,5 @@
-"""Fit models of columns and of embeddings: a logistic regression with constrained signs, a ridge regression,
-and boosted trees, which scikit-learn fits and which are exported as arrays.
+"""Fit models of columns and of embeddings: logistic regression with constrained signs, ridge regression, and
+boosted trees. The trees are fitted by scikit-learn and exported as arrays.
 
 A model sees only the columns of a document. Fitting a regression uses no random numbers; training trees is
 deterministic with the same seed and version of scikit-learn.

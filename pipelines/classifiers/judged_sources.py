@@ -1,5 +1,5 @@
-"""Agreement with a judge by source, both of a model and of models that are each trained without one source.
-The comparison shows whether the model learned the score or the source.
+"""Measure, for each source, how well a model agrees with a judge, and how well a model trained without the
+source does. The comparison shows whether the model learned the score or the source.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +34,8 @@ class JudgedDocuments:
     probabilities: bool
 
     def agreement(self, predicted: np.ndarray, rows: np.ndarray | None = None) -> dict[str, Any]:
-        """Return the measures of predictions, float64 [n], over all documents, or over those that `rows`,
-        bool [n], selects.
+        """Return the measures of agreement between predictions, float64 [n], and the judged scores. If
+        `rows`, bool [n], is given, only the documents that it selects count.
         """
         chosen = np.ones(len(self.judged), bool) if rows is None else rows
         return agreement(predicted[chosen], self.judged[chosen], self.threshold, self.probabilities)
@@ -44,8 +44,8 @@ class JudgedDocuments:
 def agreement_by_source(
     documents: JudgedDocuments, predicted: np.ndarray, without: Callable[[int], np.ndarray | None]
 ) -> list[dict[str, Any]]:
-    """Return the agreement with the judge by source, measured on the source's held-out documents for the
-    model and for a model trained without the source.
+    """Return an entry for each source. It says how well the model, and a model trained without the source,
+    agree with the judge on the source's held-out documents.
 
     `predicted` are the model's predictions for `documents`. `without` takes the index of a source and returns
     the predictions of a model trained without that source, float64 [n], or None if too few documents are left

@@ -64,9 +64,8 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once, and return whether it stays within `memory` bytes (None: any number) and its
-        process survives. A UserError is passed on. A task that fails with any other error counts as fitting,
-        unless it ran out of memory.
+        """Run a task once, and return whether it stays within `memory` bytes (None: no limit) and its process
+        survives. Other errors of the task do not matter, except a UserError, which is passed on.
         """
         try:
             measured(function, item, memory)

@@ -101,8 +101,8 @@ def measured(
     The time of the task itself is credited to `purpose`.
 
     Raises TaskMemoryError if the task runs out of memory. On Linux, `ceiling` limits its private memory to
-    that many bytes. Before the task, the kernel's record of peak memory is reset by writing 5 to
-    /proc/self/clear_refs (proc(5)).
+    that many bytes. Where the kernel allows it, peak memory counts from the start of the task, not of the
+    process (/proc/self/clear_refs, proc(5)).
     """
     leave_pandas_out()
     with suppress(OSError):

@@ -145,9 +145,9 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Return the memory limit in bytes for one of `tasks` tasks. `attempt` is the number of its earlier
-        attempts that broke. While no node is known, return `memory`, which may be None. Raises UserError if
-        `memory` is more than the largest node has.
+        """Return the memory limit of a task in bytes, given the number of tasks and how many attempts of this
+        task have broken (`attempt`). While no node is known, return `memory`, which may be None. Raises
+        UserError if `memory` is more than the largest node has.
         """
         if not self._nodes:
             return self.memory

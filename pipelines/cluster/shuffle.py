@@ -57,7 +57,7 @@ class FileList:
 
 def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> FileList:
     """Commit the list of the files of a phase, unless the same list is already committed, and return it.
-    `phase` must be unique within the step.
+    `phase` names the list and must be unique within the step.
     """
     unit, content = f"list-of.{phase}", digest([astuple(file) for file in files])
     receipt = out.receipt(unit)
@@ -199,8 +199,9 @@ def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int
 
 
 def _entries(directory: Location, files: Sequence[FileRecord], after: int) -> list[tuple[bytes, bytes]]:
-    """Read (entry, tail) of each file. The tail is the end of the file, and the entry begins `after` bytes
-    before the tail.
+    """Return two pieces of each partitioned file: the entry of one partition, which begins `after` bytes
+    before the tail, and the tail. The tail is the end of the file: the length of the head and the number of
+    partitions.
     """
     ranges = []
     for record in files:

@@ -1,6 +1,6 @@
 """The commands `stages`, `signals`, `rules` and `formats` list what a corpus file can name. `schema` prints
-the JSON Schema of corpus files. `crawl-files` lists the files of a crawl that hold the captures found by
-queries of the crawl's index.
+the JSON Schema of corpus files. `crawl-files` reads the answers of a crawl's index to queries, and lists the
+files with the captures found.
 """
 
 import argparse

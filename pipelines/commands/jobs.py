@@ -150,12 +150,15 @@ def _job(details: Any) -> SubmittedJob:
 
 
 def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
-    """Return the job of this work: a job that is active or has succeeded, or otherwise a new attempt.
+    """Return the job that does this work: an existing job if it is active or has succeeded, otherwise a new
+    attempt.
 
-    An active job that does the same work for another slot counts as the job of this work. Raises
+    An active job that does the same work for another slot of the schedule is returned, too. Raises
     ConflictError if the same command is running with other code or another configuration, since both jobs
-    would write to the same place. Two processes that submit at the same moment do not see each other's job
-    beforehand. Each therefore checks again afterwards, and stops its own job if the other one is older.
+    would write to the same place.
+
+    Two processes that submit at the same moment do not see each other's job at first. Each therefore checks
+    again after submitting, and stops its own job if the other one is older.
     """
     for oldest in _same_command(client, work):
         return _attach(oldest, work, say)

@@ -86,8 +86,8 @@ def _shard_cells(title: str, shards: Sequence[ShardRecord]) -> tuple[str, str, s
 
 def _domain_cells(shards: Sequence[ShardRecord]) -> list[tuple[str, str, str, str]]:
     """Return the cells of one line for each group of a source in one shard set, over all splits, sorted by
-    name. If there are more than 20 groups, only the first 20 are returned, followed by a line with the number
-    of the others.
+    name. If there are more than 20 groups, only the first 20 are returned. A last line then says how many
+    more there are.
     """
     groups: dict[str, list[ShardRecord]] = {}
     for shard in (shard for shard in shards if shard.group):
@@ -110,8 +110,8 @@ def _change(before: float, after: float, form: Callable[[float], str]) -> str:
 
 
 def _rules(counts: Mapping[str, int]) -> str:
-    """Format the number of documents that each rule dropped. Rules of a set follow the name of the set, and
-    counts descend within each list: `SET: RULE 7, RULE 2; language 1`.
+    """Format the number of documents that each rule dropped, in descending order. The rules of a set follow
+    the name of the set: `SET: RULE 7, RULE 2; language 1`.
     """
     sets: dict[str, dict[str, int]] = {}
     for rule, number in sorted(counts.items(), key=lambda item: -item[1]):

@@ -81,9 +81,9 @@ def show_plan(
 
 
 def _other_code(plan: Plan) -> Iterator[str]:
-    """Yield a notice for each source whose format, and each step whose stage, comes from outside gristmill.
-    The notice names the distribution and its version, or says that the code is in a script, and gives the
-    beginning of a digest of the source code.
+    """Yield a notice for each source format and each stage that comes from outside gristmill. The notice
+    names the distribution and its version, or says that the code is in a script, and gives the beginning of a
+    digest of the source code.
     """
     for source in plan.config.sources:
         if code := format_code(source.format):
@@ -112,8 +112,8 @@ def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Itera
 
 
 def _kept(step: Step, root: Location) -> str:
-    """Return a remark on the number of units of a step that an interrupted build finished and the next build
-    will keep; empty if there are none.
+    """Return a remark on how many units of a step an interrupted build has finished, so that they need not
+    run again; empty if there are none.
     """
     units = sum(1 for _ in (root / step.directory / "units").glob("*.json"))
     return f"; {units:,} finished {'unit is' if units == 1 else 'units are'} kept" if units else ""

@@ -124,8 +124,9 @@ def _hidden(text: str) -> str:
 
 
 def _name(command: Sequence[str]) -> str:
-    """Return a short name for a command, such as `build` or `pretrain`: the word that follows one of
-    gristmill's packages, or else the last part of the name of the module or script.
+    """Return a short name for a command. After the name of one of gristmill's packages, it is the next word,
+    such as `build` or `pretrain`. For other commands, it is the last part of the name of the module or
+    script.
     """
     rest = list(command[1:])
     if rest[0] == "-m" and len(rest) > 1:
@@ -150,11 +151,10 @@ def _named(word: str, directory: Path) -> str | None:
 
 
 def _content(word: str, directory: Path) -> dict[str, Any]:
-    """Return a word of the command together with the content of the file that it names: a digest of the
-    values of a YAML file, so that comments do not count, or the checksum of any other file.
+    """Return a word of the command and, if the word names a file, a digest of the file's content. For a YAML
+    file, the digest covers the values, so comments do not count.
 
-    Files other than YAML count only if they travel with the job: a file elsewhere may be an output of the
-    command.
+    Other files count only if they travel with the job: a file elsewhere may be an output of the command.
     """
     name = _named(word, directory)
     if name is not None and name.endswith((".yaml", ".yml")):
@@ -186,12 +186,12 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """Raise ConfigError if the output of `pipelines build`, or the root or the list of files of one of its
-    sources, is a relative path. For `trainers pretrain`, raise it if the argument `run=` is missing, or if
-    `run=` or `corpus=` is a relative path. The working directory of a job is a copy on each node, and Ray
-    removes it with everything written there.
+    """Raise ConfigError if a command uses places that would be lost with the job or must not be uploaded. The
+    working directory of a job is a copy on each node, and Ray removes it with everything written there.
 
-    Also raise it if a corpus file that would be uploaded has a source whose root is a URL with a query.
+    For `pipelines build`, the output and the root and list of files of each source must not be relative
+    paths. A corpus file that would be uploaded must not have a source whose root is a URL with a query. For
+    `trainers pretrain`, `run=` is required, and neither `run=` nor `corpus=` may be a relative path.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
@@ -301,8 +301,8 @@ def check_address(address: str, here: Mapping[str, str]) -> str:
     """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
     Raises ConfigError unless the address is an http or https URL with a host, and without a user, a path, a
-    query or a fragment. Also raises it for another machine if RAY_AUTH_MODE is not `token`, and for any
-    machine if RAY_AUTH_MODE is `token` but there is no token. `here` holds the environment variables.
+    query or a fragment. Also raises it if RAY_AUTH_MODE is `token` but there is no token, or if RAY_AUTH_MODE
+    is not `token` and the address is that of another machine. `here` holds the environment variables.
     """
     try:
         parts = urlsplit(address)

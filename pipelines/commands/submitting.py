@@ -64,8 +64,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _address_argument(command: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Add the argument `--address`. With SUPPRESS as `default`, an action of `jobs` keeps an address that is
-    given before the action.
+    """Add the argument `--address`. `default` is SUPPRESS for the actions of `jobs`, so that they do not
+    override an address given before the action.
     """
     command.add_argument(
         "--address",

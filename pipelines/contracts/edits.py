@@ -108,10 +108,7 @@ def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
 @spend(COMPOSING)
 def compose(columns: Sequence[pa.Array]) -> pa.Array:
     """Combine the `edits` columns of one or more steps, in the order of the steps, into one column with the
-    same effect.
-
-    Overlapping edits become one edit. numpy resolves every group of overlapping edits in which one edit
-    covers all others; only the remaining groups are merged in Python, edit by edit.
+    same effect. Overlapping edits become one edit, as the documentation of the module says.
     """
     rows = len(columns[0])
     columns = [column for column in columns if len(column.flatten())]
@@ -194,8 +191,7 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
 
     `columns` are the `edits` columns of the steps in order. A text that the last step does not edit is False,
     even if an earlier step has emptied it. `pipelines.contracts.document.is_empty` defines which characters
-    are visible, as it does when documents are read. Edits are composed only for the few texts in which no
-    visible character of the stored text remains.
+    are visible.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)
@@ -249,7 +245,9 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
 
 
 class _Places(NamedTuple):
-    """Edits of all rows, and where their replacements lie in the edited text (low, high); int64 [edits]."""
+    """Edits of all rows (`row`, `start`, `end`), and where their replacements lie in the edited text (`low`,
+    `high`); all int64 [edits].
+    """
 
     row: np.ndarray
     start: np.ndarray

@@ -325,8 +325,8 @@ class Corpus:
         return pa.schema(list(types.items()))
 
     def _shares(self, source: str, key: int) -> list[dict[str, Any]]:
-        """Return the rows of the file index for a file key, in the order of the records. Each row also has
-        `unit`, the unit of work that read the file.
+        """Return the rows of a source's file index for the file with the given key, in the order of the
+        records. Each row also has `unit`, the unit of work that read the records.
         """
         read = self.read_step(source)
         shares = []

@@ -66,8 +66,8 @@ class StepManifest:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def facts_on_disk(self) -> dict[str, Any]:
-        """Return the manifest as its file stores it, except for the format and the checksum. It shares the
-        identity and the facts with this object.
+        """Return the manifest as its file stores it, except for the format and the checksum. The result
+        shares `identity` and `facts` with this object.
         """
         stored: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return stored | {
@@ -179,8 +179,7 @@ class StepOutput:
     def finish(self, published: StepManifest) -> None:
         """Clean up a published step: remove each entry of its directory that contains no file named in its
         manifest, except the manifest itself and `run.json`. Such entries hold receipts, intermediate files,
-        and files left by builds that were killed or overtaken. If a step is not reproducible, its builds name
-        their files differently, so an overtaken build leaves files behind.
+        and files of builds that were killed or did not publish the step first.
 
         Files that `forget` has rewritten stay, because it may have rewritten them after `published` was read.
         `forget` removes its own old files.

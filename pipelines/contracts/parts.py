@@ -1,5 +1,5 @@
-"""A part with its annotations: the only way to read documents together with the columns that steps added to
-them, aligned by row.
+"""A part, which is one file of a source's documents, with the columns that steps added to it. The two are
+read together only through `Part`, which aligns them by row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,9 @@ DOCUMENT_COLUMNS = ("id", "text", "source", "url", "meta")
 
 @dataclass(frozen=True)
 class Annotation:
-    """One step's columns for one part: a file, or in a fused task a table still in memory."""
+    """The columns that one step wrote for one part. They are in a file, or still in memory (`table`) if
+    several steps run in one task.
+    """
 
     step: str
     directory: Location
@@ -43,11 +45,12 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Part:
-    """A document part and the annotations visible to one reader, in the order of the steps.
+    """A document part and the annotations that its reader may see, in the order of the steps.
 
     `types` has the type of every annotation column of the build, and `order` the names of its steps.
     `tokenizer_share` is the source's weight in the training text of tokenizers. `loaded` holds the document
-    columns if a task has already read them. `given` is the given split of the source.
+    columns if a task has already read them. `given` is the division into training, validation and test
+    documents that the source comes with, if any.
     """
 
     source: str
@@ -71,7 +74,7 @@ class Part:
 
     @property
     def unit(self) -> str:
-        """`source-00000`: the unit of work under which a step commits its columns for the part."""
+        """`source-00000`: the name under which a step commits its columns for the part."""
         return f"{self.source}-{self.index:05d}"
 
     def table(self, columns: Iterable[str | TableInput], rows: pa.Array | None = None) -> pa.Table:
@@ -105,7 +108,7 @@ class Part:
         return pa.table(result).combine_chunks()
 
     def kept_rows(self) -> pa.Array:
-        """Return the row indices of the documents without a `drop`, ascending."""
+        """Return the row indices of the documents that are not dropped, ascending."""
         return pc.indices_nonzero(pc.is_null(self.drop()))
 
     def drop(self, upto: str | None = None) -> pa.Array:
@@ -134,16 +137,15 @@ class Part:
         return self.edits(text.upto, rows) if text.edited else None
 
     def in_stored_text(self, edits: pa.Array, text: Text, rows: pa.Array | None = None) -> pa.Array:
-        """Convert edits of the documents' `text` to edits of their stored text.
-
-        `rows` are the rows that `edits` covers, None for all.
+        """Convert edits of `text` to edits of the stored text. `rows` are the rows that `edits` covers; None
+        means all.
         """
         applied = self.edits_of(text, rows)
         return edits if applied is None else map_back(applied, edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Return whether a step's edits leave each document without visible characters, bool [rows]. They are
-        applied after the edits of all earlier steps. The result is false for documents that the step does not
+        """Return, for each document, whether a step's edits leave it without visible characters, bool [rows].
+        `edits` are applied after the edits of all earlier steps. False for documents that the step does not
         edit.
         """
         if not len(edits.flatten()):
@@ -151,7 +153,9 @@ class Part:
         return find_emptied(_chunk(self.table(("text",))["text"]), [*self.edit_columns(), edits])
 
     def splits(self) -> pa.Array | None:
-        """Return the given split of each document, string [rows]; None if the source has none."""
+        """Return the given split of each document, such as `validation`, string [rows]. Return None if the
+        source comes without a split.
+        """
         if self.given is None:
             return None
         columns = self.given.read_columns()
@@ -159,7 +163,7 @@ class Part:
         return self.given.label(docs, self.source)
 
     def held_out(self) -> np.ndarray:
-        """Return whether each document is in a given validation or test split, bool [rows]."""
+        """Return, for each document, whether it is in a given validation or test split, bool [rows]."""
         labels = self.splits()
         return np.zeros(self.rows, bool) if labels is None else is_held_out(labels)
 

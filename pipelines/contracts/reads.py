@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Drop:
-    """For each document, the first non-null `drop` of all earlier steps."""
+    """The rule that dropped each document, or null: the first non-null `drop` of all earlier steps."""
 
     name: ClassVar[str] = DROP
 
@@ -65,13 +65,15 @@ class StepFiles:
 
 @dataclass(frozen=True)
 class TokenizerShares:
-    """The `tokenizer_share` of every source; a stage reads it from `Part.tokenizer_share`."""
+    """The weight of every source in the training text of tokenizers. A stage reads it from
+    `Part.tokenizer_share`.
+    """
 
 
 @dataclass(frozen=True)
 class GivenSplits:
-    """The given split of every source that has one; a stage reads it from `Part.splits`. With `required`, at
-    least one source must have a given split.
+    """The split into training, validation and test documents that a source comes with, for every source that
+    has one. A stage reads it from `Part.splits`. With `required`, at least one source must come with a split.
     """
 
     required: bool = False

@@ -51,14 +51,14 @@ class ShardRecord:
 
     @property
     def file(self) -> FileRecord:
-        """The file's record, relative to the corpus directory."""
+        """The record of the shard's file, relative to the corpus directory."""
         return FileRecord(self.path, self.bytes, self.xxh3_128)
 
 
 @dataclass(frozen=True)
 class TokenizerRecord:
-    """The tokenizer of a shard set: `path` of its tokenizer.json relative to the corpus directory, checksum,
-    and properties.
+    """The tokenizer of a shard set, with its checksum and properties. `path` leads to its tokenizer.json and
+    is relative to the corpus directory.
     """
 
     path: str
@@ -70,7 +70,7 @@ class TokenizerRecord:
 
     @property
     def file(self) -> FileRecord:
-        """The file's record, relative to the corpus directory."""
+        """The record of tokenizer.json, relative to the corpus directory."""
         return FileRecord(self.path, self.bytes, self.xxh3_128)
 
 

@@ -134,9 +134,10 @@ class Stage:
         return True
 
     def derived_steps(self) -> Mapping[str, "CorpusStage"]:
-        """Return stages that run before this one on the same sources, by name. Under these names, a part
-        stage receives their facts in `use`, and a corpus stage finds their directories in the `inputs` of its
-        StepOutput.
+        """Return, by name, the corpus stages that must run before this stage on the same sources.
+
+        A part stage receives their facts, by name, in `use`. A corpus stage finds their directories, by name,
+        in the `inputs` of its StepOutput.
         """
         return {}
 
@@ -152,9 +153,8 @@ class Stage:
         """
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the definitions (`definition_of` in contracts/columns.py) that the stage accepts, for those
-        columns of `read_columns()` that must have a certain meaning; empty if any column of the right name
-        and type will do.
+        """Return, by column, the definitions (`definition_of` in contracts/columns.py) that the stage
+        accepts. A column of `read_columns()` that is not listed may have any definition.
         """
         return {}
 
@@ -169,8 +169,8 @@ class Stage:
 
 
 class PartStage(Stage):
-    """A stage that annotates one part at a time. It is pure: a row gives the same columns regardless of the
-    other rows.
+    """A stage that annotates one part at a time. It is pure: the columns of a document do not depend on other
+    documents.
     """
 
     def gpus(self) -> float:
@@ -232,12 +232,13 @@ class CorpusStage(Stage):
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Do the work and commit its files through `out`. Returns the `facts` of the step's manifest.
 
-        A stage that writes columns commits the unit `part.unit` for every part. Its first file is
-        `parts/UNIT.arrow`, made by `write_table` from a table with the schema `writes()` and a row for each
-        document of the part; its counts are `count_drops(table).facts()`. Intermediate results are units with
-        other names, whose files are in `work/`. A task returns at once if `out.receipt(unit)` shows that an
-        earlier build has finished it. The content of files depends on the parts alone, not on how tasks share
-        the work.
+        A stage that writes columns commits one unit for every part, named `part.unit`. The first file of this
+        unit is `parts/UNIT.arrow`, made by `write_table` from a table with the schema `writes()` and a row
+        for each document of the part. The counts of the unit are `count_drops(table).facts()`. Intermediate
+        results are units with other names, whose files are in `work/`.
+
+        A task returns at once if `out.receipt(unit)` shows that an earlier build has finished it. The content
+        of files depends on the parts alone, not on how tasks share the work.
         """
         raise NotImplementedError
 

@@ -1,9 +1,10 @@
 """Tombstones: the records that a corpus directory has forgotten and must not read again.
 
-Every step and every receipt carries the mark of the tombstone under which it was made. If its mark is not the
-current one, it may hold a forgotten document: `StepOutput.receipt` treats it as absent, and so does
-`load_step` unless `is_current` makes an exception because `forget` is unfinished. A task or build that read
-the tombstone, was suspended and continued after `forget` therefore cannot bring a document back.
+The mark of a tombstone is a digest of its records. Every step and every receipt carries the mark of the
+tombstone under which it was made. If that is no longer the current mark, the step or receipt may hold a
+forgotten document, and `load_step` and `StepOutput.receipt` treat it as absent. (`load_step` makes an
+exception while `forget` is unfinished; see `is_current`.) A task or build that was suspended while `forget`
+ran therefore cannot bring a document back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,8 @@ def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | 
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:
-    """Return the mark of forgotten records, given as `path#record` by source. The mark is an empty string if
-    there are no records.
+    """Return the mark of forgotten records, which are given as `path#record` by source. It is a digest, or an
+    empty string if there are no records.
     """
     return digest({source: list(names) for source, names in records.items()}) if records else ""
 
@@ -62,10 +63,9 @@ def current_mark(output: Location) -> str:
 
 
 def is_current(output: Location, mark: str) -> bool:
-    """Return whether a step with this mark counts as published. It does not if it may hold a forgotten
-    document, unless the removal of that document is unfinished.
-
-    While `forget` is running, steps that it has not rewritten yet have the mark of the previous records.
+    """Return whether a step with this mark counts as published: the mark must be that of the current
+    tombstone. While a removal is unfinished, the mark of the previous tombstone also counts, because `forget`
+    has not rewritten all steps yet.
     """
     tombstone = read_tombstone(output)
     records: dict[str, list[str]] = tombstone["records"]

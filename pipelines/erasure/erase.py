@@ -130,9 +130,7 @@ def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
 
 
 def _directories(corpora: Sequence[str]) -> set[Path]:
-    """Return the local directories of corpora. A variant is given as its manifest, and its directory is
-    returned.
-    """
+    """Return the local directories of corpora. A variant is named by the path of its manifest."""
     paths = [Path(name).resolve() for name in corpora if not is_url(name)]
     return {path.parent if path.suffix == ".json" else path for path in paths}
 

@@ -126,12 +126,9 @@ def forget(
 def _begin(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None]
 ) -> dict[str, Any]:
-    """Write the tombstone, and return it. A build that began earlier fails at its next check of the tombstone
-    (`StepOutput.check_forgotten`).
-
-    A build may already have passed this check and be about to publish. Removing its temporary file makes it
-    check again before it publishes. The same holds for another `forget` that has lost its lease and is about
-    to replace the tombstone.
+    """Write the tombstone, and return it. A build that began earlier fails when it next checks the tombstone
+    (`StepOutput.check_forgotten`). Temporary files are removed, so that a process that is about to publish
+    must check again.
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
@@ -167,10 +164,10 @@ def _reads(corpus: Corpus) -> set[str]:
 
 
 def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int:
-    """Rewrite the steps of the corpus until all of them have the mark. Return the number of files written.
+    """Rewrite the steps of the corpus until all of them carry the tombstone's mark, `mark`. Return the number
+    of files written.
 
-    More than one round may be needed, because a build that began earlier may publish a step once more before
-    its temporary manifest is removed.
+    A build that began earlier may still publish a step with an old mark. That step is then rewritten again.
     """
     written = 0
     while steps := [step for step in open_corpus(directory).steps if step.manifest.facts.get(FORGOTTEN) != mark]:
@@ -183,9 +180,9 @@ def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int
 
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
-    """Rewrite those files of a step that hold the documents: write them without the documents and under new
-    names, then switch the step's manifest to the new files. Return the number of files written. The funnel is
-    left to `_recount`.
+    """Remove the documents from the files of a step: write the affected files under new names, then switch
+    the step's manifest to them. Return the number of files written. The funnel is skipped; `_recount`
+    rewrites it.
     """
     if step.label == "funnel":
         return 0
@@ -219,9 +216,8 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
 
 
 def _new_name(path: str, mark: str) -> str:
-    """Return the name of a rewritten file. It contains digits of the tombstone's mark, so that the old file
-    stays until the manifest changes. Directories keep their names, because the directory of a group of
-    `shards` may contain a `~`.
+    """Return a new path for a rewritten file, in the same directory. The name contains digits of the
+    tombstone's mark, so that the old file stays until the manifest changes.
     """
     directory, slash, name = path.rpartition("/")
     stem, dot, suffix = name.rpartition(".")
@@ -229,8 +225,8 @@ def _new_name(path: str, mark: str) -> str:
 
 
 def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str) -> dict[str, Counts]:
-    """Return the counts of a step without these rows of a source. In a read step, the rows are counted as
-    quarantined instead.
+    """Return the counts of a step after `rows` of a source are removed. In a read step, these rows are
+    counted as quarantined instead.
     """
     before = counts[source]
     if stage == "read":
@@ -275,7 +271,7 @@ def _rewrite_file(
 
 
 def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
-    """Return those of `docs` that one unit read, given the unit's index of files."""
+    """Return those of `docs` that belong to one read task, given the task's index of files."""
     assert index.local is not None, "documents are forgotten on a local disk only"
     with open_table(index.local) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
@@ -417,8 +413,8 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]], mark: str) ->
 
 
 def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
-    """Remove files of steps that their manifests do not name. Sync the directories, so that a power failure
-    cannot bring the files back.
+    """Remove from the directory of each step the files that the step's manifest does not name. Sync the
+    directories, so that a power failure cannot bring the files back.
 
     After a removal a directory is listed again, because a build that began earlier may have given a file its
     final name in the meantime.

@@ -94,11 +94,13 @@ class Comparison:
         return sum(sum(tally.reasons[name].values()) for tally in self.tallies.values() if name in tally.sets)
 
     def alone(self, name: str) -> int:
-        """Return the number of documents that this rule set drops and none of the others does."""
+        """Return the number of documents that only this rule set drops."""
         return sum(int(t.alone[t.sets.index(name)]) for t in self.tallies.values() if name in t.sets)
 
     def reasons(self, name: str) -> Counter[str]:
-        """Return, for each rule of a set, the number of documents that it was the first to drop."""
+        """Return the number of documents that each rule of a set drops. A document that several of its rules
+        drop counts for the first of these rules.
+        """
         return sum((tally.reasons[name] for tally in self.tallies.values() if name in tally.sets), Counter())
 
     @property
@@ -123,8 +125,8 @@ class Comparison:
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
         """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops or, if
-        `name` is empty, that all sets drop. The reason is the rule by which that set, or the first of all
-        sets, drops the document.
+        `name` is empty, that all sets drop. The reason is the rule of this set (of the first set, if `name`
+        is empty) that drops the document.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
@@ -139,8 +141,8 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 
 def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
     """Apply rule sets (default: all) to every document. A rule set is skipped in sources that lack the
-    columns it reads. `samples` is the maximum number of sample documents to keep in each source, for each set
-    and for all sets together.
+    columns it reads. In each source, up to `samples` documents are sampled that only one set drops, for each
+    set, and up to `samples` documents that all sets drop.
 
     Raises UserError for an unknown name or negative `samples`, if no source has the columns of a set that was
     given by name, or if no source has the columns of any set.
@@ -245,8 +247,8 @@ def describe_missing_columns(comparison: Comparison, name: str, most: int) -> li
 
 
 def comparison_data(comparison: Comparison, samples: int) -> dict[str, Any]:
-    """Return the comparison as data for JSON, with up to `samples` sample documents for each set and for all
-    sets together.
+    """Return the comparison as data for JSON. It includes up to `samples` documents that only one set drops,
+    for each set, and up to `samples` documents that all sets drop.
     """
     sets = {}
     for name in comparison.compared:

@@ -44,9 +44,9 @@ def document_history(corpus: Corpus, identifier: str) -> DocumentHistory:
 
 
 def written_values(corpus: Corpus, part: Part, annotation: Annotation, *, raw: bool = False) -> dict[str, Any]:
-    """Return the columns that a step wrote for the only document of a part, without its edits. The annotation
-    must be in memory. Unless `raw`, the source's pii steps redact personal data in string columns other than
-    `drop`.
+    """Return the columns that a step wrote for one document, with their values, but without edits. `part`
+    must hold only this document, and `annotation` must be in memory. Unless `raw`, the source's pii steps
+    redact personal data in string columns other than `drop`.
     """
     assert annotation.table is not None
     row = annotation.table.to_pylist()[0]

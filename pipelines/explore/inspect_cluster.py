@@ -46,7 +46,7 @@ def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) 
 
 
 def _clusters(found: Located) -> Iterator[tuple[str, bytes]]:
-    """Yield (column, winner) for every cluster that contains a document."""
+    """Yield (column, id of the kept member) for every cluster that contains a document."""
     for annotation in found.part.annotations:
         for column in annotation.schema:
             if column.endswith("_cluster"):

@@ -72,9 +72,9 @@ def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print up to `samples` documents that a rule dropped, or the ids and sizes of up to `samples` records
     that were set aside for a reason. Every call with the same arguments prints the same documents.
 
-    Raises UserError if `samples` is below 1, or if `rule` is neither a rule that dropped a document nor a
-    reason for which a record was set aside. In the second case, the message suggests a similar name if there
-    is one, and lists all rules and reasons with their counts.
+    Raises UserError if `samples` is below 1, or if no document was dropped by `rule` and no record was set
+    aside for it. The message about an unknown `rule` lists all rules and reasons with their counts, and
+    suggests a similar name if there is one.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -152,8 +152,8 @@ def _view_name(corpus: Corpus, part: Part) -> str:
 
 
 def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
-    """Print each step's verdict, columns and edits for the only document of a part, in the order of the
-    steps.
+    """Print each step's verdict, columns and edits for one document, in the order of the steps. `part` holds
+    only this document.
     """
     page.heading("steps")
     steps = {step.directory: step for step in corpus.steps}
@@ -304,8 +304,8 @@ def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
 
 
 def _count_by_rule(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
-    """Return the number of documents dropped (`kind` is `dropped`) or of records quarantined (`kind` is
-    `quarantined`), by rule or reason, then by source.
+    """Return the number of documents dropped, by rule and then by source. If `kind` is `quarantined` rather
+    than `dropped`, return the number of records quarantined, by reason and then by source.
     """
     counts: dict[str, dict[str, int]] = {}
     rows = (
@@ -370,8 +370,9 @@ def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple
 
 
 def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
-    """Print why a rule dropped the only document of a part, and the beginning of its text. For a filter,
-    print the tested values and what the rule keeps; for any other step, the columns that it wrote.
+    """Print why a rule dropped a document, and the beginning of its text. `part` holds only this document.
+    For a filter, print the tested values and what the rule keeps; for any other step, the columns that it
+    wrote.
     """
     steps = {step.directory: step for step in corpus.steps}
     for annotation in part.annotations:
@@ -390,9 +391,9 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
 
 
 def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
-    """Print the beginning of the text of the only document of a part, as stored if `raw`, otherwise edited.
-    `limits` are the maximum numbers of (characters, lines) to print. Without `raw`, a text that edits have
-    emptied is printed as it was before the step that emptied it.
+    """Print the beginning of a document's text, as stored if `raw`, otherwise edited. `part` holds only this
+    document, and `limits` are the maximum numbers of (characters, lines) to print. Without `raw`, a text that
+    edits have emptied is printed as it was before the step that emptied it.
     """
     name = "text" if raw else "edited_text"
     text = part.table((name,))[name][0].as_py()

@@ -87,14 +87,15 @@ class LanguageThresholds:
 def language_thresholds(
     directory: Location, names: Sequence[str], reference: str = "en", least: int = 1000
 ) -> LanguageThresholds:
-    """Compute thresholds for each of `names`, which are `language_score` or rule sets, over all documents
-    that were read, including dropped ones.
+    """Compute thresholds by language for each of `names`, which are `language_score` or rule sets, over all
+    documents that were read, including dropped ones.
 
-    In the language `reference`, the bounds of a rule set are used unchanged; the bound on stop words, which
-    are English, always applies to English only. Columns are read one at a time. Raises UserError for an
-    unknown name, if no source has both a language and a column that is needed, and for a `least` below 1.
-    Also raises UserError if a rule set's bounds are transferred by comparing distributions with the reference
-    language, but the corpus has fewer than `least` values in that language.
+    In the language `reference`, the bounds of a rule set are used unchanged. The bound on stop words, which
+    are English, always applies to English only. Columns are read one at a time.
+
+    Raises UserError for an unknown name or a `least` below 1, and if no source has both a language and a
+    needed column. If bounds are transferred by comparing distributions with the reference language, also
+    raises UserError if the corpus has fewer than `least` values in that language.
     """
     if least < 1:
         raise UserError(f"--least: got {least}, expected 1 or more")
@@ -167,8 +168,8 @@ def _check_reference(rule: Rule, method: Method, values: Values, reference: str,
 
 
 def _bounds(rule: Rule, method: Method, values: Values, language: str, reference: str) -> dict[str, float]:
-    """Return the bounds of a rule in a language, by side. In the reference language they are the rule's own
-    bounds, except for the language score.
+    """Return the bounds of a rule in a language, by side (`at_least`, `at_most`). In the reference language
+    they are the rule's own bounds, except for the language score.
     """
     if method == "median_std":
         middle = float(np.median(values[language]) - np.std(values[language]))
@@ -210,8 +211,8 @@ def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
 
 
 def _cut(values: np.ndarray, side: str, dropped: Fraction) -> float:
-    """Return the bound that drops the share `dropped` of the values. Their number is rounded down, and fewer
-    are dropped if several values equal the bound. The values are in ascending order.
+    """Return the bound that drops the share `dropped` of the values, which are in ascending order. The number
+    of values to drop is rounded down. Fewer are dropped if several values equal the bound.
     """
     rank = min(int(dropped * len(values)), len(values) - 1)
     return float(values[rank] if side == "at_least" else values[len(values) - 1 - rank])

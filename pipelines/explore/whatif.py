@@ -126,8 +126,8 @@ class WhatIf:
         return impacts
 
     def _chunks(self, source: str, *, full: bool) -> Iterator[pa.Table]:
-        """Yield tables as `_read_sample` returns them, with the columns that the filters read, for the
-        sampled documents of a source. With `full`, yield one table per part, for all its documents.
+        """Yield the sampled documents of a source as a table in the form of `_read_sample`, with the columns
+        that the filters read. With `full`, yield such a table for each part, with all its documents.
         """
         columns = self._columns()
         if not full:
@@ -191,8 +191,9 @@ class WhatIf:
 
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
-    """Turn changes of thresholds into a question about a built corpus. `changes` are `STEP.RULE.FIELD=value`,
-    `STEP.RULE.FIELD.KEY=value` or `STEP=[rules]`.
+    """Apply changes of thresholds to the filters of a built corpus, and return the corpus with its current
+    and its changed filters. `changes` are `STEP.RULE.FIELD=value`, `STEP.RULE.FIELD.KEY=value` or
+    `STEP=[rules]`.
 
     Raises UserError if the corpus was built with other steps or has no filter, if a change is invalid or does
     not name a rule, if nothing changes, or if a filter reads columns that newly kept documents lack.
@@ -273,9 +274,7 @@ def _split_path(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _current_impact(question: WhatIf, source: str) -> Impact:
-    """Return an impact with its two exact counts filled in: how many documents are kept or were first dropped
-    by a filter or deduplication, and how many of these the filters keep.
-    """
+    """Return the impact on a source with only its exact counts, `documents` and `kept`, filled in."""
     total = question.corpus.read_step(source).manifest.counts[source].kept
     corpus_steps = set(_dedup_steps(question))
     filtered = 0
@@ -335,8 +334,8 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
-    """Return whether each document counts for the estimate, bool [n]: it is kept, or the first step that
-    drops it is a filter or deduplication.
+    """Return, for each document, whether it counts for the estimate, bool [n]. It does if it is kept, or if
+    the first step that drops it is a filter or deduplication.
     """
     names = [*question.now, *_dedup_steps(question)]
     step = table["drop_step"].combine_chunks()

@@ -108,8 +108,8 @@ def export_corpus(
 
 
 def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iterator[str]:
-    """Yield a warning for each of `url` and `meta` that is exported without having been searched by a pii
-    step, although a pii step searched the text.
+    """Yield a warning for `url` and for `meta` if the field is exported from a source whose pii steps did not
+    search it. Sources without a pii step are ignored.
     """
     fields = [name for name in OPTIONAL_COLUMNS if name in schema.names]
     for field in fields:

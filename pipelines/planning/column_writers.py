@@ -17,9 +17,9 @@ from pipelines.stages import STAGES
 
 @cache
 def writers() -> dict[str, str]:
-    """Return, for each column except `drop` and `edits`, a stage that writes it: the first that does so with
-    default knobs, or else the first that does so with one knob switched on, such as `language with
-    paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
+    """Return, for each column except `drop` and `edits`, the first stage that writes it with default knobs.
+    If no stage does, return the first that does with one knob switched on (`language with paragraphs: true`).
+    Stages whose columns depend on a knob without a default are left out.
     """
     writer_of: dict[str, str] = {}
     for switched in (False, True):
@@ -64,8 +64,9 @@ def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
 
 
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
-    """Return the end of a message about a column that no step before `step` writes; it may be empty. `steps`
-    are all steps, and `known` the names of the columns written so far.
+    """Return advice, for the end of a message, on a column that no step before `step` writes: for example, a
+    step to move or a stage to add. It may be empty. `steps` are all steps, and `known` the names of the
+    columns written so far.
     """
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]
     if later:

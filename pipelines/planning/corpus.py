@@ -135,8 +135,8 @@ def _at_home(source: Source, where: str) -> Source:
 
 
 def column_steps(sources: Sequence[Source]) -> tuple[StepConfig, ...]:
-    """Return the steps that write the columns of sources. There is one step for each distinct choice of
-    columns, over all sources that share it.
+    """Return the steps that write the `columns` declared by sources. Sources that declare the same columns
+    share a step.
 
     Raises ConfigError for a column that has different types in different sources.
     """

@@ -142,7 +142,9 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
 
 
 def _learn_fixed(rates: _Rates, root: Location) -> None:
-    """Take the seconds spent outside steps from the build's `run.json`, if that build is the newest so far."""
+    """Take the seconds spent outside steps from the `run.json` of an output's last build, unless a newer
+    build has been seen.
+    """
     try:
         run = read_json(root / "run.json")
     except (FileNotFoundError, CorruptFileError):

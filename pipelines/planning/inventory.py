@@ -94,8 +94,8 @@ class Read(Stage):
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
     """List and checksum the files of every source, and return the inventories by source name. Checksums are
-    cached under `output` if it exists; those of local files by path, size, modification time and
-    status-change time. A copy may preserve the modification time, but never the status-change time.
+    cached under `output` if it exists. A local file is read again if its path, size, modification time or
+    status-change time differs. (A copy may preserve the modification time, but never the status-change time.)
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
@@ -113,10 +113,10 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file. The version changes whenever the content does; it is None
-    if a store gives none. For a repository, version and checksum are both the id of its commit; reading the
-    repository verifies the content against that id. With `identity: listing`, the checksum is a digest of
-    size and version.
+    """Return [size, version, checksum] of a file, without reading it if the cache has its checksum. The
+    version changes whenever the content does; it is None if a store gives none. For a repository, version and
+    checksum are both the id of its commit. With `identity: listing`, the checksum is a digest of size and
+    version.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

@@ -61,7 +61,9 @@ def record_poison(output: Location, error: PoisonError) -> None:
 
 @dataclass(frozen=True)
 class WithoutPoison(PartStage):
-    """A stage from which some documents are withheld: their columns are null, and their `drop` is `poison`."""
+    """A wrapper that withholds some documents from a stage. The columns of these documents are null, and
+    their `drop` is `poison`.
+    """
 
     stage: PartStage
     documents: tuple[str, ...]

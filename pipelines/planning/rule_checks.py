@@ -61,8 +61,8 @@ def null_notices(config: CorpusConfig) -> Iterator[str]:
 
 
 def undivided_notices(config: CorpusConfig) -> Iterator[str]:
-    """Yield one line for every column of `group_by` that does not split some sources, because no earlier step
-    writes it for them.
+    """Yield one line for every `group_by` column that leaves some sources unsplit, because no earlier step
+    writes the column for them.
     """
     done: list[StepConfig] = []
     for entry in config.steps:

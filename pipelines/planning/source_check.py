@@ -108,8 +108,8 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def _is_searched(file: SourceFile, source: Source) -> bool:
-    """Return whether the wanted members can only be found by reading the file from its beginning: always if
-    the source selects members, except in a zip archive, which has a directory.
+    """Return whether the source selects members of archives and the file must be read from its beginning to
+    find them. A zip archive has a directory instead.
     """
     return bool(source.members) and not file.path.lower().endswith((".zip", ".whl"))
 
@@ -151,8 +151,8 @@ def _until_poison(records: Iterator[TextRecord | Bad | RawRecord]) -> Iterator[T
 
 
 def _sampled(entry: Entry, source: Source, limit: int) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the records in the first `limit` bytes of an entry, for a format that joins records over the
-    whole file.
+    """Yield the records in the first `limit` bytes of a file or archive member. It is used for formats in
+    which no record is complete before the whole file has been read.
     """
     left = limit
 
@@ -203,9 +203,8 @@ def check_counts(source: Source, read: StepManifest, directory: Location, files:
 
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
-    """Return the end of a message: the first record that was set aside because its text is missing or not a
-    string, and the fields of that record. Empty if there is no such record or it cannot be read again. Reads
-    the file up to that record.
+    """Return the end of a message that names the first record set aside because its text is missing or not a
+    string, and the fields of that record. Empty if there is no such record or it cannot be read again.
     """
     for record in read.files:
         if record.path.startswith("quarantine/"):

@@ -1,4 +1,4 @@
-"""Read the files of a source into parts of documents.
+"""Read the files of a source into parts, which are tables of documents.
 
 sources/    a source as the corpus file describes it, and the table of formats
 entries/    files and globs -> members of archives -> decompressed bytes

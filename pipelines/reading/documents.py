@@ -112,10 +112,10 @@ def read_records(
 def _unparsed(
     records: Iterator[TextRecord | Bad | RawRecord], sample: RecordSample, key: int, first: int, source: Source
 ) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the same records, but set aside the raw records outside the sample, so that they are not parsed.
+    """Yield `records`, with raw records outside the sample set aside, so that they are not parsed.
 
-    If the source splits documents (`oversized: split`), only the part builder knows the record numbers, so
-    the sample is taken after parsing.
+    If the source splits documents (`oversized: split`), the sample is taken after parsing instead, because
+    only then are the record numbers known.
     """
     for number, record in enumerate(records, first):
         if isinstance(record, RawRecord) and source.oversized == "quarantine" and not sample.has(key, number):
@@ -124,7 +124,7 @@ def _unparsed(
 
 
 def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the same records, but turn each TextRecord into a RawRecord, whose content is HTML that is yet to
+    """Yield `records`, with the text of each TextRecord turned into the HTML content of a RawRecord, yet to
     be parsed. HTML of more than `most` bytes is set aside as `html_bytes`. A text with a lone surrogate is
     passed on unchanged, to be set aside later.
     """

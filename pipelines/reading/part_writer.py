@@ -40,7 +40,7 @@ class ReadPart:
 
 @dataclass
 class _Share:
-    """The records that one entry contributes to a part. They become a row of `files`."""
+    """What one entry contributes to a part, counted for a row of `files`."""
 
     path: str
     key: int
@@ -94,8 +94,8 @@ class PartBuilder:
         self._reading = False
 
     def extend(self, path: str, first_record: int, records: Iterator[TextRecord | Bad]) -> Iterator[ReadPart]:
-        """Add the records of an entry, the first of which has the number `first_record`; yield the parts that
-        fill up meanwhile.
+        """Add the records of an entry, the first of which has the number `first_record`. Yield each part that
+        becomes full.
         """
         self._share = _Share(path, file_key(self._source.name, path), first_record, len(self._rows.lengths))
         self._reading = True

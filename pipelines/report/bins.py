@@ -97,9 +97,8 @@ def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> floa
 
 
 def _upper(histogram: Mapping[str, Any], floor: float) -> float:
-    """Return the upper end of the bin that begins at `floor`. If the histogram's maximum lies below that end,
-    the bin is cut there, but its width stays at least 1 (whole numbers) or 0.01. A ratio of 1 is thus not
-    drawn as extending to 1.1.
+    """Return the upper end of the bin that begins at `floor`, or the histogram's maximum if that is lower.
+    The width stays at least 1 (whole numbers) or 0.01. A ratio of 1 is thus not drawn as extending to 1.1.
     """
     least = floor + (1.0 if histogram["whole"] else 0.01)
     return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))

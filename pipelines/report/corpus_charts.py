@@ -56,7 +56,9 @@ def tokens_chart(shard_set: Mapping[str, Any]) -> Markup:
 
 
 def clusters_chart(duplicates: Mapping[str, Any]) -> Markup:
-    """Draw the number of clusters of duplicates by size. Large sizes are grouped into ranges that double."""
+    """Draw the number of clusters of duplicates by size. Sizes above 4 are grouped: 5 to 8, 9 to 16 and so
+    on.
+    """
     clusters: dict[str, int] = {}
     for size, count in sorted((int(size), count) for size, count in duplicates["cluster_sizes"].items()):
         low = size if size < 5 else 4 << ((size - 1).bit_length() - 3) | 1
@@ -120,12 +122,11 @@ def _mark_bounds(
     shaded: list[tuple[float, float]],
     bounds: list[Bound],
 ) -> None:
-    """Add the bounds of a rule to `bounds`, and the ranges of values that it drops to `shaded`. On an axis of
-    whole numbers, an upper bound is drawn after the highest number that it keeps.
+    """Add the bounds of a rule to `bounds`, and the ranges of values that it drops to `shaded`.
 
-    If documents of one source have different bounds, only the values that all bounds drop are shaded. If more
-    than two bounds of one side apply to the source, they are not labelled. If the rule applies only to some
-    documents (`when`), nothing is shaded, and the labels include the values of `when`.
+    If documents of the source have different bounds, only values that all bounds drop are shaded. If there
+    are more than two bounds of one side, they are not labelled. If the rule has a `when`, nothing is shaded,
+    and the labels name the values of `when`.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
@@ -140,13 +141,15 @@ def _mark_bounds(
 
 
 def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:
-    """Return the bounds of one side for each value of `per`. Empty if there is a single bound or none."""
+    """Return the bounds `end`, at_least or at_most, for each value of `per`. Empty if there is a single bound
+    or none.
+    """
     return test[end] if isinstance(test[end], Mapping) else {}
 
 
 def _bounds(test: Mapping[str, Any], end: str, source: str) -> dict[str, float]:
-    """Return the bounds of one side that apply to documents of a source, for each value of `per`. The key ""
-    stands for a bound that applies to all documents of the source.
+    """Return the bounds `end`, at_least or at_most, that apply to documents of a source, for each value of
+    `per`. The key "" stands for a bound that applies to all documents of the source.
     """
     mapping = _mapping(test, end)
     if not mapping:

@@ -18,7 +18,9 @@ _VALUES = 8  # values listed per column and source
 
 
 def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page as self-contained HTML. `runs` has the content of each step's `run.json`, by label."""
+    """Return the report page of a corpus as self-contained HTML. `runs` has the content of each step's
+    `run.json`, by label.
+    """
     sources = [source["source"] for source in report["sources"]]
     charts = {
         "drops": drops_chart(report["funnel"], sources) if any(row["dropped"] for row in report["funnel"]) else "",
@@ -47,8 +49,9 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _columns(report: Mapping[str, Any]) -> list[str]:
-    """Return the columns with a histogram: the length of the text, then the columns that filters test in the
-    order of the tests, then the others. Untested columns that also measure the length are omitted.
+    """Return the columns with a histogram: first the length of the text, then the columns that filters test,
+    in the order of the tests, then all other columns. Untested columns that also measure the length are
+    omitted.
     """
     profiled = {name for columns in report["distributions"].values() for name in columns}
     tested = [threshold["signal"] for threshold in report["thresholds"]]
@@ -95,8 +98,8 @@ def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _drawn(report: Mapping[str, Any]) -> list[str]:
-    """Return the columns whose distributions are drawn: every tested column, and others up to the limit.
-    Untested columns whose values fall into a single bin in all charted sources are not drawn.
+    """Return the columns whose distributions are drawn: every tested column, and untested columns until there
+    are _CHARTS charts. Untested columns whose values all fall into one bin are not drawn.
     """
     varied = [column for column in _columns(report) if not _is_constant(report, column)]
     return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]
@@ -108,9 +111,9 @@ def _not_drawn(report: Mapping[str, Any]) -> list[str]:
 
 
 def _constant(report: Mapping[str, Any]) -> list[str]:
-    """Return a line for each untested column that does not vary in the charted sources: `column = value` if
-    all its values fall into one bin, where the value is the bin's lower end, or `column (no value)` if it has
-    no finite value.
+    """Return a line for each untested column that has a single value in the charted sources. The line is
+    `column = value`, or `column (no value)` if no value is finite. Values in the same bin count as one, and
+    the lower end of the bin is shown.
     """
     lines = []
     for column in _columns(report):
@@ -143,8 +146,8 @@ def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the rules that dropped nothing, as `RULE (what it keeps)`, or as `RULE` alone if it does not
-    belong to a filter.
+    """Return the rules that dropped nothing. A rule of a filter is followed by the condition under which it
+    keeps documents, in brackets.
     """
     return [
         f"{rule['rule']} ({rule['keeps']})" if rule["keeps"] else rule["rule"]

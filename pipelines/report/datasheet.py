@@ -84,8 +84,8 @@ def load_report(root: Location) -> dict[str, Any]:
 
 
 def datasheet(report: Mapping[str, Any], notes: DatasheetNotes) -> dict[str, list[Block]]:
-    """Return the sections of the datasheet by title. All their text is plain and must be escaped by the
-    writer.
+    """Return the sections of the datasheet by title. All text is plain, so the caller must escape it for its
+    output format.
     """
     return {
         "Motivation": [_stated("motivation", notes.motivation)],
@@ -228,8 +228,8 @@ def _settings(pii: Mapping[str, Any]) -> list[str]:
 
 
 def _recall(pii: Mapping[str, Any]) -> str:
-    """Return a sentence about a pii step's recall and precision. The measured figures are stated only if the
-    step searches for a level with the settings that were measured and replaces everything it finds.
+    """Return a sentence about a pii step's recall and precision. Measured figures are stated only for a step
+    that searches for a `level`, with the settings that were measured, and replaces everything it finds.
     """
     level = pii.get("level")
     if not level:

@@ -31,8 +31,9 @@ def datasheet_page(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
 
 
 def _parts(block: Block) -> dict[str, object]:
-    """Return a block as fields for the template: its `kind`, and the paragraphs of a text, the entries of a
-    list, or the heading and rows of a table and whether each column is numeric.
+    """Return a block as fields for the template. `kind` is text, list or table. A text has `paragraphs`, and
+    a list has `entries`. A table has `heading`, `rows` and `numeric`, which says for each column whether it
+    holds numbers.
     """
     if isinstance(block, str):
         return {"kind": "text", "paragraphs": _PARAGRAPHS.split(block.strip())}

@@ -37,10 +37,10 @@ _FEW = 200  # of fewer records, the skewness itself is not known: it comes from 
 def estimate_whole(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the estimates as JSON data. `sources` has `rows` by step for each source, or no rows if fewer
-    than two of its records are in the sample. `totals` sums the first and last rows over all sources.
-    `duplicates` has bounds for each deduplication step. `not_estimated` names the steps whose effect a sample
-    does not show. `own_tokenizer` says whether the corpus learns its tokenizer.
+    """Return the estimates as JSON data. `sources` has an entry for each source, with one row per step in
+    `rows`, or no rows if fewer than two of the source's records were sampled. `totals` sums the first and
+    last rows over all sources. `duplicates` has bounds for each deduplication step. `not_estimated` names the
+    steps whose effect a sample does not show. `own_tokenizer` says whether the corpus learns its tokenizer.
 
     An estimate is [estimate, low, high], with a 95 % interval (`intervals.py`). The `meaning` of a row is
     `estimate` at first. It becomes `at_most` at the first step that removes duplicates, because a sample has
@@ -69,9 +69,12 @@ def estimate_whole(
 
 
 def _step_meanings(plan: Plan) -> dict[str, str]:
-    """Return what the figures of each configured step mean, by step name. Earlier steps that drop or edit
-    documents are not taken into account, but a step is at least as uncertain as the steps whose columns it
-    reads. Deduplication is the exception: it neither takes over nor passes on uncertainty.
+    """Return the `meaning` of each configured step's figures by step name: `estimate`, `at_most` or
+    `unknown`.
+
+    A step is at least as uncertain as the steps whose columns it reads. Deduplication is the exception: it
+    neither takes over nor passes on uncertainty. Earlier steps that drop or edit documents are not taken into
+    account.
     """
     meanings: dict[str, str] = {}
     for step in plan.steps:
@@ -173,11 +176,10 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusManifest) -> dict[str, Any]:
     """Return bounds on the duplicates in the whole.
 
-    `at_least` is the share that the step drops of the sampled documents that reach it. This is a lower bound
-    on the share in the whole; it is None if no document reaches the step. `share` is the smallest sampled
-    share among the step's sources. `pairs` estimates the number of pairs of duplicates in the whole. Every
-    dropped document is in at least one pair, so the number of pairs is an upper bound on the documents
-    dropped.
+    `at_least` is the share of documents that the step drops, among the sampled documents that reach it; None
+    if none does. It is a lower bound on the share in the whole. `share` is the smallest sampled share among
+    the step's sources. `pairs` estimates the number of pairs of duplicates in the whole, which is an upper
+    bound on the documents dropped.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}
@@ -192,7 +194,7 @@ def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusMani
 
 
 def estimate_notes(estimates: Mapping[str, Any]) -> list[str]:
-    """Return the limits of what the sample can show, as sentences for users."""
+    """Return sentences for users about what the sample cannot show."""
     notes = []
     for step in estimates["duplicates"]:
         _, _, most = step["pairs"]

@@ -59,8 +59,8 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
     that reach the step.
 
     `part` and `whole` are the two sums in the sample. `squares` are the sums of squares of the whole, the
-    remainder and the part. The variance is that of the residuals part - ratio * whole (Cochran 1977, section
-    6.4). The interval is cut off at 0 (at the ratio itself if that is negative) and at 1.
+    remainder (whole - part) and the part. The variance is that of the residuals part - ratio * whole (Cochran
+    1977, section 6.4). The interval is cut off at 0 (at the ratio itself if that is negative) and at 1.
     """
     ratio = part / whole
     of_whole, of_rest, of_part = squares

@@ -183,7 +183,7 @@ def _domains(shard_set: ShardSet) -> list[dict[str, Any]]:
 
 
 def _splits_of(shard_set: ShardSet) -> tuple[str, ...]:
-    """Return the splits that get a row. `test` is included only if a source has it."""
+    """Return the splits that the report lists. `test` is included only if a shard belongs to it."""
     return SPLITS if any(shard.split == TEST for shard in shard_set.shards) else SPLITS[:-1]
 
 

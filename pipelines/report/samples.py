@@ -25,9 +25,9 @@ def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[d
     time.
 
     Each sample has `source`, the `step` and `rule` that dropped it (null if it was kept), the printed `id`,
-    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`: the document
-    that was kept instead of a duplicate, otherwise null. It is given by its printed id, or by its id in hex
-    if it belongs to another corpus.
+    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`. If the
+    document was dropped as a duplicate, `kept_instead` is the printed id of the document that was kept, or
+    its id in hex if it belongs to another corpus; otherwise it is null.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}
@@ -80,9 +80,7 @@ def _read_part(
 
 
 def _printed_ids(corpus: Corpus, identifiers: set[bytes]) -> dict[bytes, str]:
-    """Return the printed form of each id, or its hex digits if no source of this corpus has the document.
-    Every file index is read once, with one in memory at a time.
-    """
+    """Return the printed form of each id, or its hex digits if no source of this corpus has the document."""
     keys = pa.array(sorted({split_id(identifier)[0] for identifier in identifiers}), pa.uint64())
     paths: dict[int, tuple[str, str]] = {}
     for source in corpus.manifest.sources:

@@ -1,5 +1,5 @@
-"""What breaks builds and runs on purpose: `make chaos` runs all of it and writes docs/reliability.md; the ordinary tests run
-a short version.
+"""Fixtures for tests that break builds and runs on purpose: `make chaos` runs them in full and writes
+docs/reliability.md; the ordinary test suite runs a short version.
 """
 
 import json
@@ -15,17 +15,18 @@ from tests.chaos.harness.small_corpus import Small, reference, write_config, wri
 
 @pytest.fixture(scope="session")
 def thorough(pytestconfig: pytest.Config) -> bool:
-    """Whether every fault is injected (`make chaos`), not a short sample of them."""
+    """Return whether every fault is injected (`make chaos`) or only a small sample."""
     return pytestconfig.getoption("--chaos") is not None
 
 
 @pytest.fixture(scope="session")
 def injected(pytestconfig: pytest.Config) -> Callable[[str, str, Outcome, float], None]:
-    """`injected(group, fault, outcome, seconds)`: assert that a fault did no harm, and note it for docs/reliability.md.
+    """Return `injected(group, fault, outcome, seconds)`: assert that a fault did no harm, and record it for
+    docs/reliability.md.
 
-    `group` is a section of the page, `fault` one row of its table: what was broken, and where, in words for its readers.
-    Call it once for each injection. `seconds` from the fault (or from the next start, where that is what recovers) to the
-    finished result.
+    `group` is a section of the page and `fault` one row of its table: what was broken, and where, in words
+    for its readers. Call it once for each injection. `seconds` are counted from the fault to the finished
+    result, or from the restart where a restart is what recovers.
     """
     file: Path | None = pytestconfig.getoption("--chaos")
 
@@ -41,7 +42,7 @@ def injected(pytestconfig: pytest.Config) -> Callable[[str, str, Outcome, float]
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
-    """A small corpus, its sources, and a process that builds it on storage that fails."""
+    """A small corpus, its sources, and a process that builds it with injected storage faults."""
     place = tmp_path_factory.mktemp("small")
     (place / "server").mkdir()
     library = compiled(place / "server")

@@ -1,7 +1,7 @@
-"""One crash at every operation that changes the disk or an object store, and the same command again.
+"""One crash at every operation that changes the disk or an object store, after which the same command is run again.
 
-A crash is the death of the process, with a file half written too, or a loss of power, after which only that is there
-which was fsynced. The operations are found by watching a command; see `tests.chaos.harness.crashing`.
+A crash is the death of the process, sometimes with a file half written, or a loss of power that keeps only what was fsynced.
+The operations are found by watching a command; see `tests.chaos.harness.crashing`.
 """
 
 import json
@@ -89,13 +89,13 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(raw: Path, out: Path | str, *words: str) -> list[Any]:
-    """The command that builds the corpus of `raw` in `out`."""
+    """Return the command that builds the corpus of `raw` in `out`."""
     return ["pipelines", "build", raw / "corpus.yaml", "--in-process", f"output={out}", *words]
 
 
 @pytest.fixture(scope="module")
 def pool(raw: Path, thorough: bool) -> Iterator[Pool]:
-    """Warm servers, and in `raw/whole` the corpus that nothing broke."""
+    """Warm servers; warming them has built the undisturbed corpus in `raw/whole`."""
     with ExitStack() as stack:
         servers = [stack.enter_context(server(raw)) for _ in range(2 if thorough else 1)]
         for number, each in enumerate(servers):
@@ -118,7 +118,7 @@ def test_a_build(raw: Path, pool: Pool, injected: Injected, thorough: bool, tmp_
 
 
 def published(out: Path) -> dict[str, bytes]:
-    """The files of a corpus without those of steps that its plan no longer reaches."""
+    """Return the files of a corpus, without those of steps that its plan no longer reaches."""
     steps = {step["directory"] for step in load_corpus(out).steps}
     return {name: data for name, data in files_of(out).items() if "/" not in name or name.partition("/")[0] in steps}
 
@@ -180,7 +180,7 @@ def test_removing_garbage(raw: Path, pool: Pool, injected: Injected, thorough: b
     assert pool.all[0].run(build(raw, tmp_path / "two"), tmp_path).status == 0
 
     def begin(out: Path) -> None:
-        """Two states of a corpus, one of which no configuration reaches, and the file with the other."""
+        """Copy a corpus that still holds steps of an earlier configuration, and write its corpus file beside it."""
         shutil.copytree(tmp_path / "two", out)
         text = (raw / "corpus.yaml").read_text()
         out.with_name(f"{out.name}.yaml").write_text(text.replace(f"{raw}/out", str(out)))

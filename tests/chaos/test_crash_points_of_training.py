@@ -1,5 +1,5 @@
-"""One crash at every operation of a pretraining run that changes the disk, and the same command again: the same rows are
-read, and weights, moments, ledger and model are the same bytes.
+"""One crash at every operation of a pretraining run that changes the disk, after which the same command is run again: the
+same rows are read, and weights, optimizer moments, ledger and model are byte-identical.
 """
 
 import shutil
@@ -33,12 +33,12 @@ OF_A_RUN = (
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for what all share."""
+    """A directory shared by all tests of this module."""
     return tmp_path_factory.mktemp("training")
 
 
 def pretraining(corpus: Path, run: Path) -> list[Any]:
-    """The command that trains a tiny model for four steps, with a checkpoint after each two."""
+    """Return the command that trains a tiny model for four steps, with a checkpoint after every second step."""
     settings = [
         "batch.sequences=2", "budget.steps=4", "schedule.warmup_steps=2", "validation={every: 4, tokens: 256}",
         "checkpoints={every: 2, keep: 1}", "log_every=1",
@@ -48,7 +48,7 @@ def pretraining(corpus: Path, run: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def training(place: Path) -> Iterator[Pool]:
-    """Warm servers, and in `place/run` a run that nothing broke, with what it read beside it."""
+    """Warm servers, and an undisturbed run in `place/run` with a record of the rows it read."""
     corpus = build_corpus(place / "tiny")
     with ExitStack() as stack:
         servers = [stack.enter_context(server(place)) for _ in range(2)]
@@ -62,7 +62,7 @@ def training(place: Path) -> Iterator[Pool]:
 
 
 def without_log(run: Path) -> dict[str, bytes]:
-    """The files of a run that hold no times."""
+    """Return the files of a run that hold no times."""
     return {name: data for name, data in files_of(run).items() if name not in ("log.jsonl", ".attempt")}
 
 
@@ -75,7 +75,6 @@ def test_pretraining(place: Path, training: Pool, injected: Injected, tmp_path: 
         return counted._replace(identical=counted.identical and whole)
 
     def begin(run: Path) -> None:
-        """The directory is there."""
         run.mkdir()
 
     case = Case(
@@ -96,7 +95,7 @@ def test_exporting_a_model(place: Path, training: Pool, injected: Injected, tmp_
         return ["trainers", "export", place / "run", "--output", out / "export"]
 
     def begin(out: Path) -> None:
-        """An export of an older step is there, which is replaced."""
+        """Copy the export, marked as one of an older step, to be replaced."""
         shutil.copytree(place / "run" / "export", out / "export")
         old = read_json(out / "export" / "gristmill.json")
         write_json(out / "export" / "gristmill.json", old | {"step": 2})

@@ -1,4 +1,4 @@
-"""Files that a disk damages: found when they are read, named, and made again by what the message says."""
+"""Files damaged on disk: the damage is found when they are read, the file is named, and following the message restores it."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def kind_of(root: Path, path: Path) -> str | None:
 
 
 def remove_what_it_says(message: str, path: Path) -> None:
-    """Do what an error message asks for."""
+    """Remove the file or directory that an error message asks the user to remove."""
     said = re.search(r"remove (\S+) and ", message)
     assert said, message
     place = path if said[1] == "it" else Path(said[1])
@@ -58,7 +58,7 @@ def remove_what_it_says(message: str, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Built:
-    """A corpus, what its readers say of it, and its bytes, while nothing has broken it."""
+    """An undamaged corpus, what its readers say of it, and its bytes."""
 
     config: Path
     root: Path
@@ -100,7 +100,7 @@ TENSORS = [f"checkpoints/step-{STEPS:08d}/{name}.safetensors" for name in ("mode
 
 @dataclass(frozen=True)
 class Trainer:
-    """A process that trains, a run that nothing broke, and one like it that was killed before its last checkpoint."""
+    """A server that trains, an undisturbed run, and a copy of it that was killed before its last checkpoint."""
 
     server: Server
     corpus: Path
@@ -108,11 +108,11 @@ class Trainer:
     killed: Path
 
     def run(self, command: str, run: Path, *more: str) -> Ended:
-        """A command of trainers on a run; the rows that are read are noted beside it."""
+        """Run a command of `trainers` on a run; the rows it reads are recorded beside the run."""
         return self.server.run("trainers", command, *more, record=str(run.with_name(f"{run.name}.rows")))
 
     def pretrain(self, run: Path) -> Ended:
-        """The command that begins a run and continues with it."""
+        """Start or continue a run."""
         settings = (
             "batch.sequences=2",
             "schedule.warmup_steps=2",
@@ -124,14 +124,14 @@ class Trainer:
         return self.run("pretrain", run, *more)
 
     def copy(self, run: Path) -> Path:
-        """A copy of the run that was killed, and of what it read."""
+        """Copy the killed run and the record of its rows."""
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(self.killed, run)
         shutil.copy(self.killed.with_name("killed.rows.rank0"), run.with_name(f"{run.name}.rows.rank0"))
         return run
 
     def outcome(self, run: Path) -> Outcome:
-        """Of a run that went on, beside the one that nothing broke."""
+        """Compare a run that was continued with the undisturbed one."""
         found, wanted = (trained(each, each.with_name(f"{each.name}.rows")) for each in (run, self.whole))
         outcome = run_outcome(wanted, found)
         same = all((run / name).read_bytes() == (self.whole / name).read_bytes() for name in (*TENSORS, "ledger.json"))
@@ -200,7 +200,7 @@ def test_a_damaged_file_of_a_run_is_named_and_put_back(trainer, injected: Inject
 
 @pytest.mark.deepspeed
 def test_a_damaged_log_is_told_and_its_steps_are_trained_again(trainer, injected: Injected, tmp_path) -> None:
-    """The steps after the checkpoint: those before it are not logged again."""
+    """Steps after the checkpoint are trained again; those before it are not logged again."""
     log = (trainer.killed / "log.jsonl").read_bytes()
     for position in (log.rindex(b'"loss"') + 8, log.rindex(b'"tokens"') + 10, log.rindex(b'"time"') + 9):
         run = trainer.copy(tmp_path / "run")

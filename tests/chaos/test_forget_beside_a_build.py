@@ -1,4 +1,4 @@
-"""A build that was suspended while documents were forgotten: no forgotten document comes back into the corpus."""
+"""A build that is suspended while documents are forgotten must not bring any of them back into the corpus."""
 
 import signal
 from pathlib import Path
@@ -26,8 +26,8 @@ def texts_of(output):
 
 @pytest.mark.parametrize("at", ["00000-000.arrow", "00000.json", "manifest.json"])
 def test_a_forgotten_document_does_not_come_back(built_corpus_file, tmp_path, at):
-    """A build of another configuration is suspended before it writes a part, a receipt or a manifest, `forget` takes over,
-    and the build goes on.
+    """A build of another configuration is suspended before it writes a part, a receipt or a manifest; `forget` takes over,
+    and then the build resumes.
     """
     output = LocalPath(tmp_path / "out")
     gone = open_corpus(output).find(DOCUMENT)

@@ -1,5 +1,5 @@
-"""Tasks that need more memory than there is: one of them ends with a reason, the build continues or says what
-to do, and no document is set aside unless the user asks for it.
+"""Tasks that need more memory than there is: the task ends with a reason, the build continues or says what to do, and no
+document is set aside unless the user asks for it.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Ended(NamedTuple):
 
 
 def build(config: Path, output: Path, *options: Any, enter: Any = None) -> Ended:
-    """Build in a process of its own."""
+    """Build in a separate process."""
     command = [sys.executable, "-m", "pipelines", "build", str(config), f"output={output}", *map(str, options)]
     started = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, preexec_fn=enter)
@@ -74,7 +74,7 @@ def honest(count: int, first: int = 0) -> Iterator[str]:
 
 
 def write_corpus(root: Path, bad: str, honest_files: int = 2) -> Path:
-    """A corpus file; one of its parts holds `bad`, a line, between honest ones."""
+    """Write a corpus file with one source; one of its parts holds the line `bad` between ordinary ones."""
     (root / "raw").mkdir(parents=True)
     for number in range(honest_files):
         (root / "raw" / f"{number}.jsonl").write_text("\n".join(honest(30, 100 * number)) + "\n")
@@ -92,7 +92,7 @@ def one_line(ended: Ended) -> str:
 
 
 def words(size: int) -> str:
-    """A document of one-letter words, of which signals keep some 30 bytes for each byte."""
+    """Return a document of one-letter words, for which the signals need some 30 bytes of memory per byte of text."""
     return json.dumps({"text": "a b " * (size // 4)})
 
 
@@ -102,7 +102,7 @@ def marks(size: int) -> str:
 
 @pytest.fixture(scope="module")
 def hungry(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> tuple[Path, Reference, int, int]:
-    """(a corpus file, what comes of it, a ceiling that one document is too much for, one that is enough)."""
+    """(a corpus file, its undisturbed result, a memory limit too small for one document, a sufficient one)."""
     root = tmp_path_factory.mktemp("hungry")
     size, small, large = (60_000_000, 1_000 * MB, 5_000 * MB) if thorough else (10_000_000, 300 * MB, 1_000 * MB)
     config = write_corpus(root, words(size))
@@ -195,7 +195,7 @@ def test_what_decompresses_to_more_than_the_ceiling_is_read_below_it(kind, write
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group of this machine's kernel, version 1, for processes whose memory is limited."""
+    """A control group (cgroup v1) for processes with limited memory."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     own = next((line.split(":", 2)[2] for line in lines if line.split(":")[1] == "memory"), None)
     if own is None:
@@ -215,12 +215,12 @@ def group() -> Iterator[Path]:
 
 
 def kills(group: Path) -> int:
-    """How many processes the kernel has killed in the group for want of memory."""
+    """Return how many processes of the group the kernel has killed for lack of memory."""
     return int((group / "memory.oom_control").read_text().rpartition("oom_kill ")[2])
 
 
 def own_memory(pid: str) -> int:
-    """Bytes of a process that annotates; 0 for any other."""
+    """Return the bytes of anonymous memory of a process that annotates; 0 for any other."""
     with contextlib.suppress(OSError, StopIteration):
         if b"ray::annotate" in Path(f"/proc/{pid}/cmdline").read_bytes():
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -229,13 +229,13 @@ def own_memory(pid: str) -> int:
 
 
 def held(group: Path) -> int:
-    """Bytes of a group that the kernel cannot take back: not those of files that it caches."""
+    """Return the bytes of a group that the kernel cannot reclaim, which excludes cached files."""
     facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int(facts["total_rss"]) + int(facts["total_shmem"])
 
 
 def take_away(group: Path, over: threading.Event, taken: list[float]) -> None:
-    """Leave a group no more memory once one of its tasks has taken 300 MB, until the kernel has killed a process for it."""
+    """Once a task of the group holds 300 MB, leave the group no more memory until the kernel has killed one of its processes."""
     limited = False
     while not over.wait(0.02):
         if kills(group):

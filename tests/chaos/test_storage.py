@@ -1,4 +1,4 @@
-"""Storage that fails: a full disk, errors of reading and writing, permission that is withdrawn, sources that change."""
+"""Storage failures: full disks, read and write errors, withdrawn permissions, and sources that change."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ chaos = pytest.mark.chaos
 
 @pytest.mark.long
 def test_a_disk_that_gets_full(small: Small, injected: Injected, thorough: bool, tmp_path: Path) -> None:
-    """In every step, the manifest of the corpus and its report: the disk has room for that share of the corpus."""
+    """The disk has room for various shares of the corpus, so that it fills up at different steps of the build."""
     with disk(tmp_path / "whole", 1 << 26) as whole:
         assert small.build(whole / "out").status == 0
         needed = used(whole)
@@ -56,14 +56,14 @@ def test_a_disk_that_gets_full(small: Small, injected: Injected, thorough: bool,
 
 @chaos
 def test_a_limit_on_the_size_of_a_file(small: Small, injected: Injected, tmp_path: Path) -> None:
-    """The same without the rights that a mount needs."""
+    """A limit on file size stands in for a full disk where no disk may be mounted."""
     out = tmp_path / "out"
     one_line(small.build(out, file_bytes=4000), f"{out}.*: File too large", GOES_ON)
     injected(GROUP, "file of the output over a limit (EFBIG)", *small.finished(out))
 
 
 def calls(small: Small, place: Path, kinds: int, out: Path) -> int:
-    """How many calls of these kinds a build makes below `place`."""
+    """Return how many calls of these kinds a build makes below `place`."""
     done = small.build(out, Fault(str(place), kinds, first=FOREVER))
     assert done.status == 0
     shutil.rmtree(out)
@@ -71,7 +71,7 @@ def calls(small: Small, place: Path, kinds: int, out: Path) -> int:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Numbers from 1 to `count`, evenly spread, from the beginning to the end."""
+    """Return up to `most` numbers from 1 to `count`, evenly spread."""
     return sorted({1 + (count - 1) * n // max(1, most - 1) for n in range(most)}) if most > 1 else [count // 2]
 
 
@@ -83,7 +83,7 @@ WRITING = {"write": WRITE, "fsync": SYNC, "rename": RENAME, "open": OPEN_TO_WRIT
 def test_an_error_of_writing_that_passes(
     small: Small, injected: Injected, thorough: bool, tmp_path: Path, call: str
 ) -> None:
-    """It is written again from the start, and nothing whose fsync failed is published."""
+    """After one failed call the file is written again from the start, and nothing whose fsync failed is published."""
     out = tmp_path / "out"
     number = calls(small, out, WRITING[call], out) if thorough else 20
     for first in spread(number, 5) if thorough else (9,):
@@ -114,7 +114,9 @@ def test_an_error_of_writing_that_stays(
 def test_an_error_of_reading_a_source(
     small: Small, injected: Injected, thorough: bool, tmp_path: Path, name: str
 ) -> None:
-    """It is no damage to a file: nothing is set aside. Reads of mapped memory are not covered: they end a process (SIGBUS)."""
+    """A read error is not a damaged file, so nothing is set aside. Reads of mapped memory are not covered: they end the
+    process (SIGBUS).
+    """
     out, source = tmp_path / "out", small.raw / name
     number = calls(small, source, READ, out) if thorough else 12
     for first in spread(number, 4) if thorough else (number,):
@@ -147,7 +149,7 @@ def test_an_error_of_reading_what_was_built(small: Small, injected: Injected, tm
 
 @chaos
 def test_permission_that_is_withdrawn(small: Small, injected: Injected, tmp_path: Path) -> None:
-    """For real, from a user without privileges: its own output directory, and a source."""
+    """An unprivileged user really loses access to its output directory, and to a source."""
     if os.geteuid() or not os.access(sys.base_prefix, os.X_OK):
         pytest.skip("another user is needed, and only root may become one")
     mine = LocalPath(tempfile.mkdtemp(dir="/var/tmp"))
@@ -174,7 +176,7 @@ def test_permission_that_is_withdrawn(small: Small, injected: Injected, tmp_path
 
 @dataclass(frozen=True)
 class Change:
-    """Something that happens to a source file; `size` of what replaces it, as a share of what was there."""
+    """A change to a source file; `size` is that of the new content, as a share of the old."""
 
     name: str
     action: str
@@ -193,7 +195,9 @@ CHANGES = (
 @chaos
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 def test_a_source_that_changes(small: Small, injected: Injected, tmp_path: Path, change: Change) -> None:
-    """Between planning and reading, and while it is read. Put back, the corpus is the same; else it is that of the new file."""
+    """A source changes after planning, and while it is read. If the file is put back, the corpus is the same; otherwise it is
+    that of the new file.
+    """
     raw = tmp_path / "raw"
     shutil.copytree(small.raw, raw)
     target, other, out = raw / "lines" / "1.jsonl", tmp_path / "other", tmp_path / "out"
@@ -234,7 +238,7 @@ def test_a_source_that_changes(small: Small, injected: Injected, tmp_path: Path,
 
 @chaos
 def test_a_listing_that_changes(small: Small, injected: Injected, tmp_path: Path) -> None:
-    """A file that comes after planning belongs to the next build."""
+    """A file that appears after planning belongs to the next build."""
     raw, out, new = tmp_path / "raw", tmp_path / "out", tmp_path / "new.jsonl"
     shutil.copytree(small.raw, raw)
     new.write_text(json.dumps({"text": paragraph(300, 60)}) + "\n")
@@ -255,7 +259,7 @@ def test_a_listing_that_changes(small: Small, injected: Injected, tmp_path: Path
 @chaos
 @pytest.mark.parametrize(("size", "goes_on"), [(1 << 18, True), (1 << 13, False)])
 def test_rays_own_disk(small: Small, injected: Injected, tmp_path: Path, size: int, goes_on: bool) -> None:
-    """Full logs of Ray stop nothing; where it has no room to start, that is said."""
+    """Full logs do not stop Ray; if there is no room for it to start, the error says so."""
     out = tmp_path / "out"
     build = [sys.executable, "-m", "pipelines", "build", small.config, "--workers", "1", f"output={out}"]
     with (

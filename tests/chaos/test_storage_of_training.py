@@ -1,4 +1,4 @@
-"""Pretraining on disks that get full and disks that fail: in its log, its ledger, its checkpoints, its export."""
+"""Pretraining on full and failing disks: its log, ledger, checkpoints and export."""
 
 import errno
 import os
@@ -26,20 +26,20 @@ pytestmark = [pytest.mark.chaos, pytest.mark.deepspeed]
 
 @dataclass(frozen=True)
 class Trainer:
-    """A process that trains, and what a run comes to that nothing breaks."""
+    """A server that trains, and the result of an undisturbed run."""
 
     server: Server
     corpus: Path
     reference: Trained
 
     def train(self, run: Path, fault: Fault | None = None, **options: Any) -> Ended:
-        """Train in `run`; the rows that are read are noted beside it."""
+        """Train in `run`; the rows that are read are recorded beside it."""
         record = str(run.with_name(f"{run.name}.rows"))
         settings = (f"corpus={self.corpus}", f"run={run}", *SETTINGS)
         return self.server.run("trainers", "pretrain", "llama_tiny", *settings, fault=fault, record=record, **options)
 
     def finished(self, run: Path) -> tuple[Outcome, float]:
-        """What the same command makes of what a broken one left, and its seconds."""
+        """Run the same command again without a fault; return the outcome and its seconds."""
         done = self.train(run)
         assert done.status == 0, done.errors
         assert (run / "finished.json").exists()
@@ -83,7 +83,7 @@ PLACES = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_what_cannot_be_written(trainer: Trainer, injected: Injected, tmp_path: Path, name: str) -> None:
-    """No room left for one of the files of a run; then the same command continues."""
+    """There is no space for one of the files of a run; afterwards the same command continues the run."""
     run = tmp_path / "run"
     fault = Fault(f"{run}{PLACES[name]}", WRITE, error=errno.ENOSPC, first=3 if name == "log" else 1)
     ended = trainer.train(run, fault)
@@ -104,8 +104,8 @@ def test_a_checkpoint_that_cannot_be_written(
 
 
 def test_what_cannot_be_read(trainer: Trainer, injected: Injected, tmp_path: Path) -> None:
-    """Shards and checkpoints, where they are checked; afterwards they are mapped into memory, where a disk that fails ends
-    the process.
+    """Reads of shards and checkpoints fail while they are verified. Later they are memory-mapped, and a failing disk ends the
+    process.
     """
     run = tmp_path / "run"
     one_line(trainer.train(run, Fault(str(trainer.corpus), READ, first=12)), f"{trainer.corpus}.*Input/output error")

@@ -1,4 +1,4 @@
-"""Object stores and web servers that fail: errors, connections that break, answers that are too short or too slow."""
+"""Failing object stores and web servers: errors, broken connections, and responses that are too short or too slow."""
 
 import shutil
 import threading
@@ -22,7 +22,7 @@ GROUP = "Storage"
 
 
 class Store(NamedTuple):
-    """The object store of the tests behind a proxy that fails as it is told."""
+    """The tests' object store behind a proxy that injects failures."""
 
     proxy: Proxy
     bucket: Any
@@ -78,7 +78,7 @@ def test_a_source_on_a_store_that_fails_for_a_while(
 def test_a_source_on_a_store_that_fails(
     sources: Small, store: Store, injected: Injected, tmp_path: Path, kind: str, said: str
 ) -> None:
-    """While it is read; the slow one in planning already."""
+    """The store fails while the source is read; the slow one fails during planning."""
     store.proxy.plan = Plan(kind, "rows/rows.parquet", ("GET",), skip=int(kind != "slow"))
     one_line(sources.build(tmp_path / "out", **store.options), rf"rows\.parquet: {said}", "same command")
     store.proxy.plan = Plan()
@@ -88,14 +88,14 @@ def test_a_source_on_a_store_that_fails(
 
 @pytest.fixture
 def output(small: Small, store: Store, tmp_path: Path) -> Small:
-    """The small corpus, which may be written to the store."""
+    """The small corpus, with the settings to write it to the store."""
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(small.config.read_text()) | {"remote": store.remote}))
     return replace(small, config=path)
 
 
 def stored(small: Small, store: Store, out: str, copy: Path) -> Outcome:
-    """What a corpus on the store came to."""
+    """Fetch a corpus from the store and compare it with the reference."""
     store.bucket.get(out.removeprefix("s3://"), str(copy), recursive=True)
     return build_outcome(small.reference, copy)
 

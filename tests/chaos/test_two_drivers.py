@@ -1,4 +1,4 @@
-"""Two drivers at one place: with leases one of them works, without them both do, and what comes out is the same."""
+"""Two drivers in one directory: with leases only one of them works, without leases both do, and the result is the same."""
 
 import os
 import random
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.timeout(3600), pytest.mark.faults]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Charts take longer than all the rest of a small build, and so do the pauses before a task is tried again."""
+    """Leave out charts and pauses between attempts, which would take most of the time of a small build."""
     monkeypatch.setattr(publish, "write_report", lambda *arguments: False)
     monkeypatch.setattr(cluster, "PAUSE_SECONDS", 0.01)
 
@@ -58,12 +58,12 @@ def build(config, output):
 
 
 class Died(BaseException):
-    """Instead of a kill."""
+    """Raised in place of a kill."""
 
 
 @contextmanager
 def before_write(number, act):
-    """Do something before the Nth write that this process makes from now on; gives the paths of all of them."""
+    """Call `act` before the Nth atomic write in this context; yield the list of paths written."""
     write, paths = LocalPath.write_atomic, []
 
     def counting(path, content, check=None):
@@ -85,7 +85,7 @@ def die():
 
 @pytest.fixture
 def writes(corpus_file, tmp_path):
-    """How often a build of `corpus_file` writes a file."""
+    """The number of files that a build of `corpus_file` writes."""
     with before_write(0, die) as paths:
         build(corpus_file, tmp_path / "undisturbed")
     return len(paths)
@@ -93,12 +93,12 @@ def writes(corpus_file, tmp_path):
 
 @pytest.fixture
 def reference(writes, tmp_path):
-    """The corpus of `corpus_file` when nothing disturbs it."""
+    """The undisturbed corpus of `corpus_file`."""
     return reference_of(tmp_path / "undisturbed")
 
 
 def test_another_build_comes_in_between_two_writes(corpus_file, tmp_path, reference, writes, thorough, injected):
-    """It publishes every step, and removes what the first one works with."""
+    """The other build publishes every step, and removes the first one's intermediate files."""
     for number in range(3, writes, 11) if thorough else (writes // 2,):
         output = tmp_path / f"at{number}"
         with before_write(number, lambda output=output: build(corpus_file, output)):
@@ -132,7 +132,7 @@ def test_another_build_comes_in_and_is_killed(corpus_file, tmp_path, reference, 
 
 
 class Meeting(NamedTuple):
-    """Where two drivers build one corpus."""
+    """A directory where two drivers build one corpus."""
 
     directory: Path
     config: Path
@@ -173,7 +173,7 @@ def test_a_build_waits_for_another_and_goes_on_when_it_is_killed(meeting, refere
 @pytest.mark.chaos
 @pytest.mark.parametrize("hours", [0, 7])
 def test_two_builds_with_leases_do_the_work_once(meeting, reference, injected, hours):
-    """The clocks of the two are `hours` ahead and behind."""
+    """One driver's clock is `hours` ahead, the other's `hours` behind."""
     hold = meeting.directory / "hold"
     first = meeting.drive("first", hold=[99, hold], hours=hours, host="elsewhere", lease=QUICK)
     first.until(Path(f"{hold}.held").exists)
@@ -191,7 +191,7 @@ def test_two_builds_with_leases_do_the_work_once(meeting, reference, injected, h
 @pytest.mark.chaos
 @pytest.mark.parametrize("hours", [-7, 7])
 def test_a_lease_of_a_dead_host_is_taken_over(meeting, reference, injected, hours):
-    """Its file is `hours` younger than the clock of this machine says; what counts is that it stands still."""
+    """The lease's modification time is `hours` ahead of this machine's clock; what counts is that it no longer changes."""
     dead_lease(meeting.output, "building", hours)
     started = time.perf_counter()
     said = meeting.drive("second").finish()
@@ -226,7 +226,7 @@ def test_a_build_that_was_suspended_and_taken_over_goes_on(meeting, reference, i
 
 
 def race(meeting, **options):
-    """Two drivers without leases that begin at the same instant; the seconds that they take, and what they said."""
+    """Start two drivers without leases at the same instant; return the seconds they take, and their output."""
     gate = meeting.directory / f"gate{len(list(meeting.directory.iterdir()))}"
     drivers = [meeting.drive(f"{gate.name}.{name}", gate=gate, lease=False, **options) for name in ("first", "second")]
     for driver in drivers:
@@ -246,7 +246,7 @@ def test_two_builds_without_leases_come_to_the_same(meeting, reference, injected
 
 
 def unrepeatable_outcome(reference, output):
-    """Of builds with a tokenizer that no other build would have trained: one tokenizer, and shards of it alone."""
+    """Compare builds whose tokenizer differs with every training: there must be one tokenizer, used by all shards."""
     corpus = open_corpus(output)
     (tokenizer,) = [step for step in corpus.steps if step.label == "learn_tokenizer"]
     (file,) = load_step(output, tokenizer.directory.name).files
@@ -273,7 +273,7 @@ def test_a_build_on_ray_is_overtaken_by_one_that_is_not(meeting, reference, inje
 
 
 def unrepeatable(corpus_file, kind):
-    """Have `corpus_file` train a tokenizer of a kind that comes out different each time."""
+    """Make `corpus_file` train a kind of tokenizer that comes out different each time."""
     config = yaml.safe_load(corpus_file.read_text())
     (entry,) = [step for step in config["steps"] if "learn_tokenizer" in step]
     entry["learn_tokenizer"] |= {"kind": kind, "vocab_size": 400}
@@ -283,7 +283,7 @@ def unrepeatable(corpus_file, kind):
 def test_a_tokenizer_that_cannot_be_repeated_is_the_one_published_first(
     corpus_file, tmp_path, reference, thorough, injected
 ):
-    """Another build comes in before any write of its step, up to that of its manifest."""
+    """Another build runs just before one of the writes of the tokenizer's step, up to that of its manifest."""
     unrepeatable(corpus_file, "wordpiece")
     with before_write(0, die) as paths:
         build(corpus_file, tmp_path / "counted")

@@ -1,4 +1,4 @@
-"""Two drivers at one run directory: the second is refused, or takes over from one that is dead or stands still."""
+"""Two drivers in one run directory: the second is refused, or takes over from one that is dead or suspended."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def ended():
 
 
 class Run(NamedTuple):
-    """Where two drivers train in one directory, and what a run that nothing disturbs came to."""
+    """A directory where two drivers train, and the result of an undisturbed run."""
 
     directory: Path
     corpus: Path

@@ -1,7 +1,7 @@
-"""Runs command lines, and prints what they open, rename or remove below a directory around `gristmill.host`.
+"""Runs command lines, and prints what they open, rename or remove below a directory without going through `gristmill.host`.
 
-`python around_the_host.py DIRECTORY JSON`: JSON is a list of [package, argument, ...]. Python's audit events see all that
-Python code does; native code of Arrow and safetensors, which they do not see, is lent paths by the host.
+`python around_the_host.py DIRECTORY JSON`: JSON is a list of [package, argument, ...]. Python's audit events cover all Python
+code. They do not cover the native code of Arrow and safetensors, which gets its paths from the host.
 """
 
 import importlib
@@ -18,14 +18,14 @@ HOST = "gristmill/host.py"
 
 
 def inside(path, directory):
-    """Whether an argument of an event is a path below the directory."""
+    """Return whether an argument of an audit event is a path below the directory."""
     return isinstance(path, str | bytes | os.PathLike) and f"{Path.cwd() / os.fsdecode(path)}".startswith(
         f"{directory}/"
     )
 
 
 def watch(directory, seen):
-    """From now on, add to `seen` who touches what below the directory."""
+    """Add to `seen`, from now on, every access below the directory that bypasses the host, with its caller."""
 
     def hook(event, arguments):
         if event not in EVENTS or not any(inside(argument, directory) for argument in arguments[:2]):

@@ -1,4 +1,4 @@
-"""The cache of machine code: never stale, one for all clones of a user, and bounded."""
+"""The cache of compiled kernels: never stale, shared by all clones of a user, and bounded."""
 
 import errno
 import importlib
@@ -44,8 +44,8 @@ def middle(x):
 
 @pytest.fixture(params=["never", "always"])
 def run(tmp_path, request, monkeypatch):
-    """Write the two files and import them afresh, as another process would: the result of `caller`, and how often it came
-    from the cache.
+    """A function that writes the two modules and imports them afresh, as another process would; it returns the result of
+    `caller` and the number of cache hits.
     """
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -230,7 +230,7 @@ def test_the_fields_of_a_named_tuple_count(tmp_path, monkeypatch):
 
 
 def test_the_module_of_a_named_tuple_counts(tmp_path, monkeypatch):
-    """An entry names the class of a result, so one of a class that has moved cannot be loaded."""
+    """A cache entry names the class of its result, so it cannot be loaded once the class has moved."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)

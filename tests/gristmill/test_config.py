@@ -1,4 +1,4 @@
-"""Configuration errors name file, path, value and the near match; overrides reach into lists."""
+"""Configuration errors name the file, the path, the value and the nearest valid name; overrides reach into lists."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -207,7 +207,7 @@ def test_what_a_file_has_for_a_key_or_a_kind_is_shown_in_one_line():
 
 
 def test_yaml_as_its_users_read_it(tmp_path):
-    """`null` is a field's name and `no` a language; YAML 1.1 makes a null and a false of them."""
+    """`null` can be a key and `no` a language code; YAML 1.1 would read them as null and false."""
     path = tmp_path / "c.yaml"
     path.write_text("{null: drop, ~: x, a: null, one_of: [no, on, y, yes], bounds: {no: 1}, kept: [true, False]}")
     assert load_yaml(path) == {

@@ -1,4 +1,6 @@
-"""Any value anywhere in a corpus file or a recipe: a configuration that writes itself back, or an error that names a field."""
+"""Any value anywhere in a corpus file or a recipe gives either a configuration that survives a round trip, or an error that
+names a field.
+"""
 
 import re
 from collections.abc import Callable
@@ -45,7 +47,7 @@ VALUES = st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something stands within plain data: keys and numbers from the outside in."""
+    """Return the paths of all values within plain data, each a tuple of keys and indices from the outside in."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, inner in pairs for place in places(inner, (*path, key)))]
 
@@ -60,7 +62,7 @@ def with_value(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 @st.composite
 def changed(draw, all_data: list[Any]) -> Any:
-    """One of the configurations with one or two of its values replaced, or with a key more."""
+    """Draw one of the configurations with one or two values replaced, or an extra key."""
     data = draw(st.sampled_from(all_data))
     for _ in range(draw(st.integers(1, 2))):
         if not isinstance(data, (dict, list)):
@@ -79,7 +81,7 @@ def changed(draw, all_data: list[Any]) -> Any:
 
 
 def taken(call: Callable[[], Any]) -> tuple[Any, str]:
-    """What a call gives, or the message with which it refuses."""
+    """Return (the result of a call, ""), or (None, the message of its ConfigError)."""
     try:
         return call(), ""
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The log of events: what a kill cut off is passed over, what is damaged is told."""
+"""The event log: a last line cut off by a kill is skipped, damaged lines are reported."""
 
 import pytest
 from hypothesis import given

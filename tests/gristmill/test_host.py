@@ -1,4 +1,6 @@
-"""Nothing that is durable goes around the host: commands are watched, and the calls of native readers are looked at."""
+"""All durable files are accessed through the host: commands are watched, and calls of native readers are checked in the
+source.
+"""
 
 import json
 import os
@@ -21,7 +23,7 @@ OUTSIDE = {
 
 
 def around(directory, *commands):
-    """What commands do below a directory around the host."""
+    """Return the accesses of commands below a directory that bypass the host."""
     arguments = [sys.executable, str(WATCHER), str(directory), json.dumps([list(map(str, each)) for each in commands])]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
@@ -31,7 +33,9 @@ def around(directory, *commands):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A corpus file and its output, built, indexed, garbage-collected, forgotten and exported by commands that are watched."""
+    """(a directory, a corpus in it, accesses that bypassed the host) after building, exporting, indexing, forgetting and
+    garbage collection.
+    """
     place = tmp_path_factory.mktemp("watched")
     write_sources(place / "raw")
     out = place / "outputs" / "corpus"

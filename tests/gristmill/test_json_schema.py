@@ -1,4 +1,4 @@
-"""The schemas against the parser, on all shipped files: what one accepts or refuses, the other does, too."""
+"""The JSON schemas against the parser, on all shipped files: both accept and refuse the same data."""
 
 import contextlib
 import copy
@@ -61,7 +61,7 @@ def test_recipes_are_valid():
 
 
 def mappings(value, path=()):
-    """The places of all mappings in plain data."""
+    """Yield the path of every mapping in plain data."""
     if isinstance(value, dict):
         yield path
         for key, entry in value.items():
@@ -72,7 +72,7 @@ def mappings(value, path=()):
 
 
 def spoiled(data, path):
-    """A copy with an unknown field in the mapping at that place."""
+    """Return a copy with an unknown field in the mapping at that path."""
     result = copy.deepcopy(data)
     target = result
     for key in path:

@@ -1,4 +1,4 @@
-"""Whose a module is."""
+"""Which distributions own a module."""
 
 from importlib import metadata
 

@@ -1,4 +1,4 @@
-"""The rules of the house that a script can check: layers, homes of heavy libraries, sizes of folders, names, docstrings."""
+"""House rules that a script can check: layers, where heavy libraries may be imported, sizes of folders, names, docstrings."""
 
 import ast
 import importlib.util
@@ -69,7 +69,7 @@ def parsed(path):
 
 @cache
 def imports(path):
-    """(dotted module, line) of every import, those inside functions and type blocks included."""
+    """Return (dotted module, line) of every import, including those inside functions and type-checking blocks."""
     found = []
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -99,7 +99,7 @@ def test_heavy_libraries_have_one_home():
 
 @pytest.mark.long
 def test_layers():
-    """The contracts of import-linter, in pyproject.toml."""
+    """The contracts of import-linter in pyproject.toml hold."""
     linter = Path(sys.executable).with_name("lint-imports")
     result = subprocess.run([linter, "--no-logo", "--no-cache"], capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stdout
@@ -126,7 +126,7 @@ LOCATIONS = {"Location", "LocalPath", "RemotePath", "Path", "PosixPath", "PurePa
 
 
 def location_checks(tree):
-    """Lines that ask for the class of a location, or assert one to the type checker."""
+    """Yield the lines that test for the class of a location, or cast to one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
             "isinstance",
@@ -157,7 +157,7 @@ def test_a_test_of_a_location_is_found(line):
 
 @pytest.mark.long
 def test_where_a_location_is_only_storage_knows():
-    """Local and remote differ by methods of two final classes, not by branches of those who use them."""
+    """Local and remote locations differ in the methods of two final classes, not in branches of their callers."""
     for path in MODULES:
         if path.is_relative_to(ROOT / "gristmill/storage"):
             continue
@@ -172,7 +172,7 @@ def test_where_a_location_is_only_storage_knows():
 
 @cache
 def import_edges():
-    """From each of our modules to those it imports anywhere: at its head, inside functions, or for type checking."""
+    """Return, for each of our modules, those that it imports: at the top, inside functions, or for type checking."""
     names = {name_of(path): path for path in MODULES}
     edges = {}
     for name, path in names.items():
@@ -184,7 +184,7 @@ def import_edges():
 
 
 def find_cycle(edges):
-    """Some cycle of a graph, as a list; empty where there is none."""
+    """Return some cycle of a graph as a list of nodes; empty if there is none."""
     state = {}
 
     def visit(name, trail):
@@ -272,7 +272,7 @@ def test_planning_loads_nothing_heavy():
     "path", sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("docs/*.py")]), ids=lambda path: path.name
 )
 def test_scripts_import_what_exists(path):
-    """No type checker looks at them, and most are run by hand only."""
+    """No type checker covers these scripts, and most are run by hand only."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in PACKAGES:
             module = importlib.import_module(node.module)

@@ -1,4 +1,4 @@
-"""What the command lines of all packages have in common: statuses, and a reader of their output that leaves."""
+"""What the command lines of all packages have in common: exit statuses, and a closed output pipe."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ COMMANDS = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_reader_that_leaves_ends_a_command_quietly(name, corpus_file):
-    """As for other tools: no message, and the status of SIGPIPE."""
+    """A command whose reader closes the pipe prints no message and ends with the status of SIGPIPE, as other tools do."""
     command = [sys.executable, *(word.format(corpus=corpus_file) for word in COMMANDS[name])]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment(), text=True
@@ -34,7 +34,7 @@ def test_a_reader_that_leaves_ends_a_command_quietly(name, corpus_file):
 
 
 def test_a_pipe_to_a_process_that_died_is_an_error(capfd):
-    """It is not the standard output whose reader has left."""
+    """A broken pipe other than standard output is not silenced."""
     from gristmill.cli import run
 
     def fail():

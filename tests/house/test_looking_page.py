@@ -1,4 +1,4 @@
-"""The commands of docs/looking.md run, in their order, on small corpora of the names that they use."""
+"""The commands of docs/looking.md run in their order, on small corpora with the names that the page uses."""
 
 import json
 import re
@@ -58,7 +58,7 @@ def place(tmp_path_factory):
 
 
 def named(command, place):
-    """The command with the fingerprints and files of the builds that are there."""
+    """Replace the page's fingerprints and files of builds by those of the builds in `place`."""
     earlier = sorted(place.glob("data/corpora/mine/earlier-*.json"))[-2:]
     first = earlier[0].stem.rpartition("-")[2]
     found = {"1a2b3c4d": first[:8]} | {

@@ -1,6 +1,6 @@
-"""Secrets of the environment and of URLs: in no file that commands write, and in nothing that they print.
+"""Secrets of the environment and of URLs appear in no file that commands write, and in nothing that they print.
 
-The same of jobs on a cluster is in test_jobs.py.
+For jobs on a cluster, test_jobs.py checks the same.
 """
 
 from urllib.parse import quote
@@ -18,7 +18,7 @@ SIGNATURE = "swordfish/+of the=query"
 
 @pytest.fixture
 def hidden(monkeypatch):
-    """Secrets in the environment."""
+    """Secrets, set as environment variables."""
     found = secrets()
     for name, value in found.items():
         monkeypatch.setenv(name, value)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_the_wheel_ships_the_packages_and_no_tests(tmp_path):
-    """Built offline with the setuptools at hand, as an isolated build would fetch one."""
+    """The wheel is built offline with the installed setuptools, because an isolated build would download one."""
     pytest.importorskip("setuptools", minversion="77")
     tree = tmp_path / "tree"
     tree.mkdir()

@@ -1,4 +1,4 @@
-"""Small corpora whose documents have numbers, for tests of scores and of models of columns."""
+"""Small corpora whose documents have numeric fields, for tests of scores and of models over columns."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,9 @@ NAMES = ("good", "bad", "noise")
 
 
 def write_records(file: Path, shift: float, count: int = 120, seed: int = 0) -> None:
-    """Documents with three numbers; `shift` raises `good` and lowers `bad`. Some values are missing, many are equal."""
+    """Write documents with three numeric fields. `shift` raises `good` and lowers `bad`; some values are
+    missing and many are equal.
+    """
     random = np.random.default_rng(seed)
     rows = []
     for number in range(count):
@@ -33,12 +35,12 @@ def write_records(file: Path, shift: float, count: int = 120, seed: int = 0) -> 
 
 
 def fields(names=NAMES) -> str:
-    """The step that makes columns of the numbers."""
+    """Return the step that turns the numeric fields into columns."""
     return f"record_fields: {{columns: {json.dumps({name: {'field': name, 'type': 'float'} for name in names})}}}"
 
 
 def plan_corpus(folder: Path, name: str, steps, sources=("ref", "web"), part_bytes=1600):
-    """The plan of a corpus of `FOLDER/SOURCE.jsonl` with some steps."""
+    """Return the plan of a corpus with the given steps over `FOLDER/SOURCE.jsonl`."""
     entries = "".join(
         f"  - {{name: {s}, root: {folder}/{s}.jsonl, format: jsonl, part_bytes: {part_bytes}}}\n" for s in sources
     )
@@ -50,13 +52,13 @@ def plan_corpus(folder: Path, name: str, steps, sources=("ref", "web"), part_byt
 
 
 def build_corpus(plan, cluster=None):
-    """The built corpus of a plan."""
+    """Build the corpus of a plan and return it."""
     build(plan, cluster or LocalCluster(), lambda line: None)
     return open_corpus(plan.config.place)
 
 
 def rows_of(corpus, columns):
-    """The columns of all documents by printed id."""
+    """Return the given columns of all documents, by printed id."""
     found = {}
     for part in corpus.parts():
         table = part.table(columns).to_pylist()

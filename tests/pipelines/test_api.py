@@ -1,4 +1,4 @@
-"""A corpus from Python: what the functions return, beside what the commands write."""
+"""The Python API of corpora: what its functions return, compared with what the commands write."""
 
 import re
 import subprocess
@@ -179,7 +179,9 @@ def test_duckdb_reads_documents_as_they_come(corpus):
 
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
-    """The Python of docs/looking.md by the heading above it, after the build whose manifest it compares with."""
+    """The Python examples of docs/looking.md, by the heading above each, with the build they refer to already
+    done.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ("web", "code"):
         (tmp_path / name).mkdir()

@@ -1,4 +1,6 @@
-"""Strategies: who goes on at each operation, and which faults happen there. A seed decides all of it."""
+"""Scheduling strategies: which agent runs at each operation, and which faults happen there, all decided by a
+seed.
+"""
 
 import errno
 import random
@@ -15,10 +17,11 @@ _JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the other
 
 
 class Faults:
-    """Faults of one run at positions that a seed chooses: anywhere, or right before or after critical operations.
+    """The faults of one run, at positions drawn from a seed: anywhere, or right before or after critical
+    operations.
 
-    `length` is about how many operations there will be, `seconds` are how long suspensions may last; the others are numbers of
-    faults.
+    `length` is the approximate number of operations, `seconds` the possible lengths of suspensions; the
+    others are numbers of faults.
     """
 
     def __init__(
@@ -48,14 +51,16 @@ class Faults:
         self._critical.sort(reverse=True)
 
     def quiet(self, world: World) -> float:
-        """For how many operations nothing happens; `world.calm` says how many of them may be critical."""
+        """Return for how many operations no fault happens, and set `world.calm` to how many of them may be
+        critical.
+        """
         if self._after:
             return 0
         world.calm = self._granted = self._critical[-1][0] - self._seen if self._critical else _ALWAYS
         return self._steps[-1][0] - world.steps - 1 if self._steps else _ALWAYS
 
     def happen(self, world: World, current: Agent) -> None:
-        """Do what is due now, to the agent that has just run."""
+        """Make the faults that are due now happen to the agent that has just run."""
         if self._granted != _ALWAYS:
             self._seen += int(self._granted - world.calm)
             self._granted = world.calm
@@ -93,7 +98,7 @@ class Faults:
 
 
 class Default:
-    """No switch unless it is necessary. The base of all others, which override `choose`."""
+    """Switches only when necessary. The base of all other strategies, which override `choose`."""
 
     seed: object
 
@@ -102,24 +107,26 @@ class Default:
         self.chance = random.Random(f"{type(self).__name__}/{seed}")
 
     def disturb(self, world: World, current: Agent) -> None:
-        """The faults that are due."""
+        """Make the faults that are due happen."""
         if self.faults is not None:
             self.faults.happen(world, current)
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """The current agent, or the next one that is ready."""
+        """Return the current agent, or the next one that is ready."""
         self.let_go_on(world, _ALWAYS)
         return world.default(current)
 
     def let_go_on(self, world: World, operations: float) -> None:
-        """The agent that is chosen goes on for so many operations, unless a fault is due before."""
+        """Let the chosen agent run for `operations` operations, unless a fault is due before."""
         if self.faults is not None:
             operations = min(operations, self.faults.quiet(world))
         world.quiet = operations if type(self).disturb is Default.disturb else 0
 
 
 class Random(Default):
-    """Switches at random; how often is drawn once, so that some runs have long stretches and others none."""
+    """Switches at random, with a probability drawn once, so that some runs have long stretches and others
+    none.
+    """
 
     def __init__(self, seed: object, faults: Faults | None = None) -> None:
         super().__init__(seed, faults)
@@ -127,7 +134,7 @@ class Random(Default):
         self._left = self._steps = 0
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """Anyone who is ready; seldom one that sleeps."""
+        """Return any ready agent, or occasionally a sleeping one."""
         self._left -= world.steps - self._steps
         self._steps = world.steps
         if self._left > 0 and current in world.ready:
@@ -145,8 +152,8 @@ class Random(Default):
 class Pct(Default):
     """Random priorities with `depth - 1` changes (Burckhardt et al. 2010, section 3).
 
-    A bug that needs `depth` ordered operations among n agents and k operations is found in a run with a probability of
-    at least 1 / (n k^(depth - 1)). `length` is k, about.
+    A run finds a bug that needs `depth` ordered operations, among n agents and k operations, with a
+    probability of at least 1 / (n k^(depth - 1)). `length` is approximately k.
     """
 
     def __init__(self, seed: object, depth: int, length: int, faults: Faults | None = None) -> None:
@@ -156,7 +163,7 @@ class Pct(Default):
         self._ready: list[Agent] | None = None
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """The one that is ready with the highest priority."""
+        """Return the ready agent with the highest priority."""
         if self._changes and world.steps >= self._changes[-1]:
             self._changes.pop()
             if current is not None:
@@ -175,7 +182,9 @@ class Pct(Default):
 
 
 class Conflicts(Default):
-    """Switches where two touch the same directory, and holds back one that is about to publish or remove something."""
+    """Switches where two agents touch the same directory, and holds back agents about to publish or remove
+    something.
+    """
 
     def __init__(self, seed: object, faults: Faults | None = None) -> None:
         super().__init__(seed, faults)
@@ -186,7 +195,9 @@ class Conflicts(Default):
         self._last: dict[str, Agent] = {}
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """The current agent, unless its next operation conflicts with what another did there last, or does next."""
+        """Return the current agent, unless another has just worked, or is about to work, in the directory of
+        its next operation.
+        """
         if self._held:
             self._held = {agent: until for agent, until in self._held.items() if until > world.steps}
         if current is None or current not in world.ready or current in self._held:
@@ -220,7 +231,7 @@ class Starve(Default):
         self._until = self._from + self.chance.choice((length // 10, length, 1 << 30))
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """One of the others, in rare turns."""
+        """Return an agent that is not starved, with rare switches."""
         if self._who is None:
             self._who = self.chance.choice(sorted(world.processes))
         if current in world.ready and self.chance.random() > 0.05 and not self._starves(world, current):
@@ -232,8 +243,8 @@ class Starve(Default):
 
 
 class Stop(Default):
-    """One process goes first, and stops before it publishes or removes something, until the others have ended or have done so
-    many operations: what it has checked is out of date by then.
+    """One process runs first, and stops before it publishes or removes something. It continues when the
+    others have ended or have done a number of operations, so what it has checked is out of date by then.
     """
 
     def __init__(self, seed: object, length: int, faults: Faults | None = None) -> None:
@@ -244,7 +255,7 @@ class Stop(Default):
         self._until: float | None = None
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """The process until it stops, then the others, then the process again."""
+        """Return the process until it stops, then the others, then the process again."""
         if self._who is None:
             self._who = self.chance.choice(sorted(world.processes))
         if self._until is None and current is not None and current.process.name == self._who:
@@ -258,7 +269,7 @@ class Stop(Default):
 
 
 class Replay:
-    """Repeats decisions; elsewhere the default."""
+    """Repeats recorded decisions; makes the default choice elsewhere."""
 
     def __init__(self, decisions: Sequence[Decision], seed: object) -> None:
         self.seed = seed
@@ -272,12 +283,12 @@ class Replay:
                 self._faults.setdefault(key, []).append(decision)
 
     def disturb(self, world: World, current: Agent) -> None:
-        """The faults that were recorded here."""
+        """Make the recorded faults happen."""
         for decision in self._faults.get(world.key, ()):
             _apply(world, decision)
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """The agent that was recorded here, if it can run."""
+        """Return the recorded agent, if it can run."""
         name = self._runs.get(world.key)
         if name is not None:
             agent = _agent(world, name)

@@ -1,4 +1,4 @@
-"""Exploring: many schedules of a scenario, by seed; and what is left of a failure after shrinking."""
+"""Exploration: many schedules of a scenario, by seed, and the shrinking of a failure."""
 
 import gc
 import itertools
@@ -24,10 +24,11 @@ _SCHEDULES_A_COLLECTION = 100
 
 @dataclass(frozen=True)
 class Scenario:
-    """Processes that meet: `start` starts them, and says what must hold after every event; `judge` says what must at the
-    end, and may run more on the same disk. Both raise AssertionError.
+    """Concurrent processes. `start` starts them and registers what must hold after every event; `judge`
+    checks what must hold at the end, and may run more on the same disk. Both raise AssertionError.
 
-    `faults` are the kinds that may happen: kills, suspensions, errors, power; `suspensions` how long, in seconds.
+    `faults` are the kinds that may happen: kills, suspensions, errors, power. `suspensions` are the possible
+    lengths of suspensions, in seconds.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Scenario:
 
 @dataclass
 class Tally:
-    """What was explored."""
+    """Statistics of what was explored."""
 
     schedules: int = 0
     steps: int = 0
@@ -61,7 +62,7 @@ class Tally:
             self.ends["killed" if process.killed else error] += 1
 
     def merge(self, other: "Tally") -> None:
-        """Add what another process has explored."""
+        """Add the tally of another process."""
         self.schedules += other.schedules
         self.steps += other.steps
         self.seconds += other.seconds
@@ -80,7 +81,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Found:
-    """A failure: the seed, what failed, and the decisions that are enough for it."""
+    """A failure: its seed, its message, and the decisions that suffice to reproduce it."""
 
     scenario: Scenario
     seed: int
@@ -88,14 +89,14 @@ class Found:
     record: tuple[Decision, ...]
 
     def story(self) -> str:
-        """Who did what."""
+        """Return the failing run as text: who did what."""
         world, what = run(self.scenario, Replay(self.record, self.seed), trace=True)
         decisions = "\n".join(f"  {decision!r}," for decision in self.record)
         return f"{self.scenario.name}, seed {self.seed}: {what}\n\n{tell(world.trace or ())}\n\ndecisions:\n{decisions}"
 
 
 def run(scenario: Scenario, choices: Strategy, *, trace: bool = False) -> tuple[Simulation, str | None]:
-    """One schedule, and what failed in it."""
+    """Run one schedule; return its simulation, and what failed or None."""
     with scenario.around():
         return _run(scenario, choices, trace)
 
@@ -115,7 +116,9 @@ def _run(scenario: Scenario, choices: Strategy, trace: bool) -> tuple[Simulation
 
 
 def choose_strategy(scenario: Scenario, seed: int, length: int) -> Strategy:
-    """The strategy and the faults of a seed; `length` is about the number of operations of a run."""
+    """Return the strategy and the faults of a seed; `length` is the approximate number of operations of a
+    run.
+    """
     chance = random.Random(f"strategy/{seed}")
     faults = None
     if scenario.faults and chance.random() < 0.7:
@@ -136,7 +139,7 @@ def choose_strategy(scenario: Scenario, seed: int, length: int) -> Strategy:
 
 
 def explore(scenario: Scenario, seeds: Iterator[int], tally: Tally, until: float = float("inf")) -> Found | None:
-    """Run the schedules of seeds until one fails, or until a time of `time.perf_counter`."""
+    """Run the schedules of the seeds until one fails, or until the time `until` of `time.perf_counter`."""
     length = run(scenario, Default())[0].steps
     begun = time.process_time()
     with rare_collection() as collect:
@@ -154,9 +157,11 @@ def explore(scenario: Scenario, seeds: Iterator[int], tally: Tally, until: float
 
 @contextmanager
 def rare_collection() -> Iterator[Callable[[], None]]:
-    """While the block runs, paths are made once for all, and garbage is looked for only when told to, and then once in so
-    many calls: what is remembered grows and is looked at in vain.
-    What was frozen before stays so, as all that a test process has imported is.
+    """While the block runs, cache paths and disable the garbage collector, which would scan the growing
+    caches in vain.
+
+    Yields a function that collects garbage once in every so many calls. Objects that were frozen before, such
+    as the imports of a test process, stay frozen.
     """
     calls, was_enabled, was_frozen = itertools.count(1), gc.isenabled(), gc.get_freeze_count() > 0
 
@@ -179,7 +184,7 @@ def rare_collection() -> Iterator[Callable[[], None]]:
 
 
 def shrunk(scenario: Scenario, seed: int, record: list[Decision], what: str) -> Found:
-    """The failure with as few decisions as are needed for the same message but for numbers."""
+    """Return the failure with as few decisions as give the same message, apart from numbers."""
 
     def fails(decisions: list[Decision]) -> list[Decision] | None:
         world, again = run(scenario, Replay(decisions, seed))

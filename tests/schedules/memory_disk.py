@@ -1,7 +1,7 @@
-"""A POSIX file system in memory: names, contents, what of both is durable, and what a loss of power leaves.
+"""A POSIX file system in memory: names, contents, which of them are durable, and what a loss of power leaves.
 
-Names become durable by fsync of their directory, contents by fsync of the file. The operations here happen at once; the
-simulated host lets other agents go first. Links are hard links only, and there are no permissions.
+Names become durable by fsync of their directory, contents by fsync of the file. Operations here take effect
+at once; the simulated host lets other agents run first. There are only hard links, and no permissions.
 """
 
 import errno
@@ -18,7 +18,7 @@ _RESTORED = 1000
 
 
 class Node:
-    """A file (`data`) or a directory (`entries`). `stable` and `kept` are what of it is durable."""
+    """A file (`data`) or a directory (`entries`). `kept` and `stable` are the durable data and entries."""
 
     __slots__ = (
         "atime", "ctime", "data", "entries", "holder", "kept", "links", "mtime", "number", "stable", "status", "writer",
@@ -36,7 +36,7 @@ class Node:
 
 
 class _Change(NamedTuple):
-    """One operation on names, which is durable as a whole or not at all: (directory, name, what it names now)."""
+    """One operation on names, durable as a whole or not at all: (directory, name, the node it now names)."""
 
     machine: str
     names: tuple[tuple[Node, str, Node | None], ...]
@@ -82,7 +82,9 @@ class MemoryDisk:
         return node
 
     def create(self, path: str, *, new: bool = False) -> Node:
-        """An empty file at a path: that which is there, cut to nothing, unless it must be `new`."""
+        """Return an empty file at a path. An existing file is truncated, or refused if the file must be
+        `new`.
+        """
         directory, name = self._parent(path)
         assert directory.entries is not None
         node = directory.entries.get(name)
@@ -99,14 +101,14 @@ class MemoryDisk:
         return node
 
     def write(self, node: Node, data: bytes) -> None:
-        """A file gets other contents."""
+        """Replace the contents of a file."""
         node.data = data
         node.mtime = node.ctime = self._now()
         node.writer = self.machine()
         self.changes += 1
 
     def fsync(self, node: Node) -> None:
-        """The contents of a file, or the names in a directory, become durable."""
+        """Make the contents of a file, or the names in a directory, durable."""
         if node.entries is None:
             node.kept = node.data
             return
@@ -128,7 +130,7 @@ class MemoryDisk:
                 self._log[directory].pop(number, None)
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file or directory, over a file or an empty directory."""
+        """Move a file or directory, replacing a file or an empty directory."""
         source, old_name = self._parent(old)
         target, new_name = self._parent(new)
         assert source.entries is not None
@@ -157,7 +159,7 @@ class MemoryDisk:
         self._changed((source, old_name, None), (target, new_name, node))
 
     def link(self, old: str, new: str) -> None:
-        """Another name for a file."""
+        """Give a file another name."""
         node = self.find(old)
         directory, name = self._parent(new)
         assert directory.entries is not None
@@ -169,7 +171,7 @@ class MemoryDisk:
         self._set(directory, name, node)
 
     def unlink(self, path: str) -> None:
-        """Remove a name of a file."""
+        """Remove one name of a file."""
         directory, name = self._parent(path)
         assert directory.entries is not None
         node = directory.entries.get(name)
@@ -205,14 +207,14 @@ class MemoryDisk:
         self._changed((directory, name, None))
 
     def entries(self, path: str) -> list[tuple[str, bool]]:
-        """(name, whether it is a directory) of what is in a directory, sorted."""
+        """Return (name, whether it is a directory) of everything in a directory, sorted."""
         node = self.find(path)
         if node.entries is None:
             raise os_error(errno.ENOTDIR, path)
         return [(name, child.entries is not None) for name, child in sorted(node.entries.items())]
 
     def stat(self, path: str) -> os.stat_result:
-        """As os.stat."""
+        """Like os.stat."""
         node = self.find(path)
         of = (node.atime, node.mtime, node.ctime, node.links, len(node.data))
         if node.status is not None and node.status[0] == of:
@@ -227,10 +229,10 @@ class MemoryDisk:
     # Loss of power
 
     def lose_power(self, machine: str, chance: Random) -> None:
-        """What a machine did not make durable is lost, in part or as a whole.
+        """Lose what a machine did not make durable, in part or as a whole.
 
-        Of the operations on the names of each directory a prefix is kept, since file systems write these in order. A file
-        keeps what was durable, a prefix of what was written over it, or all.
+        Of the operations on the names of each directory a prefix survives, since file systems write these in
+        order. A file keeps its durable contents, a prefix of the new contents, or all of them.
         """
         cut: set[Node] = set()
         changes = {number: change for of in self._log.values() for number, change in of.items()}
@@ -284,7 +286,7 @@ class MemoryDisk:
         return [path for path, node in _walk(below, self.find(below)) if node.entries is not None]
 
     def leftovers(self, below: str = ROOT) -> list[str]:
-        """Temporary files and directories, and leases."""
+        """Return temporary files and directories, and leases."""
         found = []
         for path, _ in _walk(below, self.find(below)):
             name = path.rpartition("/")[2]
@@ -293,11 +295,11 @@ class MemoryDisk:
         return found
 
     def snapshot(self) -> "Node":
-        """The state of the disk, all of it durable, for `restore`."""
+        """Return the state of the disk, all of it durable, for `restore`."""
         return _copy(self.root, {})
 
     def restore(self, snapshot: "Node") -> None:
-        """Return to a snapshot, which may be used again."""
+        """Return to a snapshot, which stays usable."""
         self.root = _copy(snapshot, {})
         self._log.clear()
         self._forget_directories()

@@ -1,8 +1,9 @@
 """An object store in memory, with the part of fsspec's interface that the product uses.
 
-A request is two operations, so that others go between: it takes effect at `head`, `get`, `list`, `put` or `delete`, where it may
-fail as with HTTP 503; one that has changed something is answered at `answer`, where the answer may be lost. Listings come in
-pages of two names. A put that must create fails with a conflict, as S3 does when two do so at once, if it fails with ESTALE.
+A request is two operations, so that others can run in between. It takes effect at `head`, `get`, `list`,
+`put` or `delete`, where it may fail as with HTTP 503. A request that has changed something is answered at
+`answer`, where the answer may be lost. Listings come in pages of two names. The fault ESTALE makes a put that
+must create fail with a conflict, as S3 does for concurrent ones.
 """
 
 import errno
@@ -19,7 +20,7 @@ _PAGE = 2
 
 
 class Objects:
-    """What is in the store, for tests: no operations. Paths are those of events."""
+    """The contents of the store, for tests; reading them is no operation. Paths are those of events."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._objects = disk.objects
@@ -49,7 +50,7 @@ class MemoryStore:
         return url.partition("://")[2].rstrip("/")
 
     def info(self, path: str) -> dict[str, Any]:
-        """Size, ETag and kind. FileNotFoundError if there is neither a file nor a prefix."""
+        """Return size, ETag and kind. FileNotFoundError if there is neither a file nor a prefix."""
         self._world.step("head", path)
         if path in self._objects:
             data, modified = self._objects[path]
@@ -67,7 +68,7 @@ class MemoryStore:
         return False
 
     def modified(self, path: str) -> datetime:
-        """When a file was stored."""
+        """Return when a file was stored."""
         return datetime.fromtimestamp(self.info(path)["LastModified"], UTC)
 
     def ls(self, path: str, detail: bool = False) -> list[str]:
@@ -97,11 +98,11 @@ class MemoryStore:
         return self._objects[path][0]
 
     def cat_ranges(self, paths: Sequence[str], starts: Sequence[int], ends: Sequence[int], **_: Any) -> list[bytes]:
-        """Some bytes of some files."""
+        """Return byte ranges of files."""
         return [self.cat_file(path)[start:end] for path, start, end in zip(paths, starts, ends, strict=True)]
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
-        """A file to read."""
+        """Open a file for reading."""
         assert mode == "rb"
         return io.BytesIO(self.cat_file(path))
 
@@ -118,7 +119,7 @@ class MemoryStore:
         self.pipe_file(path, data)
 
     def pipe_file(self, path: str, data: bytes, mode: str = "overwrite") -> None:
-        """Store bytes; FileExistsError with the mode create if the file exists."""
+        """Store bytes; FileExistsError if `mode` is "create" and the file exists."""
         try:
             self._world.step("put", path)
         except OSError as error:
@@ -132,7 +133,7 @@ class MemoryStore:
         self._world.step("answer", path)
 
     def rm(self, path: str, recursive: bool = False) -> None:
-        """Remove a file, or all below a prefix. FileNotFoundError if there is nothing."""
+        """Remove a file, or everything below a prefix. FileNotFoundError if there is nothing."""
         names = [path] if path in self._objects else list(self._below(path)) if recursive else []
         if not names:
             raise FileNotFoundError(path)

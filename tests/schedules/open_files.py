@@ -8,7 +8,7 @@ from tests.schedules.scheduler import World
 
 
 class Reader(io.BytesIO):
-    """An open file: its contents are read as a whole when something of it is first read."""
+    """An open file whose contents are read as a whole at the first read."""
 
     def __init__(self, world: World, node: Node, path: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Reader(io.BytesIO):
 
 
 class Writer(io.BytesIO):
-    """A file that is being written: what it buffers gets there in two halves, when it is flushed or closed."""
+    """A file open for writing. Its buffer reaches the disk in two halves when it is flushed or closed."""
 
     def __init__(self, world: World, disk: MemoryDisk, node: Node, path: str) -> None:
         super().__init__()
@@ -91,11 +91,11 @@ class Writer(io.BytesIO):
         return False
 
     def __del__(self) -> None:
-        """What nobody closed is lost."""
+        """Lose what was never closed."""
 
 
 class Appender(Writer):
-    """A file that is open for appending: what is written gets to its end, behind what others have written meanwhile."""
+    """A file open for appending; data goes to its end, after what others have written meanwhile."""
 
     def flush(self) -> None:
         if self.closed:
@@ -110,7 +110,7 @@ class Appender(Writer):
 
 
 class InPlace:
-    """An open file that is read and overwritten where it is, without a buffer."""
+    """An open file that is read and overwritten in place, without a buffer."""
 
     def __init__(self, world: World, disk: MemoryDisk, node: Node, path: str) -> None:
         self.node, self.path = node, path

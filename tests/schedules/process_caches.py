@@ -1,4 +1,6 @@
-"""Caches: those of the product belong to a process, so each simulated process gets its own; paths are made once for all."""
+"""Caches: each simulated process gets its own copy of the product's per-process caches; paths are cached
+globally.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -31,7 +33,7 @@ _find_parent = LocalPath.parent.fget  # type: ignore[attr-defined]
 
 
 def _child_once(path: LocalPath, name: str) -> LocalPath:
-    """`path / name`, which takes a fifth of the time of a small build without a cache."""
+    """`path / name`, cached; without the cache it takes a fifth of the time of a small build."""
     try:
         key = (path._str, name)  # type: ignore[attr-defined]
     except AttributeError:  # str(path) was never called
@@ -46,7 +48,7 @@ def _child_once(path: LocalPath, name: str) -> LocalPath:
 
 
 def _path_once(cls: type[LocalPath], *parts: Any, **_: Any) -> LocalPath:
-    """`LocalPath(path)`."""
+    """`LocalPath(path)`, cached."""
     if len(parts) != 1 or cls is not LocalPath:
         return PosixPath.__new__(cls, *parts)
     if type(parts[0]) is LocalPath:
@@ -61,7 +63,7 @@ def _path_once(cls: type[LocalPath], *parts: Any, **_: Any) -> LocalPath:
 
 
 def _parent_once(path: LocalPath) -> LocalPath:
-    """`path.parent`."""
+    """`path.parent`, cached."""
     key = str(path)
     found = _parents.get(key)
     if found is None:
@@ -72,7 +74,7 @@ def _parent_once(path: LocalPath) -> LocalPath:
 
 
 def _sibling(path: LocalPath, name: str) -> LocalPath:
-    """`path.with_name(name)`; nearly all of these names occur once."""
+    """`path.with_name(name)`, not cached, as nearly all of these names occur once."""
     parts = [*path._parts[:-1], name]  # type: ignore[attr-defined]
     sibling = LocalPath._from_parsed_parts(path._drv, path._root, parts)  # type: ignore[attr-defined]
     parent = str(_parent_once(path))
@@ -88,8 +90,8 @@ _QUICK = {
 
 @contextmanager
 def quick_paths() -> Iterator[None]:
-    """While the block runs, paths are made once for all. A search enters it once: each change of a class takes the
-    interpreter back to code that is not specialised to it.
+    """While the block runs, paths are cached. A search enters it only once, since each change of a class
+    makes the interpreter discard specialised code.
     """
     if LocalPath.__dict__.get("with_name") is _sibling:
         yield
@@ -109,8 +111,8 @@ def quick_paths() -> Iterator[None]:
 
 @contextmanager
 def replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
-    """While the block runs, attributes of modules (module, name, value) have other values. `unittest.mock` does the same in
-    twenty times the time, which counts where a run takes a hundredth of a second.
+    """While the block runs, replace attributes of modules, given as (module, name, value). `unittest.mock` is
+    twenty times slower, which matters as a run takes a hundredth of a second.
     """
     absent = object()
     before = [(module, name, module.__dict__.get(name, absent)) for module, name, _ in replacements]
@@ -128,7 +130,7 @@ def replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
 
 @contextmanager
 def own_caches(world: World) -> Iterator[None]:
-    """While the block runs, a cached function remembers only what the same simulated process has called it with."""
+    """While the block runs, each simulated process has its own caches for cached functions."""
     originals = []
     for module_name, name in _CACHED:
         module = sys.modules.get(module_name)
@@ -150,7 +152,7 @@ def own_caches(world: World) -> Iterator[None]:
 
 
 class _Nothing:
-    """A block that does nothing."""
+    """A context manager that does nothing."""
 
     __slots__ = ()
 

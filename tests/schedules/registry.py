@@ -1,4 +1,4 @@
-"""The scenarios by name: the commands that meet, separated by commas. A new one is one line."""
+"""The scenarios by name: the concurrent commands, separated by commas. A new scenario is one line."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -50,7 +50,7 @@ def names() -> list[str]:
 
 
 def scenario(name: str) -> Scenario:
-    """The scenario of a name, which may give its commands in any order."""
+    """Return the scenario of a name, whose commands may be in any order."""
     together = name.removesuffix(_APART)
     end = next((end for end in _AT if together.endswith(end)), "")
     together = together.removesuffix(end)

@@ -1,8 +1,9 @@
-"""The scheduler: agents run in one thread, one at a time, and stop before each operation; a strategy says who goes on.
+"""The scheduler: agents run in one thread, one at a time, and stop before each operation; a strategy chooses
+which one continues.
 
-An agent is a greenlet. Agents belong to processes, which are killed, suspended and ended as a whole. Time is virtual: an
-operation takes `op_seconds`, and when all sleep, the clock jumps. Whatever a strategy decides differently from the default is
-recorded as a `Decision`, so a list of decisions replays a run exactly.
+An agent is a greenlet. Agents belong to processes, which are killed, suspended and ended as a whole. Time is
+virtual: an operation takes `op_seconds`, and when all agents sleep, the clock jumps. Every choice that
+differs from the default is recorded as a `Decision`, so a list of decisions replays a run exactly.
 """
 
 import os
@@ -23,21 +24,22 @@ _strerror = cache(os.strerror)
 
 
 class Killed(BaseException):
-    """Raised in the agents of a dead process, at every operation: nothing that they still do takes effect."""
+    """Raised in the agents of a dead process at every operation, so that nothing they still do takes effect."""
 
 
 class Failure(AssertionError):
-    """Something that must hold does not."""
+    """An invariant is violated."""
 
 
 class Livelock(Failure):
-    """The agents go on for ever, or wait for each other."""
+    """The agents run for ever, or wait for each other."""
 
 
 class Decision(NamedTuple):
-    """What was decided, other than the default, when `agent` was about to do its operation number `number`.
+    """A choice other than the default, made when `agent` was about to do its operation number `number`.
 
-    `action` is run, kill, suspend, fail or power; `target` an agent, process or machine; `value` seconds or an errno.
+    `action` is run, kill, suspend, fail or power; `target` an agent, process or machine; `value` seconds or
+    an errno.
     """
 
     agent: str
@@ -48,7 +50,7 @@ class Decision(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An operation that has happened, or a fault; `note` says what came of it."""
+    """An operation that has happened, or a fault; `note` describes its outcome."""
 
     time: float
     agent: str
@@ -59,7 +61,7 @@ class Event(NamedTuple):
 
 
 class Process:
-    """What dies together. `memory` holds the caches that a real process would have alone."""
+    """Agents that die together. `memory` holds the caches that a real process would not share."""
 
     def __init__(self, name: str, pid: int, machine: str) -> None:
         self.name, self.pid, self.machine = name, pid, machine
@@ -73,7 +75,7 @@ class Process:
 
 
 class Agent:
-    """A thread of a process. `kind`, `path` and `other` are the operation before which it waits."""
+    """A thread of a process. `kind`, `path` and `other` describe the operation that it is about to do."""
 
     __slots__ = (
         "_random", "ended", "errno", "greenlet", "kind", "name", "names", "number", "ops", "other", "path", "process", "seed",
@@ -94,14 +96,18 @@ class Agent:
 
     @property
     def random(self) -> Random:
-        """Its randomness, which few agents need and whose set-up takes as long as ten operations."""
+        """The agent's random numbers, created on first use: few agents need them, and the set-up takes as
+        long as ten operations.
+        """
         if self._random is None:
             self._random = Random(f"{self.seed}/{self.name}")
         return self._random
 
 
 def is_critical(agent: Agent) -> bool:
-    """Whether its next operation publishes or removes something, appends to a file, or is one on a lease."""
+    """Whether the agent's next operation publishes or removes something, appends to a file, or concerns a
+    lease.
+    """
     kind, path = agent.kind, agent.path
     if kind in CRITICAL or path.endswith(LEASE) or agent.other.endswith(LEASE):
         return True
@@ -109,37 +115,39 @@ def is_critical(agent: Agent) -> bool:
 
 
 class _EachTime:
-    """Counts changes where nobody does: each operation may have changed something."""
+    """Stands in for a disk that counts its changes: every operation counts as a change."""
 
     def __init__(self) -> None:
         self._changes = 0
 
     @property
     def changes(self) -> int:
-        """Another number each time."""
+        """A new number on each access."""
         self._changes += 1
         return self._changes
 
 
 class Strategy(Protocol):
-    """Decides who goes on."""
+    """Chooses which agent continues."""
 
     seed: object
 
     def disturb(self, world: "World", current: Agent) -> None:
-        """Called before `choose`: may call `kill`, `suspend`, `fail` and `lose_power` of the world."""
+        """Called before `choose`; may call `kill`, `suspend`, `fail` and `lose_power` of the world."""
 
     def choose(self, world: "World", current: Agent | None) -> Agent | None:
-        """One of `world.ready`, which is not empty, or a sleeping agent, for whom the clock jumps; None ends the run.
+        """Return one of `world.ready`, which is not empty, or a sleeping agent, for which the clock jumps;
+        None ends the run.
 
-        `current` has just run, and need not be ready. Called again if it calls `kill` or `suspend`. It may set
-        `world.quiet` and `world.calm`: then neither it nor `disturb` is called for so many operations, of which so many are
-        critical, unless others become ready or the agent that goes on waits or ends.
+        `current` has just run, and need not be ready. If `choose` calls `kill` or `suspend`, it is called
+        again. It may set `world.quiet` and `world.calm`: then neither it nor `disturb` is called for `quiet`
+        operations, of which at most `calm` are critical, unless other agents become ready or the chosen one
+        waits or ends.
         """
 
 
 class World:
-    """A run: agents, the clock, and what was decided (`record`)."""
+    """A run: its agents, the clock, and the decisions made (`record`)."""
 
     def __init__(self, choices: Strategy, *, op_seconds: float = 0.001, trace: bool = False) -> None:
         self.choices, self.seed, self.op_seconds = choices, choices.seed, op_seconds
@@ -167,7 +175,7 @@ class World:
     # What a test calls
 
     def start(self, name: str, function: Callable[[], Any], machine: str = "a") -> Process:
-        """Start a process with one agent, whose end is the end of the process."""
+        """Start a process with one agent; the process ends with this agent."""
         assert name not in self.processes, name
         process = self.processes[name] = Process(name, 100 + len(self.processes), machine)
 
@@ -186,7 +194,8 @@ class World:
     def run(self, limit: int = 100_000) -> None:
         """Run until all processes have ended.
 
-        Raises Failure where something does not hold, Livelock after `limit` operations, or if all wait for each other.
+        Raises Failure if an invariant is violated, and Livelock after `limit` operations or if all agents
+        wait for each other.
         """
         self.limit = self.steps + limit
         self._hub = greenlet.getcurrent()
@@ -209,13 +218,15 @@ class World:
     # What agents call
 
     def spawn(self, name: str, function: Callable[[], Any]) -> Agent:
-        """Start another agent in the process of the current one. It ends with the process at the latest."""
+        """Start another agent in the process of the current one. It ends with the process, if not before."""
         process = self._living().process
         number = sum(agent.name.startswith(f"{process.name}.{name}") for agent in process.agents)
         return self._add(f"{process.name}.{name}{number or ''}", function, process)
 
     def step(self, kind: str, path: str = "", other: str = "") -> None:
-        """The current agent is about to do an operation: others may go first, and it may fail with OSError."""
+        """Announce the next operation of the current agent: others may run first, and it may fail with
+        OSError.
+        """
         agent = self.current
         if agent is None:
             return
@@ -237,7 +248,7 @@ class World:
             raise os_error(number, path)
 
     def wait(self, until: Callable[[], bool] | None = None, seconds: float | None = None) -> None:
-        """Wait until something holds, at most so long in virtual time."""
+        """Wait until a condition holds, for at most `seconds` of virtual time."""
         agent = self._living()
         if until is not None and until():
             return
@@ -254,31 +265,33 @@ class World:
             self.trace.append(Event(self.now, agent.name, agent.kind, "", ""))
 
     def notify(self) -> None:
-        """Something that agents wait for may hold now."""
+        """Announce that a condition agents wait for may hold now."""
         self._dirty = True
 
     def fail_run(self, what: str) -> None:
-        """Something does not hold: the run ends here, and the current agent does not go on."""
+        """End the run because an invariant is violated; the current agent does not continue."""
         self.failure = self.failure or Failure(what)
         self._over = True
         if self.current is not None:
             self._hub.switch()
 
     def observe(self, value: Any) -> None:
-        """The current agent has learned something; for those who compare states."""
+        """Record that the current agent has learned `value`, for strategies that compare states."""
 
     def touch(self, what: str) -> None:
-        """The current agent has changed something that its operation does not name; for those who compare orders."""
+        """Record that the current agent has changed something its operation does not name, for strategies
+        that compare orders.
+        """
 
     def note(self, text: str) -> None:
-        """Add to the trace what came of the current operation."""
+        """Add the outcome of the current operation to the trace."""
         if self.trace:
             self.trace[-1] = self.trace[-1]._replace(note=text)
 
     # What a strategy calls
 
     def default(self, current: Agent | None) -> Agent:
-        """The current agent if it is ready, otherwise the next one in the order of their numbers."""
+        """Return the current agent if it is ready, otherwise the next one in numerical order."""
         ready = self.ready
         if current is None:
             return ready[0]
@@ -287,23 +300,23 @@ class World:
         return next((agent for agent in ready if agent.number > current.number), ready[0])
 
     def kill(self, process: Process) -> None:
-        """The process dies: what its agents are about to do does not happen."""
+        """Kill a process: the operations its agents are about to do do not happen."""
         self._decided("kill", process.name)
         process.alive, process.killed = False, True
 
     def suspend(self, process: Process, seconds: float) -> None:
-        """The process does nothing for so long."""
+        """Suspend a process for `seconds`."""
         self._decided("suspend", process.name, seconds)
         process.resumes = self.now + seconds
 
     def fail(self, agent: Agent, number: int) -> None:
-        """The operation that an agent is about to do fails."""
+        """Make the operation that an agent is about to do fail with errno `number`."""
         self._decided("fail", agent.name, number)
         self.failed.append((agent.kind, agent.path, number))
         agent.errno = number
 
     def lose_power(self, machine: str) -> None:
-        """All processes of a machine die, and what they did not make durable may be lost."""
+        """Kill all processes of a machine; what they did not make durable may be lost."""
         self._decided("power", machine)
         for process in self.processes.values():
             if process.machine == machine and process.alive:
@@ -311,10 +324,10 @@ class World:
         self.power_lost(machine, Random(f"{self.seed}/power/{self.key}"))
 
     def power_lost(self, machine: str, chance: Random) -> None:
-        """A machine has lost power."""
+        """Called when a machine has lost power."""
 
     def can_run(self, agent: Agent) -> bool:
-        """Whether it may be chosen: it is ready or asleep."""
+        """Whether an agent may be chosen: it is ready or asleep."""
         if agent.ended or not agent.process.alive or agent.process.resumes > self.now:
             return False
         return agent.wake is not None or agent in self.ready
@@ -369,7 +382,9 @@ class World:
         return True
 
     def _goes_on(self, agent: Agent) -> bool:
-        """While `quiet` lasts: what `_pick` does if it need not ask the strategy; False, and nothing done, if it must."""
+        """Do what `_pick` does while `quiet` lasts; return False, with nothing done, if the strategy must be
+        asked.
+        """
         if self._dirty or self.steps >= self.limit:
             return False
         now = self.now + self.op_seconds
@@ -398,7 +413,7 @@ class World:
             raise Killed
 
     def _pick(self, current: Agent | None) -> Agent | None:
-        """The agent that goes on; None if there is nothing left to run."""
+        """Return the agent that continues; None if there is nothing left to run."""
         if self._happened is not None and not self._look():
             return None
         self.steps += 1
@@ -427,7 +442,7 @@ class World:
         return chosen
 
     def _refresh(self) -> bool:
-        """Find who is ready, and let the clock jump until somebody is; False if all have ended."""
+        """Find the ready agents, letting the clock jump until there is one; False if all have ended."""
         while True:
             now, wakes, ready = self.now, _NEVER, []
             for agent in self.agents:
@@ -453,7 +468,7 @@ class World:
             self.now = wakes
 
     def _unwind(self) -> None:
-        """End the agents that are left, without effect."""
+        """End the remaining agents, without effect."""
         for process in self.processes.values():
             process.alive = False
         for agent in self.agents:
@@ -465,7 +480,7 @@ class World:
 
 
 def os_error(number: int, path: str = "", other: str | None = None) -> OSError:
-    """The OSError of an errno as the real calls raise it."""
+    """Return the OSError that a real call would raise for an errno."""
     if other is None:
         return OSError(number, _strerror(number), path)
     return OSError(number, _strerror(number), path, None, other)

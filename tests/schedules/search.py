@@ -1,4 +1,6 @@
-"""A search in several processes: each explores its share of the seeds, in rounds after which all may end."""
+"""A search in several processes: each explores its share of the seeds, in rounds; the search may end after
+each round.
+"""
 
 import itertools
 import time
@@ -15,7 +17,7 @@ _ROUND_SECONDS = 20.0
 def explore_for(
     name: str, first: int, step: int, count: int | None, seconds: float, shape: str = "whole"
 ) -> tuple[Tally, int, str]:
-    """One process's share: what it explored, the next seed, and the story of a failure."""
+    """Explore the share of one process; return its tally, the next seed, and the story of a failure."""
     seeds = itertools.count(first, step) if count is None else iter(range(first, first + step * count, step))
     choose_shape(shape)
     tally = Tally()
@@ -26,7 +28,7 @@ def explore_for(
 def search(
     name: str, seed: int, count: int | None, seconds: float, processes: int, shape: str = "whole"
 ) -> tuple[Tally, str]:
-    """Explore in so many processes, for so long, in rounds after which they all may end."""
+    """Explore in `processes` processes for `seconds`, in rounds after which the search may end."""
     until, total = time.perf_counter() + seconds, Tally()
     share = None if count is None else -(-count // processes)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

@@ -9,10 +9,10 @@ Fails = Callable[[Sequence[Decision]], Sequence[Decision] | None]
 
 
 def shrink(record: Sequence[Decision], fails: Fails, tries: int = 2000) -> list[Decision]:
-    """The shortest record found that still fails, by at most so many runs.
+    """Return the shortest record found that still fails, using at most `tries` runs.
 
-    Decisions are left out in ever smaller pieces, first the later ones (Zeller and Hildebrandt 2002, ddmin). Each is
-    tied to an operation of an agent, so that one that is left out does not move the others.
+    Decisions are left out in ever smaller pieces, later ones first (ddmin; Zeller and Hildebrandt 2002). Each
+    decision is tied to an operation of an agent, so leaving one out does not move the others.
     """
     best, pieces, left = list(record), 2, tries
     while best and left > 0:

@@ -1,6 +1,7 @@
-"""The host of simulated processes: files in memory, virtual time, and a chance for others to go first at each operation.
+"""The host of simulated processes: files in memory, virtual time, and a chance for other agents to run first
+at each operation.
 
-Paths that are not below ROOT are those of the real machine: sources, configuration files, package data.
+Paths outside ROOT are those of the real machine: sources, configuration files, package data.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""A simulation: commands of ours as processes of a scheduler, on a file system in memory."""
+"""A simulation: our commands as processes of a scheduler, on a file system in memory."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ Check = Callable[["Simulation", Event], None]
 
 
 class Simulation(World):
-    """One run of several processes. `disk` may be that which an earlier run left, or was killed on."""
+    """One run of several processes. `disk` may be the one that an earlier run left behind."""
 
     make_host = SimulatedHost
 
@@ -43,23 +43,23 @@ class Simulation(World):
         self._checks.append(check)
 
     def say(self, *words: Any) -> None:
-        """A line of output of the process that is running."""
+        """Record a line of output of the running process."""
         if self.current is not None and self.current.process.alive:
             self.current.process.output.append(" ".join(map(str, words)))
 
     def run(self, limit: int = 100_000) -> None:
-        """As World.run, with this host in place of the real one."""
+        """Like World.run, with this host in place of the real one."""
         with use_host(self.host), own_caches(self), _cache_directory(CACHE):
             super().run(limit)
 
     def after_event(self, event: tuple[Agent, str, str, str]) -> None:
-        """Check what must hold."""
+        """Check the invariants."""
         agent, *what = event
         for check in self._checks:
             check(self, Event(self.now, agent.name, *what))
 
     def power_lost(self, machine: str, chance: Random) -> None:
-        """A machine has lost power."""
+        """Let the disk lose what a machine did not make durable."""
         self.disk.lose_power(machine, chance)
 
     def _machine(self) -> str:
@@ -68,7 +68,9 @@ class Simulation(World):
 
 @contextmanager
 def _cache_directory(path: str) -> Iterator[None]:
-    """Set the variable that names the cache. `patch.dict` would write the whole environment, for each of thousands of runs."""
+    """Set the environment variable that names the cache directory. `patch.dict` would write the whole
+    environment in each of thousands of runs.
+    """
     before = os.environ.get("GRISTMILL_CACHE")
     os.environ["GRISTMILL_CACHE"] = path
     try:
@@ -81,7 +83,9 @@ def _cache_directory(path: str) -> Iterator[None]:
 
 
 def scratch() -> str:
-    """The directory of this real process for files that native code reads or writes; removed at its end."""
+    """Return a directory of this real process for files that native code reads or writes; it is removed when
+    the process ends.
+    """
     if not _scratch:
         _scratch.append(tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     return _scratch[0].name

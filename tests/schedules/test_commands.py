@@ -1,4 +1,4 @@
-"""Commands that meet: fixed seeds of each scenario, and what schedules have found."""
+"""Concurrent commands: fixed seeds of each scenario, and regression tests of what schedules have found."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_fixed_seeds(name):
 
 
 def run_alone(disk, make):
-    """One command on a disk, undisturbed."""
+    """Run one command on a disk, undisturbed."""
     world = Simulation(Default(), disk=disk)
     with remembered():
         process = world.start("command", make(world))
@@ -97,8 +97,8 @@ def test_a_reader_of_a_corpus_that_is_half_forgotten_says_so():
 
 
 def forgotten_by_another(operation, place):
-    """A `forget` that is suspended after an operation, until another has forgotten another document: its result, and the
-    records in the tombstone at the end.
+    """Suspend a `forget` after an operation until another `forget` has removed another document; return its
+    result, and the records in the final tombstone.
     """
     disk = MemoryDisk()
     disk.restore(published_corpus())

@@ -1,4 +1,4 @@
-"""Every word encoded once: the ids and places of `tokenizers`, whatever the text."""
+"""Encoding each distinct word once gives the ids and offsets of `tokenizers`, for any text."""
 
 import json
 from itertools import pairwise
@@ -58,7 +58,7 @@ def strings(texts):
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda case: f"{case[0]}-{'lower' if case[1] else 'as-is'}")
 def both(request, prose, tmp_path_factory):
-    """An encoder word by word and one of whole texts."""
+    """An encoder that works word by word, and one of whole texts."""
     kind, lowercase = request.param
     file = tmp_path_factory.mktemp(kind) / "tokenizer.json"
     texts = [*prose[4:6], "中文句子 한국어 é Σ İ ␃ 🙂"] * 2
@@ -70,7 +70,9 @@ def both(request, prose, tmp_path_factory):
 @settings(max_examples=60)
 @given(texts=TEXTS)
 def test_ids_and_places_are_those_of_whole_texts(both, texts):
-    """Places at the beginning of every word, which is where sentences begin, and at the ends of texts."""
+    """Positions are looked up at the beginnings of words, where sentences may begin, and at the ends of
+    texts.
+    """
     found, expected = (encoder.encode(strings(texts)) for encoder in both)
     assert [side.tolist() for side in found] == [side.tolist() for side in expected]
     assert both[0].library == "words"
@@ -84,7 +86,7 @@ def test_ids_and_places_are_those_of_whole_texts(both, texts):
 
 
 def starts(text):
-    """Bytes of the characters after a space or a line feed that are no white space."""
+    """Return the byte offsets of all characters other than white space that follow a space or a line feed."""
     return [len(text[:i].encode()) for i in range(1, len(text)) if text[i - 1] in " \n" and not text[i].isspace()]
 
 
@@ -165,7 +167,9 @@ def test_words_must_be_possible(encoder):
 
 @pytest.mark.slow
 def test_every_kind_of_character_beside_spaces(both):
-    """Unicode tables decide what is white space, what joins and what goes: of all characters, beside each kind of cut."""
+    """Unicode tables decide which characters are white space, combine or are removed, so all characters are
+    tried next to each kind of cut.
+    """
     points = [point for point in (*range(0x20000), *range(0x20000, 0x110000, 61)) if not 0xD800 <= point < 0xE000]
     lines = [f"a{c}1 {c} {c}b\n{c}{c}\n {c} x{c} \u0308" for c in map(chr, points)]
     (found, found_ends), (expected, ends) = (encoder.encode(strings(lines)) for encoder in both)

@@ -1,4 +1,4 @@
-"""The vocabulary of characters: ids by code point, exact positions, texts restored, and characters it does not know."""
+"""The character vocabulary: ids by code point, exact positions, lossless decoding, and unknown characters."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,6 @@
-"""`tokenizer compare`: counts against a direct reading of the definitions, groups, and what is written."""
+"""`tokenizer compare`: counts against a direct implementation of the definitions, groups, and the files
+written.
+"""
 
 import json
 import re
@@ -22,7 +24,9 @@ RUSSIAN = ["Мельница стоит у реки.", "Она вращает к
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
-    """A byte-level BPE, bytes, and a WordPiece that has seen no Cyrillic letter: paths."""
+    """The paths of three tokenizers: a byte-level BPE, bytes, and a WordPiece that has seen no Cyrillic
+    letter.
+    """
     found = {}
     for kind, size in (("byte_bpe", 400), ("bytes", 384), ("wordpiece", 180)):
         found[kind] = tmp_path_factory.mktemp(kind) / "tokenizer.json"
@@ -32,7 +36,7 @@ def tokenizers(tmp_path_factory):
 
 @pytest.fixture
 def files(tmp_path):
-    """Two JSON lines files and one of plain text."""
+    """A directory with two JSON Lines files and one of plain text."""
     for name, texts in (("a", ENGLISH), ("b", RUSSIAN)):
         lines = [
             json.dumps({"text": text, "source": name, "meta": {"language": "en" if name == "a" else "ru"}})

@@ -17,7 +17,9 @@ TEXTS = [f"number {number} and the other\r\nnumbers, naïve 🙂" for number in 
 
 @pytest.fixture
 def corpus(tmp_path) -> list[str]:
-    """The same texts as plain text, gzipped JSON lines and JSON lines with another field's worth of noise."""
+    """TEXTS divided over three files: plain text, gzipped JSON Lines, and JSON Lines with another field and
+    blank lines.
+    """
     plain, lines, more = tmp_path / "a.txt", tmp_path / "b.jsonl.gz", tmp_path / "c.jsonl"
     plain.write_text(TEXTS[0], encoding="utf-8", newline="")
     lines.write_bytes(gzip.compress("\n".join(json.dumps({"text": text}) for text in TEXTS[1:20]).encode()))

@@ -1,4 +1,4 @@
-"""A tiny corpus written through the contracts: three sources, several shards, a real tokenizer of 400 tokens."""
+"""A tiny corpus in the product's own format: three sources, several shards, a real tokenizer of 400 tokens."""
 
 import itertools
 from functools import lru_cache
@@ -25,8 +25,8 @@ VALIDATION = {"plays": (12,), "code": (6, 3)}
 
 
 def documents(rng: np.random.Generator, count: int, lengths: tuple[int, ...] | None = None) -> list[np.ndarray]:
-    """Walks along a fixed sparse graph over the ids 128 to 399: a model can learn what follows. Some are empty. `lengths`
-    are drawn from instead, each as often as the others.
+    """Return random walks on a fixed sparse graph over the ids 128 to 399, so that a model can learn what
+    follows. Some are empty. If `lengths` is given, lengths are drawn from it uniformly.
     """
     successors = np.random.default_rng(7).integers(128, VOCABULARY, (VOCABULARY, 4)).tolist()
     walks = []
@@ -42,15 +42,17 @@ def documents(rng: np.random.Generator, count: int, lengths: tuple[int, ...] | N
 
 
 def sentence_starts(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """(starts, offsets) as in a shard: every document that is not empty begins a sentence, and further ones follow; two may
-    begin at one token, and one at the end of its document.
+    """Return (starts, offsets) as stored in a shard. Every nonempty document begins with a sentence, and more
+    follow; two may start at one token, and one at the end of its document.
     """
     found = [np.sort(np.append(rng.integers(0, len(w) + 1, len(w) // 12), 0)) if len(w) else [] for w in walks]
     return np.concatenate([*found, []]).astype(np.int32), np.concatenate([[0], np.cumsum(list(map(len, found)))])
 
 
 def random_spans(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """(spans, offsets) as in a shard: of one to four tokens, some side by side; documents of a token or two have none."""
+    """Return (spans, offsets) as stored in a shard. Spans are of one to four tokens, some adjacent; documents
+    of one or two tokens have none.
+    """
     found = []
     for walk in walks:
         cuts = np.unique(rng.integers(0, len(walk) + 1, len(walk) // 3))
@@ -60,8 +62,8 @@ def random_spans(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.
 
 
 def random_targets(rng: np.random.Generator, walks: list[np.ndarray]) -> np.ndarray:
-    """Where the targets begin, as in a shard: in the middle third of documents of three tokens or more, a fifth of which have
-    none.
+    """Return where the targets begin, as stored in a shard: in the middle third of documents of three tokens
+    or more, of which a fifth have no target.
     """
     found = [len(walk) // 3 + rng.integers(0, len(walk) // 3 + 1) for walk in walks]
     return np.array(
@@ -73,7 +75,9 @@ def random_targets(rng: np.random.Generator, walks: list[np.ndarray]) -> np.ndar
 def _shards(
     seed: int, sentences: bool, numbered: bool, lengths: tuple[int, ...] | None, spans: bool, pairs: bool
 ) -> list[tuple[ShardRecord, bytes]]:
-    """The shards of `build_corpus` and their content; corpora that differ in their tokenizer alone have the same."""
+    """Return the shards of `build_corpus` and their content. Cached, since corpora that differ only in their
+    tokenizer have the same shards.
+    """
     rng, places, salient, sides = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2], [seed, 3]))
     number_of_place = itertools.count(128)
     made = []
@@ -114,10 +118,13 @@ def build_corpus(
     spans: bool = False,
     pairs: bool = False,
 ) -> Path:
-    """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`,
-    `spans` and `pairs` say whether its shards have these columns. The tokens of `numbered` ones are 128, 129 and so on,
-    so no two are the same; they may exceed the vocabulary. `tokenizer` is the content of a tokenizer.json that replaces the
-    tiny one. `lengths` are those of its documents, four times as many.
+    """Write a corpus. Another seed gives other documents, and so another fingerprint, with the same
+    tokenizer.
+
+    `sentences`, `spans` and `pairs` tell whether its shards have these columns. With `numbered`, the tokens
+    are 128, 129 and so on, so no two are the same; they may exceed the vocabulary. `tokenizer` is the content
+    of a tokenizer.json that replaces the tiny one. `lengths` are the document lengths; with them, there are
+    four times as many documents.
     """
     made = _shards(seed, sentences, numbered, lengths, spans, pairs)
     for record, content in made:
@@ -150,7 +157,9 @@ def corpus_directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def salient_directory(tmp_path_factory):
-    """The documents of `corpus_directory`, whose shards also have spans and targets: all columns that recipes need."""
+    """The documents of `corpus_directory` in shards that also have spans and targets, so that all recipes can
+    use them.
+    """
     return build_corpus(tmp_path_factory.mktemp("salient"), spans=True, pairs=True)
 
 
@@ -161,7 +170,7 @@ def foreign_directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def unbroken(corpus_directory, tmp_path_factory):
-    """An undisturbed run of one worker, with a `record` of the rows it read."""
+    """An undisturbed run of one worker; the file `record` next to it lists the rows read."""
     directory = tmp_path_factory.mktemp("unbroken")
     script = [Path(__file__).with_name("kill_worker.py"), "never", 0, 0, directory / "record"]
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus_directory}", f"run={directory / 'run'}", *SETTINGS]
@@ -172,11 +181,11 @@ def unbroken(corpus_directory, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def plain_directory(tmp_path_factory):
-    """A corpus whose shards do not say where sentences begin."""
+    """A corpus whose shards do not record where sentences begin."""
     return build_corpus(tmp_path_factory.mktemp("plain"), sentences=False)
 
 
 @pytest.fixture(scope="session")
 def numbered_directory(tmp_path_factory):
-    """A corpus in which every token is there once."""
+    """A corpus in which every token occurs once."""
     return build_corpus(tmp_path_factory.mktemp("numbered"), numbered=True)

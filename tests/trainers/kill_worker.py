@@ -1,8 +1,9 @@
-"""The command line as one of several workers, one of which kills itself with SIGKILL at a chosen moment.
+"""The command line run by one of several workers, one of which kills itself with SIGKILL at a chosen moment.
 
-Started by torchrun or `run_workers` as `kill_worker.py MOMENT STEP RANK RECORD ARGUMENTS ...`: at that moment of that step
-(the first is 1) worker RANK dies, but not again where torchrun starts it again; every worker writes what it trains on to
-RECORD (`launching.Record`), and the one that dies leaves RECORD.MOMENT. The moment `never` lets all live.
+Started by torchrun or `run_workers` as `kill_worker.py MOMENT STEP RANK RECORD ARGUMENTS ...`. Worker RANK
+dies at that moment of that step (counted from 1), but not again if torchrun restarts it. Every worker writes
+what it trains on to RECORD (`launching.Record`), and the one that dies leaves RECORD.MOMENT. With the moment
+`never`, no worker dies.
 """
 
 import multiprocessing
@@ -21,14 +22,14 @@ def die() -> None:
 
 
 def before_the_first_step(step: int) -> None:
-    """The model is built, or restored, and no step is done."""
+    """The model has been built or restored, and no step has been done."""
     from trainers.training.loop import Training
 
     Training.run = lambda *arguments: die()
 
 
 def amid_a_step(step: int) -> None:
-    """The first micro-batch has left its gradients, the second is begun, and nothing is updated."""
+    """The first micro-batch has left its gradients, the second has begun, and nothing has been updated."""
     from trainers.engine.engine import Engine
     from trainers.engine.forward import Forward
 
@@ -48,7 +49,7 @@ def amid_a_step(step: int) -> None:
 
 
 def amid_a_checkpoint(step: int) -> None:
-    """The weights of the step's checkpoint are written, its moments are not."""
+    """The weights of the step's checkpoint have been written, its moments have not."""
     import safetensors.torch
 
     save_file = safetensors.torch.save_file
@@ -62,7 +63,7 @@ def amid_a_checkpoint(step: int) -> None:
 
 
 def after_a_checkpoint(step: int) -> None:
-    """The step's checkpoint is published, and nothing has been done since."""
+    """The step's checkpoint has been published, and nothing has been done since."""
     from trainers.runs import checkpoint
 
     save = checkpoint.save
@@ -76,7 +77,7 @@ def after_a_checkpoint(step: int) -> None:
 
 
 def amid_a_validation(step: int) -> None:
-    """The first batch of the first validation is read."""
+    """The first batch of the first validation has been read."""
     from trainers.engine.engine import Engine
 
     evaluate = Engine.evaluate
@@ -89,7 +90,9 @@ def amid_a_validation(step: int) -> None:
 
 
 def amid_an_export(step: int) -> None:
-    """The weights of the export are written, its tokenizer is not, and the run is not marked as finished."""
+    """The weights of the export have been written; its tokenizer has not, and the run is not marked as
+    finished.
+    """
     import transformers
 
     transformers.PreTrainedTokenizerFast.save_pretrained = lambda *arguments, **named: die()

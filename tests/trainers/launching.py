@@ -1,4 +1,4 @@
-"""Shared by the launch tests: the commands that start workers, the log of a run, and the rows its models
+"""Helpers of the launch tests: the commands that start workers, the log of a run, and the rows its models
 read.
 """
 
@@ -40,14 +40,19 @@ LONG_SETTINGS = [*SETTINGS, f"budget.steps={LONG_STEPS}", "validation.every=10"]
 
 
 def environment(**more):
-    """The variables of a process that starts workers: nothing of a launch that this one may belong to."""
+    """Return the environment of a process that starts workers, without the variables of a launch that this
+    process may belong to.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return {**kept, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **more}
 
 
 def preloaded():
-    """The multiprocessing context whose processes begin with what trains and exports a run loaded: a server of this test process
-    loads it once, and each process is a fork of it. For tests that need a process of its own, not a fresh interpreter.
+    """Return a multiprocessing context whose processes start with the imports of training and export already
+    loaded.
+
+    A fork server of this test process loads them once, and each process is a fork of it. For tests that need
+    a separate process, but not a fresh interpreter.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.trainers.worker_imports"])
@@ -57,11 +62,12 @@ def preloaded():
 
 
 def run_workers(count, script, *arguments, grace=GRACE_SECONDS):
-    """Run the `main` of a worker script in so many processes of one group; return (their exit statuses, what they printed).
+    """Run the `main` of a worker script in `count` processes of one group; return (their exit statuses, what
+    they printed).
 
-    As torchrun does, but each process is a fork of a server of this test process that has imported what training imports,
-    which takes longer than most of these groups train. When one has ended with an error, those that go on are killed after
-    `grace` seconds. Launching itself is tested with `torchrun`.
+    Works like torchrun, except that each process is forked from a server that has already imported what
+    training needs; the imports take longer than most of these groups train. When one process has ended with
+    an error, the others are killed after `grace` seconds. Launching itself is tested with `torchrun`.
     """
     module = ".".join(Path(script).relative_to(ROOT).with_suffix("").parts)
     group = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
@@ -80,8 +86,8 @@ def run_workers(count, script, *arguments, grace=GRACE_SECONDS):
 
 
 def start_command(log, *arguments):
-    """Start a command of the trainers in a process of its own, a fork like the workers of `run_workers`; return the process.
-    What it prints is in the file `log`.
+    """Start a command of the trainers in a separate process, a fork like the workers of `run_workers`, and
+    return the process. Its output goes to the file `log`.
     """
     return _forked(log, "trainers.__main__", arguments, environment())
 
@@ -94,7 +100,9 @@ def run_command(log, *arguments):
 
 
 def _forked(log, module, arguments, variables):
-    """A process that runs the `main` of a module. It may start others, which multiprocessing forbids daemons."""
+    """Start a process that runs the `main` of a module. It may start others, which multiprocessing forbids
+    daemons.
+    """
     process = preloaded().Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)))
     process.start()
     atexit.register(process.terminate)  # else the test process would wait, as it exits, for one that hangs
@@ -102,7 +110,7 @@ def _forked(log, module, arguments, variables):
 
 
 def _work(module, arguments, variables, log):
-    """What the process of `_forked` does."""
+    """The body of the process that `_forked` starts."""
     with open(log, "w") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
@@ -117,8 +125,9 @@ def _work(module, arguments, variables, log):
 
 
 def pass_over_garbage():
-    """In a worker, between two runs: frees what the last one has left, and collects only what comes later from then on.
-    DeepSpeed collects garbage for every model of stage 3, and keeps thousands of objects of each model that it has had.
+    """In a worker, between two runs: free what the last run has left, and exclude what remains from garbage
+    collection. DeepSpeed collects garbage for every model of stage 3, and keeps thousands of objects of each
+    earlier model.
     """
     gc.collect()
     gc.freeze()
@@ -131,20 +140,22 @@ def free_port():
 
 
 def start_torchrun(log, options, workers, *script):
-    """Start torchrun with `options`, which starts so many workers of `script` on this machine. It is a process like that of
-    `start_command`; return it. What it and its workers print is in the file `log`.
+    """Start torchrun with `options`, which starts `workers` workers of `script` on this machine; return its
+    process, which is like that of `start_command`. Its output and its workers' goes to the file `log`.
     """
     return _forked(log, "torch.distributed.run", [*options, "--nproc-per-node", workers, *script], environment())
 
 
 def losses(run, name="loss"):
-    """From each step in the log to its loss; the last one where a run has done a step again."""
+    """Return {step: loss} from the log; the last value if a run has repeated a step."""
     return {entry["step"]: entry[name] for entry in read_events(run / "log.jsonl", "step") if name in entry}
 
 
 @contextmanager
 def only_training():
-    """In a worker: runs within the block end without an export and without a page, which are made of what a run has stored."""
+    """In a worker: runs within the block end without an export or a page, both of which can be made later
+    from what a run stores.
+    """
     from trainers.report import run_page
     from trainers.training import loop
 
@@ -153,7 +164,9 @@ def only_training():
 
 
 class Record:
-    """In a worker: writes a line for each row that is trained on, before the step. `path` is where, and may change."""
+    """In a worker: writes a line for each row that is trained on, before the step. `path` may be changed
+    between runs.
+    """
 
     def __init__(self, path=None):
         from trainers.engine.engine import Engine
@@ -173,7 +186,9 @@ class Record:
 
 
 def digest(batch, row):
-    """Of what the model is given in a row of a batch; how much padding follows depends on its neighbours."""
+    """Return a digest of what the model is given in a row of a batch, without padding, whose amount depends
+    on the other rows.
+    """
     sides = [
         (batch.segments, [batch.inputs, batch.positions, batch.segments, batch.prefix, batch.token_types, batch.draws])
     ]
@@ -192,7 +207,7 @@ def digest(batch, row):
 
 
 def recorded(path):
-    """What Record wrote at `path`, over all workers and attempts: from (step, sample) to the set of digests."""
+    """Return what Record wrote at `path`, over all workers and attempts: {(step, sample): set of digests}."""
     rows = defaultdict(set)
     for file in path.parent.glob(f"{path.name}.rank*"):
         for line in file.read_text().splitlines():

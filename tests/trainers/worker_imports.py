@@ -1,5 +1,6 @@
-"""What the server of training workers imports before it forks the first (`tests.trainers.launching.preloaded`): what training
-imports, at once and on its way, and what DeepSpeed does when it starts: its optimizer Muon, and with that all of torch.compile.
+"""The modules that the server of training workers imports before its first fork
+(`tests.trainers.launching.preloaded`): everything that training imports, at start-up or later, and what
+DeepSpeed imports when it starts, namely its Muon optimizer and with it all of torch.compile.
 """
 
 import gc

@@ -159,7 +159,7 @@ class Validation:
     equally.
 
     `document_bits_per_byte` also compares runs on the same corpus with different objectives, packings and
-    sequence lengths. Their objective must learn the likelihood of text: causal, fill_in_the_middle,
+    sequence lengths. The objectives must learn the likelihood of text: causal, fill_in_the_middle,
     prefix_lm, or a mixture with one of these. Runs with other objectives lack the metric. It is measured on
     whole documents in windows of 256 positions, or fewer if the model has fewer
     (`trainers.data.document_loss`). `documents: false` omits this metric, which saves at least half the time

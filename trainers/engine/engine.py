@@ -322,10 +322,9 @@ class Engine:
         return True
 
     def broadcast(self, value: int) -> int:
-        """Send rank 0's `value` to every worker and return it. This is also a barrier, for example while one
-        worker changes files.
-
-        Workers wait for up to 30 days. If a worker dies meanwhile, all others raise an error.
+        """Send rank 0's `value` to every worker and return it. This is also a barrier, at which workers wait
+        for up to 30 days, for example while one worker changes files. If a worker dies meanwhile, all others
+        raise an error.
         """
         if self.world == 1:
             return value

@@ -35,18 +35,18 @@ _LONGEST = 1 << 10  # tokens in a span; for the allowed means the Poisson tail b
 @dataclass(frozen=True)
 class Denoising(PairObjective):
     """Corrupt documents with BART's noises and predict the originals. A noise is off when its share is 0 or
-    its switch is false.
+    its switch is false. Every document has a target, even if no noise changed it.
 
     `masking` and `deletion` are probabilities per token. `infilling` is the share of a document's tokens,
-    rounded to whole tokens, that is removed in spans of Poisson(`mean_span`) tokens: lengths are drawn until
+    rounded to whole tokens, that is removed in spans of Poisson(`mean_span`) tokens. Lengths are drawn until
     they add up to the number of tokens to remove, and the last length is cut to fit. The spans are placed
     uniformly among the other tokens, and each leaves one mask. A span of length 0 inserts a mask. If the row
-    has no room for more masks, the last span takes all tokens still to be removed. `permute_sentences` needs
-    shards with sentence boundaries; a row that continues a document may begin in the middle of a sentence.
-    With `rotate`, a document starts at a random token, and the tokens before it move to the end. Every
-    document has a target, even if no noise changed it. In a decoder, `bidirectional_prefix` lets the
-    positions of the input see one another in both directions, and `loss_on_prefix` adds the tokens of the
-    input to the loss.
+    has no room for more masks, the last span takes all tokens still to be removed.
+
+    `permute_sentences` needs shards with sentence boundaries; a row that continues a document may begin in
+    the middle of a sentence. With `rotate`, a document starts at a random token, and the tokens before it
+    move to the end. In a decoder, `bidirectional_prefix` lets the positions of the input see one another in
+    both directions, and `loss_on_prefix` adds the tokens of the input to the loss.
     """
 
     kind: Literal["denoising"] = "denoising"

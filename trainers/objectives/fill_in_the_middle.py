@@ -65,9 +65,9 @@ class FillInTheMiddle(PairObjective):
 
     @property
     def _reserved(self) -> int:
-        """The number of positions reserved in each document for cutting it: enough for the marks, and for the
-        average growth over cut and uncut documents. A document that grows more uses the `spare` positions,
-        and the positions that the other documents of its row leave unused.
+        """The number of positions that packing reserves in each document for cutting: enough for the marks,
+        and on average for the tokens that cutting adds. A document that needs more uses the `spare` positions
+        of its row, and those that other documents of the row leave unused.
         """
         return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
 
@@ -92,8 +92,8 @@ class FillInTheMiddle(PairObjective):
     def move_middle(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
         """Return every document as a target: document i is unchanged where `order[i]` is 0, in the order PSM
         where it is 1, and in the order SPM where it is 2. The middle of document i is its tokens from
-        `cuts[i, 0]` up to `cuts[i, 1]`. An unchanged document is followed by its `following` token, if it has
-        one, a reordered document by `<eos>`.
+        `cuts[i, 0]` up to `cuts[i, 1]`. `<eos>` follows a reordered document. The `following` token, if there
+        is one, follows an unchanged document.
         """
         content, whole = documents.content, order == 0
         more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)

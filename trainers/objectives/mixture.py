@@ -55,8 +55,8 @@ class MixturePart:
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
-        """Return the room of a row with `token` before every input, or None if packing need not reserve
-        positions for marks of the objective.
+        """Return the capacity of a row when `token` precedes every input. None if the objective adds nothing
+        to documents for which packing must reserve positions.
         """
         return self.objective.room(sequence_length, family, int(self.token is not None))
 
@@ -101,7 +101,7 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families that all parts can train."""
+        """The families of models that all parts can train."""
         first, *others = (part.objective.families for part in self.parts)
         return tuple(name for name in first if all(name in other for other in others))
 
@@ -122,17 +122,17 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def needs_pairs(self) -> bool:
-        """Whether any part needs to know the targets of pairs."""
+        """Whether any part needs to know which tokens are the targets of pairs."""
         return any(part.objective.needs_pairs for part in self.parts)
 
     @property
     def needs_texts(self) -> bool:
-        """Whether any part needs the texts of tokens."""
+        """Whether any part needs the texts that tokens stand for."""
         return any(part.objective.needs_texts for part in self.parts)
 
     @property
     def gives_likelihood(self) -> bool:
-        """Whether any part gives a likelihood of text."""
+        """Whether any part learns the likelihood of a text given the text before it."""
         return any(part.objective.gives_likelihood for part in self.parts)
 
     @property
@@ -142,11 +142,11 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether any part rewrites rows."""
+        """Whether any part writes documents to new rows with additional marks."""
         return any(part.objective.rewrites_rows for part in self.parts)
 
     def members(self) -> Sequence[tuple[TrainingObjective, str | None]]:
-        """Return the objectives of the parts, each with its token."""
+        """Return the objective of each part, with the mode token that precedes its inputs, or None."""
         return [(part.objective, part.token) for part in self.parts]
 
     @property
@@ -163,8 +163,9 @@ class ObjectiveMixture(TrainingObjective):
             raise ValueError(f"parts: no family of models can be trained by all of {kinds}; leave some of them out")
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of tokens of the stream that fit in a row of every part. Raises ConfigError if
-        there are fewer than two, or if a part does not allow this number or the family.
+        """Return the number of stream tokens that fit in a row, whichever part the row goes to. Raises
+        ConfigError if fewer than two fit, or if a part does not allow documents of this length or the family
+        of models.
         """
         room = self.room(sequence_length, family)
         length = sequence_length if room is None else room.length
@@ -176,7 +177,9 @@ class ObjectiveMixture(TrainingObjective):
         return length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return a room that suits every part, or None if no part needs positions for marks."""
+        """Return a capacity of a row that suits every part. None if no part adds anything to documents for
+        which packing must reserve positions.
+        """
         assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
         if not rooms:

@@ -24,11 +24,12 @@ class Multitask(Corruption):
     document without a target is corrupted as in `span_corruption`, which documents the fields. The weights of
     sources determine the mixture of pairs and text.
 
-    Needs shards with `target`. If the end of a row cuts a pair, a piece that contains tokens of both source
-    and target is still a pair; a piece of only one of them is read as a document without a target. With
-    `data.packing: best_fit` or `documents`, only pairs longer than a row are cut. Either side may have all
-    but one of the tokens of a pair. For this reason, an encoder-decoder's rows of 512 hold 512 tokens of
-    text, whereas rows of `span_corruption` hold 568.
+    Needs shards with the column `target`. With `data.packing: best_fit` or `documents`, only pairs longer
+    than a row are cut. A piece of a pair is still a pair if it contains tokens of both source and target;
+    otherwise it is read as a document without a target.
+
+    A source or a target may have all tokens of a pair except one. For this reason, an encoder-decoder's rows
+    of 512 hold 512 tokens of text, whereas rows of `span_corruption` hold 568.
     """
 
     kind: Literal["multitask"] = "multitask"
@@ -43,8 +44,8 @@ class Multitask(Corruption):
         return replace(super().prompt_format, gap=None, plain_text=True)
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the number of positions that a document takes, whether it is a pair or is
-        corrupted; in an encoder-decoder, on the longer of its two sides.
+        """Return an upper bound on the number of positions that a document of `tokens` tokens takes, as a
+        pair or corrupted. In an encoder-decoder, the bound is on the longer of its input and its target.
         """
         return max(super().rendered(tokens, family), tokens)
 

@@ -24,8 +24,8 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class Permutation(TrainingObjective):
-    """Put the tokens of each document in a random order, and predict the last of them from the tokens that
-    precede them in this order.
+    """Put the tokens of each document in a random order, and predict the last tokens in this order from the
+    tokens before them.
 
     One in `partial_prediction` tokens (K in the paper) is a target. The targets are spans of n neighbouring
     tokens, where n is 1 to `span_tokens`, each at a random place in a context of K n tokens. Shorter spans

@@ -51,8 +51,9 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of the document's tokens plus one: for the `<eos>` of an encoder's input, or for
-        a decoder's `<bos>`, which is also added to a document continued from an earlier row.
+        """Return the number of positions that a document of `tokens` tokens takes: one more than its tokens.
+        The additional position is for the `<eos>` of an encoder's input or the `<bos>` of a decoder, which
+        also precedes a document continued from an earlier row.
         """
         return tokens + 1
 

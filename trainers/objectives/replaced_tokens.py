@@ -42,8 +42,8 @@ class ReplacedTokens(Masking):
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """The weights of the losses: 1 for the generator's, and `discriminator_weight` for the
-        discriminator's.
+        """The weights of the losses: 1 for the generator's loss, `discriminator_weight` for the
+        discriminator's loss.
         """
         return {"loss": 1.0, "discriminator_loss": self.discriminator_weight}
 

@@ -70,9 +70,9 @@ class SalientSpans(PairObjective):
         return self.unit == "sentences"
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions of the longest possible target with its sentinels and `<eos>`. Runs
-        of removed tokens have at least one other token between them, so removed tokens and sentinels together
-        are at most one more than the document's tokens.
+        """Return the maximum number of positions that a document of `tokens` tokens takes: those of its
+        longest target. Removed tokens and their sentinels are at most one more than `tokens`, because at
+        least one other token lies between two runs of removed tokens. `<eos>` follows.
         """
         return tokens + 2
 

@@ -26,11 +26,12 @@ class SpanBoundary(Masking):
     """Predict the tokens of masked spans of whole words, and predict them again from the two tokens next to
     their span.
 
-    The minimised loss is the sum of both losses, each a mean over its targets. For the second, a token is
-    predicted from the final states of the tokens before and after its span and from its place in the span, 1
-    to 20. Tokens beyond place 20 have no such target. Nor do the tokens of a span that lacks a token on one
-    side, because the row begins or ends inside the document. The two tokens may be marks, or belong to other
-    spans. The other fields work as in `masked`. Requires `model.boundary_head`.
+    The minimised loss is the sum of `loss` and `boundary_loss`, each a mean over its targets. For
+    `boundary_loss`, a token is predicted from the final states of the tokens before and after its span, and
+    from its place in the span, 1 to 20. Tokens beyond place 20 are not targets of `boundary_loss`. Nor are
+    the tokens of a span that has no token on one side, because the row begins or ends inside the document.
+    The two tokens next to a span may be marks, or belong to other spans. The other fields work as in
+    `masked`. Requires `model.boundary_head`.
     """
 
     unit: Literal["spans"] = "spans"

@@ -76,11 +76,12 @@ class Corruption(PairObjective):
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the number of positions: for a decoder, of input and target together; for
-        an encoder-decoder, of the longer of the two. T5's inputs of 512 hold documents of 568 tokens
-        (`random_spans_helper` in the paper's code). If tokens are chosen one by one, the bound is six
-        standard deviations above the mean, which one document in a billion exceeds, or the largest possible
-        length if that is smaller.
+        """Return an upper bound on the number of positions that a document of `tokens` tokens takes: in a
+        decoder, for input and target together; in an encoder-decoder, for the longer of input and target.
+
+        T5's inputs of 512 hold documents of 568 tokens (`random_spans_helper` in the paper's code). If tokens
+        are chosen one by one, the bound is six standard deviations above the mean, which one document in a
+        billion exceeds, or the largest possible length if that is smaller.
         """
         if self.style in ("replace", "drop"):
             amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
@@ -119,8 +120,8 @@ class Corruption(PairObjective):
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target: 2 if its tokens are shuffled, or if
-        the target is noise in spans, which always leave at least one token; otherwise 1.
+        """The fewest tokens that a document must have to give a target. It is 2 for style `deshuffle`, and
+        for `replace` and `drop` with noise in spans, which always leave at least one token; otherwise 1.
         """
         return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
 

@@ -53,13 +53,13 @@ class TranslationLM(Masking):
         return Frame(None, None)
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
-        """Return the room of a row. Every document counts as a pair, which has the most marks."""
+        """Return the capacity of a row. Every document counts as a pair, because pairs have the most marks."""
         assert lead == 0, "no token leads a text of an encoder"
         return Room(np.arange(max(0, sequence_length - _MARKS) + 1, dtype=np.int64) + _MARKS, sequence_length)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens in a row that a single pair fills. Raises ConfigError if it is
-        below two.
+        """Return the number of stream tokens that fit in a row with the marks of a single pair. Raises
+        ConfigError if fewer than two fit.
         """
         length = self.room(sequence_length, family).length
         check_length(length, sequence_length)

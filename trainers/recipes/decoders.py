@@ -149,8 +149,8 @@ def gpt3_large() -> Pretraining:
 
 
 def gpt3_xl() -> Pretraining:
-    """GPT-3 XL, 1,315,723,264 parameters: 24 layers of width 2,048, batches of 1 M tokens at 2e-4. The
-    table's 24 heads of width 128 do not fit a width of 2,048; here there are 16 heads.
+    """GPT-3 XL, 1,315,723,264 parameters: 24 layers of width 2,048, batches of 1 M tokens at 2e-4. It has 16
+    heads, because the paper's 24 heads of width 128 (table 2.1) do not fit a width of 2,048.
     """
     return _gpt3("gpt3_xl", 24, 2048, 16, 512, 2e-4)
 
@@ -167,7 +167,7 @@ def gpt3_6_7b() -> Pretraining:
 
 def gpt3_13b() -> Pretraining:
     """GPT-3 13B, 12,853,386,240 parameters: 40 layers of width 5,120, batches of 2 M tokens at 1e-4. The
-    table's width of 5,140 is not a multiple of its 40 heads.
+    paper's width of 5,140 (table 2.1) is not a multiple of its 40 heads.
     """
     return _gpt3("gpt3_13b", 40, 5120, 40, 1024, 1e-4, 3)
 

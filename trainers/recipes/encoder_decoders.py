@@ -233,8 +233,8 @@ def tiny_pegasus() -> Pretraining:
 
 
 def tiny_salient_spans() -> Pretraining:
-    """`tiny_t5` trained for three times as many steps to write one date or name from every sentence that has
-    any.
+    """A T5 of toy size that restores one date or name in every sentence that contains any: `tiny_t5` with the
+    objective `salient_spans` and three times as many steps.
 
     The shards need the columns `sentences` and `spans`. After as many steps as `tiny_t5` takes, the model has
     learned where a span ends, but nothing about its content.

@@ -10,8 +10,8 @@ from trainers.report.read_runs import Run
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
     """Return the settings that the losses of a run depend on. The losses of two runs are comparable only if
-    all these settings are equal. With `mixed`, they include the mixture, which losses over all sources depend
-    on.
+    all these settings are equal. `mixed` adds the mixture of sources, which only losses over all sources
+    depend on.
     """
     data = run.config.get("data", {})
     whole = {
@@ -69,7 +69,7 @@ def without_likelihood(runs: Sequence[Run]) -> list[str]:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """Return the distinct short values, joined in brackets, or an empty text if there are fewer than two."""
+    """Return the distinct values in brackets, without long values; an empty text if fewer than two remain."""
     shown = [value.get("kind") if isinstance(value, Mapping) else value for value in values]
     different = list(
         dict.fromkeys(str(value) for value in shown if isinstance(value, str | int) and len(str(value)) < 20)

@@ -66,12 +66,12 @@ class Run:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """The `start` events, one for each part of the run."""
+        """The `start` events, one for each launch or restart of the run."""
         return [event for event in self.events if event["event"] == "start"]
 
     def seconds(self) -> float:
-        """Return the total wall-clock seconds of all parts of the run, each from its start to its last logged
-        event. Work that was lost and repeated counts twice.
+        """Return the total wall-clock seconds of the run's launches and restarts, each from its start to its
+        last logged event. Work that was lost and repeated counts twice.
         """
         return float(sum(part[-1]["time"] - part[0]["time"] for part in parts_of(self.events)))
 

@@ -141,8 +141,8 @@ class Curves:
         return [drawn] if drawn else []
 
     def _fields(self) -> list[tuple[str, str]]:
-        """Return (title, field) for the loss charts, overall and by source: the losses, and the bits per byte
-        of whole documents.
+        """Return (title, field of an event) for each loss chart. There is a chart for each loss, and one for
+        the bits per byte of whole documents.
         """
         others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]

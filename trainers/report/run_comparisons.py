@@ -25,9 +25,9 @@ class RunComparison:
 
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
-    """Yield comparisons of the first group of each task and split with every later group. Runs with the same
-    seed are compared. If each of the two groups has a single run, these runs are compared regardless of their
-    seeds.
+    """Yield paired comparisons between the first group of runs of each task and split and every later group
+    of the same task and split. Runs with the same seed form a pair. If each of the two groups has a single
+    run, these two runs form a pair regardless of their seeds.
     """
     first: dict[tuple[str, str], Group] = {}
     for group in groups:

@@ -32,8 +32,9 @@ def evaluation_cost(run: LocalPath) -> Footprint | None:
 
 
 def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the events of each part of a run, from its `start` event on. Events from before the `start`,
-    logged while the part is being prepared, are left out.
+    """Return the events of each part of a run, that is, of each launch or restart, from its `start` event on.
+    Events that were logged before `start`, while the part was being prepared, are left out, and so are
+    damaged lines.
     """
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:

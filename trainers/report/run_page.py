@@ -55,7 +55,7 @@ def _configuration(config: Mapping[str, Any]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return the key numbers of a run by name. Most of them are None if the run lacks them."""
+    """Return the key figures of a run by name. A figure that the run lacks is None, or 0 if it is a count."""
     validated = [event for event in run.validations if _is_finite(event.get("loss"))]
     best = min(validated, key=lambda event: event["loss"], default=None)
     speeds = [event["tokens_per_second"] for event in run.steps]
@@ -149,8 +149,8 @@ def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[
 
 
 def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
-    """Return the sources on which runs with validations were trained but not validated, because these sources
-    have no held-out documents.
+    """Return the sources on which validated runs were trained, but for which no run has a validation loss.
+    Such sources have no held-out documents.
     """
     validated = [run for run in runs if run.validations]
     trained = [(name, [row for row in rows if row["run"] in validated and row["trained"]]) for name, rows in sources]

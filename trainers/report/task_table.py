@@ -154,10 +154,10 @@ def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
 
 
 def table(results: Sequence[Result]) -> list[str]:
-    """Return the lines of a table with a row per task, split, metric and configuration. It has the mean,
-    standard deviation, median and all values over the runs that differ only in their seed, and the score of
-    majority predictions as `floor`. For a single run, its 95 % interval takes the place of the standard
-    deviation. Lines with the signatures of metrics follow the table.
+    """Return the lines of a table with a row per task, split, metric and configuration. The columns include
+    the mean, standard deviation, median and all values over the runs that differ only in their seed, and the
+    score of majority predictions (`floor`). For a single run, a 95 % interval takes the place of the standard
+    deviation. The signatures of the metrics follow the table, one per line.
     """
     rows = list(score_rows(group_results(results)))
     lines = [

@@ -14,11 +14,10 @@ from trainers.rows.random import mix
 
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (starts, counts) of all pieces of a shard's documents: where a piece begins in the shard's
-    stream, and how many positions it has, both int64 [pieces].
+    """Cut the documents of a shard into pieces of at most `length` stream positions: whole sequences, then a
+    remainder. Each document has `marks` marks. `offsets` are the shard's.
 
-    The pieces of a document are its whole sequences, then its remainder. `offsets` are the shard's. Each
-    document has `marks` marks.
+    Returns where each piece begins in the shard's stream and its number of positions, both int64 [pieces].
     """
     sizes = np.diff(offsets) + marks
     many = -(-sizes // length)
@@ -28,11 +27,11 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
-    """Return how many positions of `room` each piece of `cut_documents` takes, int64 [pieces]. A document
-    begins with `lead` marks.
+    """Return how many positions of a row each piece takes with the marks of the objective, int64 [pieces].
+    `starts` and `counts` are from `cut_documents`. A document begins with `lead` marks.
 
-    A piece takes at least `counts / room.length` of a row, so that no row contains more than `room.length`
-    positions of the stream.
+    A piece takes at least a share `counts / room.length` of a row, so that no row contains more than
+    `room.length` positions of the stream.
     """
     begins = offsets[:-1] - offsets[0] + lead * np.arange(len(offsets) - 1)
     tokens = counts - lead * np.isin(starts, begins)

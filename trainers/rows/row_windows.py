@@ -16,11 +16,11 @@ def columns_read(batches: Sequence[Batch]) -> int:
 
 
 def window(batch: Batch, first: int, length: int) -> Batch:
-    """Return a batch with `length` columns of the rows, from column `first` on: fewer if the rows end
-    earlier, or a single column of padding if they have no column `first`.
+    """Return a batch with `length` columns of the rows, from column `first` on. It has fewer columns if the
+    rows end earlier, and a single column of padding if the rows have no column `first`.
 
-    Rows may have only inputs, targets, positions and segments, as for objective causal, and a factorization,
-    as for permutation. The targets of a factorization that lie in the window keep their order.
+    Besides inputs, targets, positions and segments, the batch may only have a factorization. Its targets that
+    lie in the window keep their order.
     """
     here, shape = slice(first, first + length), (len(batch.inputs), 1)
     rows = (batch.inputs, batch.targets, batch.positions, batch.segments)

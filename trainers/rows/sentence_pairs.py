@@ -48,8 +48,11 @@ class SentencePairs:
     Row r belongs to document `document[r]`. Its A is `sizes[2 r]` tokens from `starts[2 r]` on, and its own B
     is `sizes[2 r + 1]` tokens from `starts[2 r + 1]` on, counted from the shard's first token. In exchange e,
     its B is the first abs(`second[e, r]`) tokens of the B of row `other[e, r]`; the row has a label only if
-    `second[e, r]` is positive. `marks[r]` is the number of marks of the document that begins with row r and
-    of empty documents just before it; in the last row, also of empty documents after it.
+    `second[e, r]` is positive.
+
+    `marks[r]` is the number of stream marks that are counted to row r, if a document begins with this row:
+    the marks of this document and of any empty documents just before it. The last row also counts the marks
+    of any empty documents after it.
     """
 
     starts: np.ndarray
@@ -77,15 +80,15 @@ class PairPacking:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """The number of stream positions that each sequence accounts for, including tokens that a match cuts
-        off. As in other packings, these numbers add up to the length of the stream.
+        """The number of stream positions in each sequence, including tokens that are cut off to give two B's
+        the same length. The numbers add up to the length of the stream, as in other packings.
         """
         rows = (pairs.sizes[::2] + pairs.sizes[1::2] + pairs.marks for pairs in self.shards)
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     def balance(self) -> dict[str, float]:
-        """Return the number of sequences and three shares over all exchanges: rows without a B, rows with a B
-        but no label, and "not next" among the labels.
+        """Return the number of sequences and three shares, taken over all exchanges: the share of rows
+        without a B, the share of rows with a B but no label, and the share of "not next" among the labels.
         """
         count, without_second, labelled, moved = 0, 0, 0, 0
         for pairs in self.shards:
@@ -100,8 +103,8 @@ class PairPacking:
         return {"sequences": len(self.sizes), **shares, "not_next": moved / max(1, labelled)}
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return where a sequence of an epoch comes from: the index of its shard, the starts of its parts in
-        the shard's stream, and their lengths in tokens. Empty parts are left out.
+        """Return where a sequence of an epoch comes from: the index of its shard, the starts of its A and its
+        B in the shard's stream, and their lengths in tokens. Empty parts are left out.
         """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         pairs, row = self.shards[number], sequence - int(self.starts[number])
@@ -226,13 +229,15 @@ def _match(
     other: np.ndarray,
     second: np.ndarray,
 ) -> None:
-    """Match the rows of `order`, which is sorted by `cut`, then by the length of B (`sizes` [rows]).
+    """Match rows of different documents in pairs, and let half of the pairs swap their B's. `order` contains
+    the rows, sorted by `cut`, then by the length of B (`sizes` [rows]).
 
     A row is matched with the next unmatched row of another document that has the same `cut` and a B at most
-    `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of every two matches in
-    turn, one swaps its B's; `coins` [rows] are uniform numbers that choose which. In a swap, each of the two
-    rows becomes the `other` of its partner. `second` becomes the length of the shorter B. In a row without a
-    match, it becomes minus the length of the row's own B.
+    `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of every two successive
+    matches, one swaps its B's; the uniform numbers `coins` [rows] choose which.
+
+    The results are written to `other` and `second` [rows]: the row whose B is used, and the length of the
+    shorter B of the match. For a row without a match, `second` is minus the length of its own B.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0

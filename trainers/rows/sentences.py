@@ -69,8 +69,8 @@ def cut_at_sentences(
 
 @kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Return the number of positions that the part of a document from `start` to `end` needs. The document's
-    tokens begin at stream position `text`.
+    """Return the number of row positions that a part of a document needs: the stream positions from `start`
+    up to `end`. The document's tokens begin at stream position `text`.
     """
     return needed[max(0, end - max(start, text))] if end > start else 0
 
@@ -88,9 +88,9 @@ def mark_sentences(
     marks: int,
     begins: np.ndarray,
 ) -> None:
-    """Mark in `begins` [all rows, length] where sentences start, among the positions that `packing.pack` is
-    about to write for the same arguments. The first position of every document or part of a document is
-    marked too.
+    """Mark in `begins`, bool [all rows, length], the positions where sentences begin, and the first position
+    of every document or part of a document. The positions are those that `packing.pack` writes, which must be
+    called later with the same arguments.
 
     The mark before a document counts as the start of its first sentence. The first token of that sentence is
     then not marked.

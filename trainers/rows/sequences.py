@@ -80,9 +80,9 @@ class Packing:
         return number, rows.starts[pieces], rows.counts[pieces]
 
     def pieces(self, number: int, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return three arrays over all pieces of `sequences`, in order: the index into `sequences` of the
-        piece's sequence, the start of the piece, and its number of positions. All sequences must be of the
-        shard with index `number`.
+        """Return the pieces of the given `sequences`, in order, as three arrays [pieces]: the index in
+        `sequences` of the sequence that the piece belongs to, the start of the piece in the stream, and its
+        number of positions. All sequences must be of the shard with index `number`.
         """
         rows, inside = self.shards[number], sequences - self.starts[number]
         begins, many = rows.first[inside], rows.first[inside + 1] - rows.first[inside]
@@ -102,7 +102,7 @@ def pack_shard(
     """Load the sequences of a shard from the cache if they are there and intact; otherwise open the shard
     with `shard`, compute them, and store them in the cache.
 
-    `room` is given if an objective adds marks to each document; its length must be `length`.
+    `room` is given if an objective adds marks to each document; `room.length` must equal `length`.
     """
     assert room is None or (room.length == length and frame.after is None)
     marks, lead = frame.marks, int(frame.before is not None)

@@ -20,8 +20,8 @@ def mark_spans(
     marked: np.ndarray,
 ) -> None:
     """Write (index of the span in its document, type) to `marked` [all rows, length, 2] for every token of a
-    span. Only the positions that `packing.pack` is about to write for the same arguments count; a span that
-    lies partly outside them is left out.
+    span. The positions are those that `packing.pack` writes, which must be called later with the same
+    arguments. A span that is only partly among them is left out.
 
     The first three arrays are those of `pipelines.contracts.shard_set.Shard`.
     """

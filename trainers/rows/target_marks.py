@@ -18,9 +18,9 @@ def mark_targets(
     marks: int,
     marked: np.ndarray,
 ) -> None:
-    """Set `marked`, bool [all rows, length], for the tokens of targets among the positions that
-    `packing.pack` is about to write for the same arguments. If a target continues from an earlier row, its
-    tokens in this row are marked too.
+    """Mark in `marked`, bool [all rows, length], the tokens of targets, including targets that continue from
+    an earlier row. The positions are those that `packing.pack` writes, which must be called later with the
+    same arguments.
 
     `offsets` and `targets` are those of `pipelines.contracts.shard_set.Shard`.
     """

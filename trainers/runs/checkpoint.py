@@ -77,9 +77,11 @@ class Checkpoint:
     gradient norm that was not finite. The optimizer has made `updates` updates, including the updates of a
     parent whose optimizer state was kept (None in checkpoints written before 2026-11-28). `split` is the
     layout of the workers in the last step, `order` the state of `trainers.data.order`, and `checksum` that of
-    the record. `best` is set in fine-tuning runs after their first validation, `online_weights` in runs with
-    online weights of domains (`training.weighting`), and `averaging` in runs with averaged SGD. Once
-    averaging has begun, the weights in their checkpoints are the averages.
+    the record.
+
+    `best` is set in fine-tuning runs after their first validation, `online_weights` in runs with online
+    weights of domains (`training.weighting`), and `averaging` in runs with averaged SGD. Once averaging has
+    begun, the checkpoint's weights are the averages.
     """
 
     path: LocalPath
@@ -114,8 +116,8 @@ def save(
     averaging: Averaging | None = None,
     updates: int | None = None,
 ) -> LocalPath:
-    """Publish a checkpoint after `step` steps, and return its path. Keep the checkpoint of `best`, the newest
-    `keep` of the others, and those at multiples of `keep_every` (0 for none).
+    """Publish a checkpoint after `step` steps, and return its path. Of the run's checkpoints, keep that of
+    `best`, the newest `keep` others, and those of steps that are multiples of `keep_every` (0 for none).
 
     Checkpoints of later steps are removed too: they were corrupt when the run resumed from an earlier one,
     and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.

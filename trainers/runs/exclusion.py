@@ -30,8 +30,8 @@ def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     Returns the number of excluded documents, earlier ones included.
 
     Each line of `file` has a document's id, either as printed, `source/path#record`, or as 32 hex digits;
-    blank lines are skipped. Raises UserError if the file is not UTF-8, for any other line, and for a document
-    that is in no training shard of the corpus.
+    blank lines are skipped. Raises UserError if the file is not UTF-8, if a line has another form, or if a
+    document is in no training shard of the corpus.
     """
     wanted: dict[bytes, str] = {}
     try:

@@ -41,9 +41,8 @@ def copy_ledger(run: LocalPath) -> None:
     """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the copy cannot be
     written.
 
-    A process that was suspended between reading and writing could replace a newer copy with an older one.
-    After each write, the copy is therefore compared with the newest checkpoint's ledger again, and rewritten
-    until the two match.
+    The copy is read again after each write and rewritten until it matches the newest checkpoint, because a
+    process that was suspended while copying may replace a newer copy with an older one.
     """
     path = run / "ledger.json"
     try:

@@ -82,8 +82,8 @@ def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str)
 
 
 def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
-    """Return the checkpoint of a run at `step`; None means the checkpoint that `checkpoint.pick` returns.
-    Raises UserError if the run does not have it.
+    """Return the checkpoint of a run at `step`, or the one that `checkpoint.pick` returns if `step` is None.
+    Raises UserError if the run has no such checkpoint.
     """
     nearest = (
         checkpoint.pick(run, lambda _: None) if step is None else checkpoint.newest(run, lambda _: None, last=step)
@@ -115,7 +115,7 @@ def require_parent(record: Mapping[str, Any]) -> None:
 def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
     """Return the record of the parent for a new run's `run.json`: its path, kind and fingerprints, the
     checksum and step of its checkpoint (not for a Hugging Face directory), and the step, tokens and optimizer
-    updates with which the new run begins. If the new run continues the parent's data, `inherited` holds what
+    updates with which the new run begins. A run that continues the parent's data also has `inherited`: what
     the parent's `run.json` records about changes of the corpus.
 
     Raises UserError if the parent's tokenizer does not fit, and ConfigError if the run cannot continue the
@@ -222,8 +222,9 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless the corpus's tokenizer has the same merges as the tokenizer in `path`, an export
-    or a Hugging Face directory, and each id of the latter stands for the same token in both.
+    """Raise UserError unless the tokenizers of the corpus and of `path`, an export or a Hugging Face
+    directory, have the same merges, and every id in the tokenizer of `path` stands for the same token in the
+    corpus's.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}

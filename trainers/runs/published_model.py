@@ -103,9 +103,11 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
     """Raise ConfigError if two Hugging Face configurations, `ours` for our model and `theirs` from `path`,
-    scale rotary positions by different methods or differ in a field that affects a model's outputs
-    (`_DECISIVE`, `_FIXED`). A field that is missing or null in either is not compared, unless our models
-    support only one value of it.
+    give models with different outputs. They must have the same method of scaling rotary positions, and the
+    same values of the fields in `_DECISIVE` and `_FIXED`.
+
+    A field that is missing or null in `theirs` is not compared. Nor is a field of `_DECISIVE` that is missing
+    or null in `ours`.
     """
     for name in (*_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
@@ -127,11 +129,11 @@ def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[str]]:
-    """Return the parameters of a Hugging Face directory by their names in our models, and the names of the
-    parameters that it lacks.
+    """Return the parameters of a Hugging Face directory by their names in our models, and the names of our
+    parameters that the directory lacks.
 
-    The directory may hold a model without a head, or with the head of a task. Raises UserError if it lacks a
-    parameter of the stacks, or if its files cannot be read.
+    The directory may hold a model without a head, or with the head of a task. Raises UserError if a parameter
+    that the model's states depend on is missing, or if the files cannot be read.
     """
     import torch
     from safetensors import SafetensorError

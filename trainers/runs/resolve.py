@@ -133,7 +133,7 @@ def _check_specials(packed: PackedCorpus) -> None:
 
 
 def _mean_tokens(packed: PackedCorpus, data: Data) -> Fraction:
-    """Return the average number of tokens in a sequence over the sources, at their final weights. Sequences
+    """Return the mean number of tokens per sequence when sources are read with the final weights. Sequences
     of a source that is not packed count as full.
     """
     assert isinstance(data.weights, dict)
@@ -225,8 +225,8 @@ def _steps(order: Order, size: int, tokens: int) -> int:
 
 
 def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
-    """Return the data section with its weights and caps computed by source and checked against the corpus,
-    and with the corpus's shard set filled in. `budget` is the approximate number of tokens.
+    """Return the data section with the values that depend on the corpus: its shard set, and the weights and
+    caps of each source. `budget` is the approximate number of tokens that the run reads.
     """
     # Reading some tokens from a subset takes as many epochs as reading 1 / subset times as many from the
     # whole.

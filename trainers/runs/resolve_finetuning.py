@@ -1,4 +1,4 @@
-"""Resolve a fine-tuning job: compute, from its tasks and its base, the values that it leaves null."""
+"""Resolve a fine-tuning job: fill in its null values, which depend on its tasks and its base."""
 
 import math
 from dataclasses import replace
@@ -18,10 +18,9 @@ from trainers.runs.resolve import check_micro_batch, resolve_schedule
 
 
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
-    """Compute the null values that depend on the tasks and the base, and return the job with them. Resolving
-    the result changes nothing. A step reads at most the inputs of one epoch. Raises ConfigError for values
-    that do not fit the tasks or one another, and UserError if the base or the training file of a task is
-    missing.
+    """Return the job with its null values filled in, which depend on the tasks and the base. Resolving the
+    result changes nothing. A step reads at most the inputs of one epoch. Raises ConfigError for values that
+    do not fit the tasks or one another, and UserError if the base or the training file of a task is missing.
     """
     config = replace(
         config,

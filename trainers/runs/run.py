@@ -121,9 +121,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return `init` with the parent's step that the run at `path` recorded when it began, because the parent
-    may have trained further since. Return `init` unchanged if it is None or names a step, or if the run has
-    not begun or began with another `init`.
+    """Return the `init` that the run at `path` recorded when it began, which names a step of the parent. The
+    parent may have trained further since. Return `init` itself if it is None or names a step, or if the run
+    has not begun or began with another `init`.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init

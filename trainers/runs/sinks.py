@@ -98,12 +98,12 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run in Weights & Biases. Its steps must increase, so a step that an earlier part of the run has
-    logged online is not logged again.
+    """A run in Weights & Biases. Its steps must increase, so a step that was logged online before a resume is
+    not logged again.
 
-    Offline, each part of a run has a directory of its own. A resume replaces the earlier directories with one
-    that has the whole history. If one of them has been synced or all of them have been removed, it instead
-    adds a directory that begins after the last step in the run's own log.
+    Offline, each launch or resume of the run has a directory of its own. A resume replaces the earlier
+    directories with one that has the whole history. If one of them has been synced or all of them have been
+    removed, it instead adds a directory that begins after the last step in the run's own log.
     """
 
     def __init__(self, described: Description) -> None:
@@ -123,9 +123,9 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """Return the first step for which an offline run needs a row. If an earlier part was synced, or all
-        of them were removed, this is the step after the last one in the run's own log. Otherwise, it is 0,
-        and the directories of the earlier parts are removed.
+        """Return the first step for which an offline run needs a row. If an earlier directory of the run was
+        synced, or all of them were removed, this is the step after the last one in the run's own log.
+        Otherwise, it is 0, and the earlier directories are removed.
         """
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
@@ -136,8 +136,8 @@ class WeightsAndBiases:
         return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log a row, unless W&B has the step's row from an earlier part of the run. If this part has already
-        logged a row for the step, the library merges the two.
+        """Log a row, unless W&B has the step's row from before the last resume. If a row for the step has
+        been logged since then, the library merges the two.
         """
         if step >= self._next:
             self._run.log(dict(values), step=step)
@@ -148,9 +148,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow at MLFLOW_TRACKING_URI. A step that an earlier part of the run has logged is not logged
-    again.
-    """
+    """A run of MLflow at MLFLOW_TRACKING_URI. A step that was logged before a resume is not logged again."""
 
     def __init__(self, described: Description) -> None:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -180,8 +178,8 @@ class MLflow:
             self._client.log_batch(identity, params=settings[first : first + 100])
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log the metrics of a step, at most 1000 per request, unless an earlier part of the run has logged
-        the step.
+        """Log the metrics of a step, at most 1000 per request, unless the step was logged before the last
+        resume.
         """
         new = [
             self._metric(name, value, round(seconds * 1000), step)
@@ -274,8 +272,8 @@ class Follower:
         self._failure, self._told = failure, False
 
     def begin(self, log: Path) -> None:
-        """Start sending measurements to the sink: first those already in the log, except those that a later
-        part of the run repeated, then new ones as they are written.
+        """Start sending measurements to the sink: first those already in the log, except those that the run
+        repeated after a resume, then new ones as they are written.
         """
         self._start(log, log.stat().st_size)
 
@@ -352,9 +350,9 @@ def _is_number(value: Any) -> bool:
 def safe(name: str) -> str:
     """Return a name that every sink accepts: up to 80 ASCII letters, digits, `_`, `.` and `-`.
 
-    A name that is not of this form, or that begins with `.` or `-`, is cut to 60 characters. Those that are
-    not ASCII letters, digits, `_` or `-` become `_`, and a digest is appended, so that different names stay
-    different.
+    A name that is not of this form, or that begins with `.` or `-`, is cut to 60 characters. Characters other
+    than ASCII letters, digits, `_` and `-` are replaced with `_`. A digest is appended, so that different
+    names stay different.
     """
     if _PLAIN.fullmatch(name):
         return name

@@ -49,7 +49,7 @@ class StoredEvaluation:
 
     @property
     def versions(self) -> dict[str, str]:
-        """For each score, the version of its task or suite."""
+        """The version of the task or suite that each score measures, by the name of the score."""
         return versions_of(self.scores)
 
     @property
@@ -59,11 +59,11 @@ class StoredEvaluation:
 
 
 def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
-    """Return the settings with the directory of the tasks' files, which defaults to $GRISTMILL_TASKS, and the
-    limit on items, which defaults to the suite's.
+    """Return the settings of an evaluation with two values filled in: the directory of the tasks' files, by
+    default $GRISTMILL_TASKS, and the limit on items, by default the suite's.
 
-    Raises ConfigError for an unknown suite, and for a suite with several numbers of shots if none is chosen.
-    Raises UserError if files of the suite are missing.
+    Raises ConfigError for an unknown suite, and if the suite has several numbers of shots but the settings
+    choose none. Raises UserError if files of the suite are missing.
     """
     from trainers.tasks.load_task import load_suite, load_task
     from trainers.tasks.task_files import VARIABLE, data_directory, find_split
@@ -83,8 +83,8 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 
 
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
-    """Return the name of an evaluation: its title, with `_` for `/`, followed by `settings`, those that
-    differ from the defaults.
+    """Return the name of an evaluation: its title, with `_` for `/`, followed by the `settings` that differ
+    from the defaults.
     """
     return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
 
@@ -97,7 +97,7 @@ def versions_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def result_path(run: LocalPath, name: str, step: int) -> LocalPath:
-    """Return the path of the result of the evaluation `name` of the checkpoint at `step`."""
+    """Return the path of the file with the scores of evaluation `name` at checkpoint `step`."""
     return run / FOLDER / name / f"step-{step:08d}.json"
 
 

@@ -30,7 +30,7 @@ _LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
 @dataclass(frozen=True)
 class MetricFit:
     """The law chosen for one metric, with its scores. `censored` is the number of censored runs. `held_out`
-    is the law's agreement with test runs, None without test runs.
+    is the law's agreement with the test runs, or None if there are no test runs.
     """
 
     metric: str
@@ -53,7 +53,9 @@ def laws_of(names: Sequence[str]) -> list[Law]:
 
 
 def sized(laws: Sequence[Law], table: RunTable) -> list[Law]:
-    """Return the laws, each extended by the sizes of the runs (`SizedLaw`) if `table` has sizes."""
+    """Return the laws. If `table` has sizes, each law is extended by a term for the sizes of the runs
+    (`SizedLaw`).
+    """
     return [SizedLaw(law, len(table.size_names)) if table.size_names else law for law in laws]
 
 
@@ -70,10 +72,10 @@ def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law
 
 @single_threaded()
 def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = None, seed: int = 0) -> list[MetricFit]:
-    """Choose a law for each metric of `table`, and measure how well it predicts. `tests` holds runs with the
-    same domains and metrics, on which the laws are scored as well.
+    """Choose a law for each metric of `table`, and measure how well it predicts. `tests` holds further runs
+    with the same domains and metrics, on which the chosen laws are scored too.
 
-    Raises ConfigError if there are too few runs for a law, or fewer than two test runs with a metric.
+    Raises ConfigError if there are too few runs for a law, or if fewer than two test runs have a metric.
     """
     if tests is not None:
         for metric, measured in zip(tests.metrics, (~tests.censored).sum(axis=0).tolist(), strict=True):

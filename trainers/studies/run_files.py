@@ -22,9 +22,9 @@ ITEM = "item"
 
 @dataclass(frozen=True)
 class RunColumns:
-    """The content of a file. `keys` maps each key column to the names of the runs in it. `values` [runs,
-    columns] has the numbers in `columns`, or their means over items; NaN stands for a cell that is empty,
-    `nan` or infinite.
+    """The content of a CSV file of runs. `keys` maps each key column to the names of the runs in it. `values`
+    [runs, columns] has the numbers in `columns`, or their means over items; NaN stands for a cell that is
+    empty, `nan` or infinite.
     """
 
     keys: dict[str, tuple[str, ...]]
@@ -33,8 +33,8 @@ class RunColumns:
 
 
 def read_run_columns(path: Path, key: str | None = None, columns: Collection[str] = ()) -> RunColumns:
-    """Read a file. Its runs are named by the column `key` or, by default, by the leading columns that are in
-    KEYS. Of the other columns, only `columns` are read, or all of them if `columns` is empty.
+    """Read a CSV file of runs. The column `key` names the runs or, by default, the leading columns that are
+    in KEYS do. Of the other columns, only `columns` are read, or all of them if `columns` is empty.
 
     In a file with a row per item, the value of a run is the mean over the items that have a value in at least
     one run. If the run itself lacks a value for one of these items, its mean is NaN. Raises ConfigError if
@@ -70,7 +70,7 @@ def read_run_columns(path: Path, key: str | None = None, columns: Collection[str
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first `most` names as text, with the number of the others if there are more."""
+    """Return the first `most` names as text, followed by the number of further names if there are any."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(map(str, names[:most]))}{more}"
 

@@ -86,10 +86,10 @@ def read_run_table(
     target: Mapping[str, float] | None = None,
 ) -> RunTable:
     """Read the mixtures and the metrics of runs. `normalise` divides each mixture by its sum. The metrics
-    named in `higher_is_better` are negated. `key` is the column that names runs (default: the first of KEYS
-    that is a key column of both files, with a different value for each run), and `chosen` are the metrics to
-    read (default: all). `target` maps each column of `ratios` that is a size of the runs, and not a domain,
-    to the size of the target.
+    named in `higher_is_better` are negated. `key` is the column that names runs; by default, it is the first
+    of KEYS that is a key column of both files and has a different value for each run. `chosen` are the
+    metrics to read (default: all). If columns of `ratios` hold sizes of the runs instead of shares, `target`
+    maps each of these columns to the size of the target.
 
     A metric that is empty, `nan` or infinite is censored. Raises ConfigError for a file that is not of the
     expected form, for a run that only one file has and, unless `normalise` is set, for a mixture that does
@@ -117,8 +117,9 @@ def read_run_table(
 
 
 def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) -> tuple[RunColumns, np.ndarray | None]:
-    """Split off the columns of `shares` that `target` names. Return the other columns, which are domains, and
-    log(size / size of the target), [runs, sizes], or None if `target` is empty.
+    """Split off the columns of `shares` that `target` names. Returns the remaining columns, which are
+    domains, and log(size / size of the target), [runs, sizes]. There are no sizes (None) if `target` is
+    empty.
     """
     if not target:
         return shares, None

@@ -1,6 +1,6 @@
 """Choose fine-tuning settings by their scores on the dev split.
 
-    grid -> a run per setting and seed, predicts dev only -> sweep.json -> the chosen setting predicts the rest
+    grid -> a run per setting and seed, predicts dev only -> sweep.json -> the chosen runs predict the other splits
 
 A score on the test split is unbiased only if the test split played no part in the choice. Only runs of the
 chosen setting therefore predict that split.
@@ -100,10 +100,10 @@ def require_scores(corpus: TaskCorpus) -> None:
 def finish_sweep(
     directory: LocalPath, runs: Mapping[Setting, Sequence[LocalPath]], show: Callable[[str], None]
 ) -> Sequence[LocalPath]:
-    """Choose a setting by its finished runs, one per seed. Write the choice to `sweep.json` in `directory`,
-    and predict all splits except `train` with the runs of the chosen setting. Returns these runs. If
-    `sweep.json` exists, its choice is kept, and splits are predicted only if this has not been done. `show`
-    is called with each line of a table of the scores.
+    """Choose the setting with the best score and write it to `sweep.json` in `directory`. Then predict all
+    splits except `train` with the runs of that setting, and return these runs. `runs` maps each setting to
+    its finished runs, one per seed. If `sweep.json` exists, its choice is kept, and the splits are predicted
+    only if they have not been yet. `show` is called with each line of a table of the scores.
 
     The score of a setting is the mean, over its seeds and tasks, of the task's first metric on the split that
     its runs validate on. Among equally good settings, the first is chosen. Raises ConflictError if

@@ -15,8 +15,8 @@ from trainers.tasks.schema.task import Task
 
 @dataclass(frozen=True)
 class Leak:
-    """A leak: `count` examples of `other` have the same texts or the same id as an example of `split`; `kind`
-    says which. `pair` holds two indices: an example of `split`, and its copy in `other`.
+    """A leak between two splits: `count` examples of `other` also occur in `split`. `kind` says whether their
+    texts or their ids are the same. `pair` holds the indices of two such examples, in `split` and in `other`.
     """
 
     kind: str
@@ -35,8 +35,8 @@ class Leak:
 
 
 def check_leaks(task: Task, examples: Mapping[str, Examples], data: Location | None) -> list[Leak]:
-    """Return the leaks between the splits of a task. If there are any and the task does not have `leak:
-    report`, raises UserError, which names the file and row of two examples that are the same.
+    """Return the leaks between the splits of a task. If there are any, raises UserError unless the task sets
+    `leak: report`. The message names the file and row of two examples that are the same.
     """
     leaks = find_leaks(examples)
     if leaks and task.leak == "refuse":

@@ -257,8 +257,8 @@ def _texts(texts: list | None, predictions: Predictions, kind: pa.DataType) -> p
 
 
 def _values(values: np.ndarray | None, outcomes: Outcomes, kind: str) -> pa.Array:
-    """Return labels by name, tags as lists of names, and numbers unchanged; null for NaN, and for -100 in
-    place of a label, tag or candidate.
+    """Return gold or predictions as an Arrow array: labels by name, tags as lists of names, and numbers
+    unchanged. NaN becomes null, and so does -100 in place of a label, tag or candidate.
     """
     assert values is not None
     if kind in ("regress", "choose"):
@@ -313,8 +313,8 @@ def _outcomes(table: pa.Table, task: Task, labelled: bool) -> Outcomes:
 
 
 def _numbers(column: pa.Array, task: Task) -> np.ndarray:
-    """Return a column of gold or predictions as numbers: labels and tags as their indices; -100 or NaN for
-    null.
+    """Return a column of gold or predictions as numbers: labels and tags become their indices, and null
+    becomes -100 or NaN.
     """
     if task.kind == "regress":
         return column.to_numpy(zero_copy_only=False)

@@ -106,7 +106,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _without_empty(rows: RowSet, layout: Layout, roles: tuple[str, ...]) -> RowSet:
-    """Return only the rows that have a text for each of these roles."""
+    """Return only the rows that have a text for each of `roles`."""
     columns = [rows.column(layout.roles[role], role) for role in roles if role in layout.roles]
     whole = [
         row
@@ -182,8 +182,8 @@ def _generate(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fiel
 
 
 def _minimal_pairs(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
-    """Read minimal pairs. The acceptable text is candidate 0 of two. `rename` maps names of subtasks and
-    fields.
+    """Read minimal pairs. The acceptable text is candidate 0 of two. The layout's `rename` applies to the
+    names of subtasks and fields.
     """
     pairs = [_text(rows, layout.roles[role], role, True) for role in ("good", "bad")]
     count = len(rows)

@@ -9,8 +9,8 @@ from trainers.tasks.load_task import Suite, load_task
 @dataclass(frozen=True)
 class SuiteScore:
     """The score of a suite: the mean over the columns that were scored, or None if there are none. `columns`
-    maps the name of each column of the suite, `task` (for the split dev) or `task/split`, to its score, or to
-    None if it was not scored.
+    maps each column of the suite to its score, or to None if it was not scored. A column of the split dev is
+    named `task`, any other column `task/split`.
     """
 
     suite: str

@@ -33,7 +33,9 @@ class SplitFiles:
 
 
 def data_directory(name: str | None = None) -> Location | None:
-    """Return the directory of task files: `name`, or else $GRISTMILL_TASKS; None if neither is set."""
+    """Return the directory of task files: `name` if it is given, otherwise $GRISTMILL_TASKS. None if neither
+    is set.
+    """
     name = name or os.environ.get(VARIABLE)
     return parse_location(name, field="data") if name else None
 

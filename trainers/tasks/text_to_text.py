@@ -79,7 +79,9 @@ def _filled(template: str, fields: dict[str, Sequence[str]], count: int) -> list
 
 
 def _around(templates: Templates) -> tuple[str, str, str]:
-    """Return the text before the gold in the target template, the name of the gold, and the text after it."""
+    """Split the target template at the placeholder of the gold. Returns the text before the placeholder, its
+    name, and the text after it.
+    """
     before, name, after = _FIELD.split(templates.target, maxsplit=1)
     return before, name, after
 

@@ -9,9 +9,9 @@ from trainers.runs.checkpoint import Averaging
 
 
 def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool:
-    """Return whether `loss` is above the lowest of `losses` without the last `interval` of them (Merity et
-    al., 2017, algorithm 1). `losses` are those of all earlier validations. False if there are no more than
-    `interval`.
+    """Return whether `loss` exceeds the minimum of `losses`, leaving out the last `interval` losses (Merity
+    et al., 2017, algorithm 1). `losses` has the losses of all earlier validations. False if it has at most
+    `interval` losses.
     """
     return len(losses) > interval and loss > min(losses[:-interval])
 

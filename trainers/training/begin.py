@@ -129,7 +129,7 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
     """Return a line on the trained parameters of a fine-tuning run that are not initialised from its base.
-    Empty if there are none, if the run has no base, and for any other kind of run.
+    Empty if there are none, if the run has no base, or if it is not a fine-tuning run.
     """
     if not isinstance(config, Finetuning) or not base:
         return ""
@@ -152,7 +152,8 @@ def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
 
 def describe_resume(resumed: Checkpoint, now: ParallelLayout, drops: bool) -> str:
     """Return a line that says where a run continues. If the run has dropout (`drops`) and its number of
-    workers or its micro-batch has changed, the line says that its losses are only statistically equal.
+    workers or its micro-batch has changed, the line also says that the losses are only statistically equal to
+    those without the change.
     """
     message, before = f"from step {resumed.step}, {resumed.tokens:,} tokens", resumed.split
     if before != now and drops:
@@ -182,7 +183,7 @@ def _check_shapes(theirs: Mapping[str, tuple[int, ...]], ours: Mapping[str, tupl
 
 
 def _check_model(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if two models differ in a field other than those of `_FREE_SIZES`."""
+    """Raise ConfigError if two models differ in a field that is not in `_FREE_SIZES`."""
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)
         if here != there and field.name not in _FREE_SIZES:

@@ -6,11 +6,13 @@ from gristmill.errors import UserError
 
 
 class DivergedError(UserError):
-    """Raised when too many steps in a row were not finite (`optimizer.max_skipped_in_row`)."""
+    """Raised when the loss or gradients of too many steps in a row were not finite
+    (`optimizer.max_skipped_in_row`).
+    """
 
 
 def remedy(run: Path, step: int, fine_tunes: bool) -> str:
-    """Return advice for a run in which the last steps, up to step `step`, are not finite."""
+    """Return advice for a run in which the loss or gradients of the last steps, up to `step`, are not finite."""
     if fine_tunes:
         return "Begin another run with a lower optimizer.learning_rate or a longer schedule.warmup_fraction"
     return (

@@ -20,7 +20,7 @@ class Interval:
         self.seconds, self._began = 1e-9, time.perf_counter()
 
     def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: np.ndarray) -> None:
-        """Add the sums, tokens and operations by term of a step, and keep its gradient norm and learning
+        """Add the sums of a step, its tokens and its operations by term. Keep its gradient norm and learning
         rate.
         """
         self.norm, self.rate = norm, rate

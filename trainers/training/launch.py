@@ -103,8 +103,8 @@ def _train(
 
 
 def _lost(error: str) -> str:
-    """Return sentences that explain a failed collective operation: what happened to the other worker and what
-    to check.
+    """Return text that explains a failed collective operation: what happened to the worker that did not take
+    part, and what to check.
     """
     if any(words in error for words in _LATE):
         return (
@@ -221,7 +221,8 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
 def _release() -> None:
     """Release the resources that a lost controller had reserved for its workers.
 
-    Ray Train's own cleanup needs Ray's dashboard, and Ray itself releases them only when this job ends.
+    Ray Train's own cleanup needs Ray's dashboard, and Ray itself releases the resources only when this job
+    ends.
     """
     import ray
     from ray._raylet import PlacementGroupID
@@ -240,9 +241,9 @@ def _work(arguments: dict[str, Any]) -> None:
 
 
 def _loss(error: Exception) -> str:
-    """Return a line that says why a fit ended early: which workers were lost, that Ray Train's controller was
-    lost, or that Ray could not start or keep workers. If a worker raised an error of its own, raise it again,
-    because it would recur after a restart.
+    """Return a line that says why training on Ray ended early: which workers were lost, that Ray Train's
+    controller was lost, or that Ray could not start or keep workers. If a worker raised an error of its own,
+    raise it again, because it would recur after a restart.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError

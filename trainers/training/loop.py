@@ -96,8 +96,8 @@ class Training:
         threads: int,
         stop: Event,
     ) -> None:
-        """Open the data, build the model, and restore the newest checkpoint or else the weights of the run's
-        parent. Once `stop` is set, the run ends after its current step.
+        """Open the data, build the model, and restore the newest checkpoint. If there is none, begin with the
+        weights of the run's parent, if it has one. Once `stop` is set, the run ends after its current step.
         """
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
         self.attempt = attempt
@@ -209,9 +209,9 @@ class Training:
             batches.close()
 
     def _halve(self, step: int, error: RuntimeError) -> None:
-        """Halve the micro-batch after an out-of-memory error, so that the step is repeated. Re-raise any
-        other error. Also re-raise this one if the micro-batch is not automatic or is 1, if the run has
-        several workers, or if the step cannot be repeated (`Engine.discard`).
+        """Halve the micro-batch after an out-of-memory error, so that the step is repeated. Re-raise `error`
+        if it is any other error, if the micro-batch is not automatic or is 1, if the run has several workers,
+        or if the step cannot be repeated (`Engine.discard`).
         """
         automatic = self.config.execution.micro_batch == "auto" and self.engine.world == 1
         if not (automatic and self.micro_batch > 1 and is_out_of_memory(error) and self.engine.discard()):
@@ -339,7 +339,9 @@ class Training:
         )
 
     def _validate(self, step: int) -> bool:
-        """Validate and log the results. Returns whether a checkpoint must record them."""
+        """Validate and log the results. Returns whether they require a checkpoint: if this validation is the
+        best so far, or ends the run.
+        """
         fields = self.validation.measure()
         if fields is None:
             return False

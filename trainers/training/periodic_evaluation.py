@@ -41,8 +41,8 @@ _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER
 
 
 class PeriodicEvaluator:
-    """Evaluates the checkpoints of a run. All workers use it to see which steps are due; only the first
-    worker, with `writes`, starts processes.
+    """Evaluates the checkpoints of a run. Every worker has an evaluator, which tells it which steps are due.
+    Only the evaluator of the first worker (`writes`) starts processes.
     """
 
     def __init__(self, config: Job, run: LocalPath, progress: Progress, writes: bool) -> None:

@@ -1,5 +1,5 @@
-"""Join or start a Ray cluster, run function calls as its tasks, and make the workers of Ray Train form a
-group.
+"""Join or start a Ray cluster, run function calls as its tasks, and set up the process group of Ray Train's
+workers.
 """
 
 import os
@@ -31,8 +31,8 @@ class FinishedTask:
 
 
 class RayTasks:
-    """Calls `work` in tasks of the cluster. Each task reserves `cpus` CPUs and `gpus` GPUs, which may be
-    fractions.
+    """Runs calls of `work` as tasks of the cluster. Each task reserves `cpus` CPUs and `gpus` GPUs, which may
+    be fractions.
     """
 
     def __init__(self, work: Callable[..., Any], cpus: float, gpus: float) -> None:
@@ -76,9 +76,8 @@ class RayTasks:
 
 @contextmanager
 def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[RayTasks]:
-    """Join or start a cluster (`start_ray`) for the block, and leave it afterwards; a cluster that this
-    process has already joined is used and kept. Raises UserError if no node has enough CPUs and GPUs for a
-    task.
+    """Run the block with a Ray cluster. If this process has not joined a cluster, join or start one
+    (`start_ray`), and leave it afterwards. Raises UserError if no node has enough CPUs and GPUs for a task.
     """
     import ray
 
@@ -131,13 +130,12 @@ def start_ray() -> None:
 
 
 def lean_trainer() -> Any:
-    """Return Ray Train's DataParallelTrainer without three helpers that training does not need. Each is a
-    process that loads Ray Train before workers start.
+    """Return a subclass of Ray Train's DataParallelTrainer without three helpers that training does not need.
+    Each is a process that loads Ray Train before workers start.
 
-    The first serves Ray Data. The second removes the placement group of a lost controller, for which it needs
-    Ray's dashboard; `launch` does this itself. The third asks the autoscaler for nodes, but `launch` starts
-    no more workers than the nodes have room for. If a version of Ray has other names for these callbacks and
-    methods, the helpers start as usual. If it has no FixedScalingPolicy, training on Ray fails.
+    The helpers serve Ray Data, clean up after a lost controller (`launch` does this itself), and ask the
+    autoscaler for nodes. If a version of Ray has other names for these callbacks and methods, the helpers
+    start as usual. If it has no FixedScalingPolicy, training on Ray fails.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -163,8 +161,8 @@ def lean_trainer() -> Any:
 
 
 def rank_variables() -> Any:
-    """Return a configuration of Ray Train that sets torchrun's environment variables in each worker, so that
-    workers join their group as under torchrun.
+    """Return a configuration of Ray Train that sets torchrun's environment variables in each worker. Workers
+    then join their process group as under torchrun.
 
     Ray's own TorchConfig would load torch in Ray Train's controller and in the driver each time that workers
     start.

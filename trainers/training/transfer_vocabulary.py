@@ -19,8 +19,9 @@ _MORE = 64  # tokens that are added to find the parameters whose shape depends o
 def transfer_vocabulary(
     weights: Mapping[str, Any], model: Model, specials: dict[str, int], theirs: Definition, ours: Definition
 ) -> dict[str, Any]:
-    """Return the parent's `weights`, {parameter name: tensor}, with the tables for its vocabulary `theirs`
-    rewritten for the vocabulary `ours` of the resolved `model`. All other tensors are unchanged.
+    """Return the parent's `weights`, {parameter name: tensor}, for the resolved `model`. The tables with a
+    row per token are rewritten from the parent's vocabulary `theirs` to the vocabulary `ours`. All other
+    tensors are unchanged.
     """
     rows = parent_rows(theirs, ours)
     assert model.vocab_size is not None

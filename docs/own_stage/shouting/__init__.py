@@ -1,4 +1,4 @@
-"""A stage for gristmill: how much of a text is shouted. A corpus file names it as `shouting:shouts`."""
+"""A stage for gristmill that measures how much of a text is in capitals. A corpus file names it as `shouting:shouts`."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,15 @@ from pipelines import EDITED_TEXT, PartStage
 
 @dataclass(frozen=True)
 class Shouts(PartStage):
-    """Measure the share of words in capitals; decide nothing. A `filter` step does, by a rule over `shouts`."""
+    """Measure the share of words in capitals. The stage drops nothing: a `filter` step may, by a rule over `shouts`."""
 
     shortest: int = 2
     """Letters that a word must have at least; "I" and "A" are no shouting."""
 
     def reads(self) -> tuple[object, ...]:
-        """Return the columns that `annotate` gets: the text as earlier steps edited it. `Column("url")` is another."""
+        """Return the columns that `annotate` gets: here the text as edited by earlier steps. `Column("url")` would be
+        another.
+        """
         return (EDITED_TEXT,)
 
     def writes(self) -> pa.Schema:
@@ -23,7 +25,7 @@ class Shouts(PartStage):
         return pa.schema([("shouts", pa.float32())])
 
     def check(self) -> None:
-        """Refuse knobs that make no sense, when the corpus file is read."""
+        """Refuse invalid knobs when the corpus file is read."""
         if self.shortest < 1:
             raise ValueError(f"shortest: got {self.shortest}, expected 1 or more")
 
@@ -33,6 +35,6 @@ class Shouts(PartStage):
         return pa.table([pa.array(shares, pa.float32())], schema=self.writes())
 
     def share(self, text: str) -> float | None:
-        """Return the share of a text's words; None if it has no words, which becomes null."""
+        """Return the share of words in capitals, or None (null in the column) for a text without words."""
         words = [word for word in text.split() if word.isalpha() and len(word) >= self.shortest]
         return sum(word.isupper() for word in words) / len(words) if words else None

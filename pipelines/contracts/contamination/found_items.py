@@ -85,9 +85,9 @@ def evidence_column(step: PublishedStep) -> str:
 
 
 def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
-    """Return the rows of the kept training documents that contain each text, by the text's key. Also raise
-    the score of each text in `best` to the highest found in these documents. Occurrences that a step cuts do
-    not count.
+    """Return the rows of the kept training documents in which each text occurs, by the text's key. Also
+    update `best`, the highest score of each text in any document so far. Occurrences that a step cuts from
+    the text do not count.
     """
     holders: dict[str, set[int]] = {}
     searched = {annotation.step for annotation in part.annotations}

@@ -22,8 +22,8 @@ _DIGITS = 12  # as in the directories of steps
 
 
 def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
-    """Return the name of the search index of every part by (source, part index), whether or not the search
-    index has been written.
+    """Return the names of the search indexes of all parts, by (source, part index). Indexes that have not
+    been written yet are included.
     """
     return {
         (source, record.index): _unit_name(corpus, source, record)

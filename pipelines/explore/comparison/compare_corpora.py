@@ -67,9 +67,9 @@ class SourceChange:
 
 @dataclass(frozen=True)
 class CorpusComparison:
-    """A comparison of two corpora. `sources` describes the differences by source. `documents` lists the
-    documents that differ (CHANGES), by source and then by id. `distributions` compares columns, those that
-    differ most first. `ngrams` compares n-grams, or is None if they were not compared.
+    """A comparison of two corpora. `sources` has the differences within each source. `documents` is a table
+    (CHANGES) of the documents that differ, by source and then by id. `distributions` compares columns, those
+    that differ most first. `ngrams` compares n-grams, or is None if they were not compared.
     """
 
     old: Corpus
@@ -171,14 +171,14 @@ def _verdicts(corpus: Corpus, source: str) -> pa.Table:
 
 
 def _kept(verdicts: pa.Table, side: str) -> np.ndarray:
-    """Return whether one corpus keeps each document, bool [n]. `side` is `old` or `new`."""
+    """Return, for each document, whether the corpus `side` (`old` or `new`) keeps it, bool [n]."""
     kept = pc.and_(pc.is_valid(verdicts[f"read_{side}"]), pc.is_null(verdicts[f"drop_{side}"]))
     return np.asarray(kept, dtype=bool)
 
 
 def _reasons(verdicts: pa.Table, side: str) -> pa.Array:
-    """Return why one corpus does not keep each document, string [n]; null for documents that it keeps. `side`
-    is `old` or `new`.
+    """Return, for each document, the reason why the corpus `side` (`old` or `new`) does not keep it, string
+    [n]; null if the corpus keeps it.
     """
     drop = pc.if_else(pc.is_valid(verdicts[f"read_{side}"]), verdicts[f"drop_{side}"], ABSENT)
     return drop.combine_chunks() if isinstance(drop, pa.ChunkedArray) else drop
@@ -202,8 +202,8 @@ def _tokens(old: Corpus, new: Corpus, source: str) -> dict[str, tuple[int | None
 
 
 def _differ(old: Corpus, new: Corpus, source: str, count: int) -> np.ndarray:
-    """Return whether the text differs for each document that both corpora keep, bool [count], in the order of
-    the ids.
+    """Return, for each document that both corpora keep, whether its text differs between them: bool [count],
+    in the order of the ids.
     """
     if not count or _shaping(old, source) == _shaping(new, source):
         return np.zeros(count, bool)

@@ -55,8 +55,8 @@ class NgramComparison:
     ngrams: list[NgramChange]
 
     def of(self, words: int, more: bool) -> list[NgramChange]:
-        """Return the n-grams of `words` words that are over-represented in the new corpus (`more`) or in the
-        old corpus, the strongest first.
+        """Return the over-represented n-grams of `words` words, the strongest first: those of the new corpus
+        if `more`, otherwise those of the old corpus.
         """
         chosen = [change for change in self.ngrams if change.words == words and (change.score > 0) == more]
         return sorted(chosen, key=lambda change: -abs(change.score))

@@ -30,9 +30,9 @@ def required_literals(pattern: str) -> list[str] | None:
 
 
 def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
-    """Return (literal, end) for the alternative that begins at the offset `at`. The literal is the longest
-    one at its outermost level that every match contains. It is empty if there is none: groups, classes and
-    optional items are not searched. Return None if the meaning is uncertain.
+    """Return (literal, end) for the alternative that begins at the offset `at`, or None if its meaning is
+    uncertain. The literal is the longest known text that every match contains, or empty if none is known.
+    Groups, classes and optional items are not searched for literals.
     """
     runs: list[str] = [""]
     while at < len(pattern) and pattern[at] != "|":

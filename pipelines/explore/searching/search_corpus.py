@@ -42,8 +42,8 @@ class SearchHit:
 @dataclass(frozen=True)
 class SearchResult:
     """The result of a search: the number of documents with a hit, the number of hits, and the first documents
-    with a hit, in the order in which the sources were searched. `parts` is the number of parts searched.
-    `read` of them have no current index and were read as a whole.
+    with a hit, in the order in which the sources were searched. `parts` is the number of parts searched, and
+    `read` the number of parts that were read as a whole because they have no current index.
     """
 
     documents: int

@@ -58,7 +58,7 @@ def _are_alike(left: np.ndarray, right: np.ndarray, least: np.float32) -> np.nda
 
 def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.ndarray:
     """Return, for each vector, the index of the first vector in `stay` [m, width] to which its cosine is
-    `least` or more, or STAYS; int64 [n].
+    `least` or more; STAYS if there is none. int64 [n].
     """
     winner = np.full(len(vectors), STAYS, np.int64)
     for start in range(0, len(vectors), _BLOCK):

@@ -55,8 +55,8 @@ def _decide(
     enough: int,
     least: np.float32,
 ) -> tuple[int, np.float32]:
-    """Compare document i with the others at `rows`, until it has enough matches. Return (value for `winner`,
-    similarity to the first match, or 0 if there is none).
+    """Compare document i with the other documents at `rows` until it has enough matches. Return (value for
+    `winner`, similarity to the first match, or 0 if there is none).
     """
     like, first, similarity = begun, STAYS, np.float32(0)
     for r in rows:
@@ -96,9 +96,9 @@ def elect(
     i found before this call. A match with a document r counts as `enough` matches if decisive[r] is true. A
     document i stays in any case if always[i] is true.
 
-    Fills winner[i] with STAYS or, for a dropped document, with OF_THE_FIRST if begun[i] is not 0, else with
-    the first document that i matches. Fills similarity[i] with the similarity to the first document that i
-    matches here, or 0.
+    winner[i] becomes STAYS if document i stays. If it is dropped, winner[i] becomes OF_THE_FIRST if begun[i]
+    is not 0, and otherwise the index of the first document that it matches. similarity[i] becomes the
+    similarity to the first document that it matches in this call, or 0.
     """
     chosen = np.empty(len(begun), np.int64)
     for c in range(len(starts) - 1):
@@ -129,8 +129,9 @@ def follow(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """Decide as `elect` does, but compare document i only with the documents low[i] to high[i] - 1 of
-    `other_offsets` and `other_values`, all of which stay. `decisive` refers to these others.
+    """Decide as `elect` does, but compare document i only with the documents low[i] to high[i] - 1 of a
+    second set, given by `other_offsets` and `other_values`. All documents of the second set stay, and
+    `decisive` refers to them.
     """
     every = np.arange(len(other_offsets) - 1)
     for i in range(len(low)):

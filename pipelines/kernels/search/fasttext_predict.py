@@ -74,7 +74,7 @@ def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> Non
 
 @kernel()
 def _find(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray, value: np.uint32, token: np.ndarray) -> int:
-    """Return the entry that equals the token, or -1. `value` is the token's hash."""
+    """Return the index of the dictionary entry that equals the token, or -1. `value` is the token's hash."""
     mask = len(slots) - 1
     slot = np.int64(value) & mask
     while slots[slot] >= 0:

@@ -79,8 +79,8 @@ def copy_ranges(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np
 
 
 def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size: int) -> WindowRuns:
-    """Find the runs of the blocks data[offsets[k]:offsets[k + 1]], in groups by key. Within a group, a block
-    with a lower index is earlier.
+    """Find the runs of windows that occur in an earlier block of the same group. Block k is
+    data[offsets[k]:offsets[k + 1]]. Blocks with the same key form a group, in the order of their indices.
     """
     order = sort_by(keys)
     bounds = np.append(np.flatnonzero(changes(keys[order])), len(keys))
@@ -100,13 +100,13 @@ def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size:
 def find_repeats(
     documents: np.ndarray, starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray, runs: WindowRuns, size: int
 ) -> tuple[np.ndarray, ...]:
-    """Return (document, first window, window after the last, winner) of each range of windows that occur
-    earlier.
+    """Find the ranges of windows that occur earlier. Return (document, first window, window after the last,
+    winner) of each range.
 
     Block k is the `counts[k]` windows from `starts[k]` on in `documents[k]`; the blocks are in the order of
     the text. Equal blocks have the same number: 0, 1, ... in the order of their first occurrences. `runs` are
-    the runs of the numbered blocks, in order. The owner of a run is -1 if its windows first occur in an
-    earlier part.
+    the runs of the numbered blocks, in order. A run whose windows first occur in an earlier part has the
+    owner -1.
 
     Windows that overlap their first occurrence do not count. The winner is the document in which the range's
     first window first occurs, or -1 - r if that window is in a run r with the owner -1.

@@ -34,9 +34,10 @@ _ROWS = 128  # rows per block: a tree, which all rows of a block ask before the 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
-    """Evaluate all trees on each row of `values`, float64 [n, columns]. Add the values of the leaves that a
-    row reaches to `results`, float64 [n], tree by tree. Add the changes of the expected value on the way to
-    `changes`, float64 [n, columns], each to the column that the node tests.
+    """Evaluate all trees on each row of `values`, float64 [n, columns]. For each tree, add the value of the
+    leaf that a row reaches to `results`, float64 [n]. Every step from a node to its child changes the
+    expected value; this change is added to `changes`, float64 [n, columns], in the column that the node
+    tests.
 
     Four rows walk down a tree at a time, so that the processor has work while a row waits for its previous
     step.

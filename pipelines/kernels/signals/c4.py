@@ -74,7 +74,7 @@ def count_peer_pages(
     """Count the inputs of the page rules of tfds and datatrove, int64 [documents] each: the sentences of the
     lines that are kept, and the lines that drop the page. A dropped line does not drop the page.
 
-    `rows` are the lines between any breaks, from `line_variants.find_stripped_lines`.
+    `rows` are the lines between line breaks of any kind, from `line_variants.find_stripped_lines`.
     """
     rows = rows._replace(kinds=np.full(len(rows.kinds), BY_BREAKS, np.uint8))
     judged = judge(data, classes, NO_SPANS, tokens, hits, rows)
@@ -134,7 +134,7 @@ def _judge_unmarked(
     without: int,
 ) -> None:
     """Judge rows with citation markers again after removing the markers, and write the results to `judged`.
-    `chunks` are the rows' numbers of chunks before the removal, from `_count_chunks`.
+    `chunks` has the result of `_count_chunks` for each row, computed before the removal.
     """
     data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
     offsets = np.zeros(len(rows.starts) + 1, np.int64)

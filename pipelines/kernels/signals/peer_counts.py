@@ -41,8 +41,8 @@ _ROWS = ("bullet_rows_datatrove", "ellipsis_rows_datatrove")  # of str.splitline
 
 
 def count_peers(offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the counts of every document in a block by name, according to the rules of peers, int64
-    [documents] each.
+    """Return the counts of every document in a block by name, according to the rules of datatrove and tfds,
+    int64 [documents] each.
     """
     classes = classify(offsets, data)
     tokens = find_tokens(offsets, data, classes)

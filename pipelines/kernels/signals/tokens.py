@@ -61,8 +61,8 @@ def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> T
 
 @kernel(inline="always")
 def _plain_bytes(kinds: np.uint64) -> np.uint64:
-    """Return eight bytes in which the lowest bit is 1 for letters and numbers: WORD (bit 0), not EXTEND (7),
-    and not CLOSE (6) without LETTER (1). The other bits have no meaning.
+    """Return eight bytes in which the lowest bit is 1 for letters and numbers. These have WORD (bit 0) but
+    not EXTEND (7), and if they have CLOSE (6), they also have LETTER (1). The other bits have no meaning.
     """
     return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
 

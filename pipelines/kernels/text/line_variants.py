@@ -38,8 +38,8 @@ class SplitLines(NamedTuple):
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
     """Return two sets of lines, given the `lines` of a block between line feeds. The first has the lines
-    between breaks of any kind. The second has those of `lines` that contain breaks of other kinds; the others
-    of `lines` are already in the first set.
+    between line breaks of any kind. The second has those of `lines` that contain a break of another kind,
+    undivided.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [
@@ -71,8 +71,8 @@ def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> S
 def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (start, end) of the first line break at or after ends[k], where line k ends; white space may
-    come before the break. Both are limits[k] if there is no break. int64 [n] each.
+    """Return (start, end) of the first line break at or after the end of each line k, ends[k], int64 [n]
+    each. White space may come before the break. Both are limits[k] if there is no break.
 
     With `by_feeds`, only line feeds are breaks; otherwise every break of str.splitlines is one.
     """

@@ -52,8 +52,8 @@ def fineweb_forms(texts: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarray, special: np.ndarray) -> np.ndarray:
-    """Return the bytes of a block in normal form. The kernel has left out the `special` documents: compute
-    them with `fineweb_form`, and correct `ends` in place.
+    """Return the bytes of a block in normal form, including the `special` documents, which the kernel has
+    left out. Correct `ends` in place.
     """
     pieces, sizes = [], np.diff(ends)
     for row in range(len(special)):

@@ -71,7 +71,7 @@ def _in_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, classes
 
 
 def lower_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Texts:
-    """Return the same texts, but lower-case each in which more than nine tenths of the letters are capitals."""
+    """Lower-case the texts in which more than nine tenths of the letters are capitals, and return all texts."""
     rows = np.flatnonzero(_in_capitals(data, starts, ends, character_classes()))
     if not len(rows):
         return data, starts, ends

@@ -27,8 +27,8 @@ def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np
     """Return, for each document and each number of words in `sizes`, the corresponding number of the
     document's units, int32 [documents, sizes].
 
-    Document d has the units offsets[d] to offsets[d + 1] - 1. `sizes` are scaled by its mean number of units
-    per word and rounded. If all its units are words, the result is `sizes`.
+    Document d has the units offsets[d] to offsets[d + 1] - 1. A document's numbers are `sizes` times its mean
+    number of units per word, rounded. They equal `sizes` if all its units are words.
     """
     units = np.diff(offsets)
     words = np.zeros(len(units))

@@ -184,8 +184,8 @@ def _fields(
     turns.
 
     The typed columns are fields that contain only numbers, only dates or only Booleans, apart from empty
-    values. The turns are the field that holds them and the template of a turn, if that field contains more
-    text than any text field; the text field is then None.
+    values. The turns are (field, template of a turn), or None. They take the place of the text field, which
+    is then None, if their field contains more text than any text field.
     """
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
         return "text", "url", (), None

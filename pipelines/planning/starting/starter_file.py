@@ -1,4 +1,4 @@
-"""Write a first corpus file for directories of files: `pipelines init`."""
+"""The command `pipelines init`: write a first corpus file for directories of files."""
 
 import json
 import re
@@ -39,11 +39,11 @@ class StarterSource:
 
 
 def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], Counter[str]]:
-    """Return a source for every group of files (`group_files`) in every directory, and the number of files
-    that no format reads, by suffix.
+    """Group the files of each directory by format, archives apart (`group_files`), and return a source for
+    each group. Also return the number of files that no format reads, by suffix.
 
-    Raises UserError for a directory that does not exist or has no file that a format reads, and for records
-    without text.
+    Raises UserError if a directory does not exist or has no file that a format reads, or if the first records
+    of a group have no text.
     """
     sources: list[StarterSource] = []
     unknown: Counter[str] = Counter()
@@ -82,9 +82,11 @@ def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
 def write_starter(
     sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample] | None = None
 ) -> None:
-    """Write a corpus file with these sources. If `samples` is given, comments describe the sampled documents,
-    sources that are mainly in a language other than English are left out of the filter, and an existing file
-    is overwritten. If it is None, raises ConflictError if the file exists.
+    """Write a corpus file with these sources.
+
+    If `samples` is None, raises ConflictError if the file exists. Otherwise, the file is overwritten,
+    comments describe the sampled documents, and the filter does not apply to sources that are mainly in a
+    language other than English.
     """
     try:
         with file.open("x" if samples is None else "w", encoding="utf-8") as sink:
@@ -94,8 +96,8 @@ def write_starter(
 
 
 def starter_text(sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample]) -> str:
-    """Return the text of a corpus file with these sources. `samples` maps the names of the sources that were
-    sampled to their samples. `file` is only mentioned in comments.
+    """Return the text of a corpus file with these sources. `samples` holds the samples by source name; a
+    source need not have one. `file` is only mentioned in comments.
     """
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)
@@ -147,8 +149,9 @@ def sample_line(sample: StarterSample) -> str:
 
 
 def rule_lines(name: str, sample: StarterSample) -> list[str]:
-    """Return one line for each set of rules, with the share of the first documents of a source that the set
-    would drop, and a last line for all sets together. The list is empty if no set was applied to the sample.
+    """Describe in one line per rule set what share of the sampled documents of the source `name` the set
+    would drop. A last line gives the share for all sets together. Return no lines if no set was applied to
+    the sample.
     """
     lines = []
     for whole, *rules in (sample.dropped or {}).values():

@@ -34,12 +34,13 @@ class RuleShare(NamedTuple):
 
 @dataclass(frozen=True)
 class StarterSample:
-    """What the first documents of a source show. `documents` is their number.
+    """The languages of a source's first documents, and the shares of them that rule sets would drop.
+    `documents` is the number of documents examined.
 
-    `languages` are (ISO 639 code, share of the documents), the largest share first; `und` stands for
-    documents whose language could not be detected. `dropped` maps the name of each rule set to shares of the
-    documents: first the share that the whole set would drop, then the share for each of its rules that drops
-    any, the largest first. `dropped_by_any` is the share that all sets together would drop. `reason` says why
+    `languages` are pairs (ISO 639 code, share of the documents), largest share first; `und` stands for
+    documents whose language could not be detected. `dropped` maps the name of each rule set to the shares of
+    the documents that would be dropped: first by the whole set, then by each of its rules that drops any,
+    largest share first. `dropped_by_any` is the share that all sets together would drop. `reason` says why
     there are no documents, if there are none.
     """
 
@@ -56,11 +57,11 @@ class StarterSample:
 
 
 def sample_for_start(source: Source, rule_sets: Sequence[str]) -> StarterSample:
-    """Return what the first documents of a source show: read up to about 4 MB of text from at most 16 of its
-    files, detect the languages of the documents, and apply the named sets of rules to them.
+    """Examine the first documents of a source: read up to about 4 MB of text from at most 16 of its files,
+    detect the languages of the documents, and apply the named rule sets to them.
 
-    If the source cannot be read or the files have no documents, the sample has no documents and gives the
-    reason; `plan` says what to do about it.
+    If the source cannot be read or the files have no documents, the result has no documents and gives the
+    reason.
     """
     try:
         files = list_files(source)

@@ -98,8 +98,8 @@ def licences_in(text: str) -> list[str]:
 def licence_of_header(text: str) -> str | None:
     """Return the SPDX expression of the licence that the head of a source file states, or None if it states
     none. An `SPDX-License-Identifier` tag (https://reuse.software/spec/) takes precedence, and gives None if
-    its brackets do not match. Without a tag, the licences that notices name and those whose texts the head
-    contains are joined with AND.
+    its brackets do not match. Without a tag, all licences that are named in a notice or quoted in full are
+    joined with AND.
     """
     if tag := _SPDX.search(text):
         return tag[1].rstrip("-.") if tag[1].count("(") == tag[1].count(")") else None
@@ -134,8 +134,9 @@ def together(licences: list[str]) -> str | None:
 
 
 def _variant(name: str, plain: str) -> str:
-    """Return the licence of the family `name`, judging by `plain`, the words from the grant on. Return
-    `unknown` for a permission notice whose conditions are not those of a known licence.
+    """Return the SPDX identifier of a licence of the family `name` (MIT, BSD, ISC, ...). `plain` is the text
+    of the licence from the grant on. Return `unknown` for a permission notice whose conditions are not those
+    of a known licence.
     """
     if name == "MIT":
         if "shall be used for good not evil" in plain:

@@ -43,8 +43,8 @@ class Entry:
 
     `chunks` raises BrokenInput if the bytes cannot be read to the end. `file` is the file itself if its bytes
     are delivered as stored, neither decompressed nor taken out of an archive, else None. `size` is the length
-    in bytes, or None if it is not known before reading. `shared` is the value that the function from
-    `Format.load_shared` returns for the entry.
+    in bytes, or None if it is not known before reading. `shared` is further data for the reader of the
+    format, such as licences by directory (`Format.load_shared`).
     """
 
     path: str
@@ -171,8 +171,8 @@ class TarInput:
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header that rejects sizes found only in attacks, and tells its archive that the end mark was
-    read.
+    """A tar header that rejects negative sizes and very long extended headers. It sets `complete` of its
+    archive when the end mark is read.
     """
 
     @classmethod
@@ -201,8 +201,8 @@ class _Archive(tarfile.TarFile):
 
 
 class _TarReader:
-    """Reads the members of one tar. Damage is reported once: by the entry of the damaged member, or else by
-    an entry for the archive itself.
+    """Reads the members of one tar. Damage is reported once: by the entry of the damaged member or, if it
+    lies outside the members read, by an entry for the archive itself.
     """
 
     def __init__(self, path: str, chunks: Iterator[bytes], source: Source, budget: DecodeBudget) -> None:
@@ -258,8 +258,8 @@ class _TarReader:
             yield chunk
 
     def _pass_over(self, archive: Any) -> None:
-        """Skip to the next header. tarfile's own skipping does not stop at the end of the file if a header
-        claims more.
+        """Skip to the next header. Raises ReadError at the end of the file, beyond which tarfile's own
+        skipping would go on.
         """
         while not self._reported and (left := archive.offset - archive.fileobj.tell()) > 0:
             if not archive.fileobj.read(min(CHUNK_BYTES, left)):
@@ -293,8 +293,8 @@ def _zip_members(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
 
 
 def _open_zip(file: SourceFile) -> zipfile.ZipFile:
-    """Open and return the zip. zipfile reports an I/O error in the archive's last record as damage; here it
-    is raised as the I/O error that it is.
+    """Open and return the zip. An I/O error while the archive's last record is read, which zipfile reports as
+    damage, is raised as SourceError or StorageError.
     """
     with attribute_os_errors(file):
         try:

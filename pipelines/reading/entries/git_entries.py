@@ -37,7 +37,7 @@ def is_repository(path: str) -> bool:
 def describe_repository(source: Source, raw: str, location: str, where: str) -> SourceFile | None:
     """Return the git repository at `location` as a file named `raw`, at the commit that the source's
     `revision` names. Return None if there is no repository at the location. The size of the file is the total
-    size of the files in the commit. `where` begins the messages of errors.
+    size of the files in the commit. Error messages begin with `where`.
 
     Raises SourceError if the repository has no such commit, or if the commit cannot be read.
     """

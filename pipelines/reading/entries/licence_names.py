@@ -51,7 +51,9 @@ def directory_of(path: str) -> str:
 
 
 def with_licences(files: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return the same files, each with the licence files of the nearest directory above it that has any."""
+    """Return the files, each with `licences` set to the licence files in the nearest directory above it that
+    has any.
+    """
     listed = list(files)
     by_directory: dict[str, tuple[SourceFile, ...]] = {}
     for file in listed:

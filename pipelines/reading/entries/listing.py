@@ -23,13 +23,14 @@ _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
 def list_files(source: Source) -> list[SourceFile]:
     """List the files under the source's root that match `include` and not `exclude`, sorted by relative path.
 
-    The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name.
-    Links to files and directories are followed; a directory that is its own ancestor through a link is not
-    entered again. Pipes, sockets and devices are skipped. The root may also be the URL of a prefix or of one
-    file. With `files`, the names come from that list, and each must be a file. In a format that reads git
-    repositories, each directory that is a repository is one file; the root may be a repository itself. A
-    format that asks for licences also gets licence files that `include` does not match. The format
-    `hf_dataset` keeps only the files with the rows of the dataset.
+    The root may be a directory, a symbolic link to one, a single file, whose relative path is its name, or
+    the URL of a prefix or of one file. Links to files and directories are followed; a directory that is its
+    own ancestor through a link is not entered again. Pipes, sockets and devices are skipped. If the source
+    sets `files`, the names come from that list, and each must be a file.
+
+    In a format that reads git repositories, each directory that is a repository is one file; the root may be
+    a repository itself. A format that asks for licences also gets licence files that `include` does not
+    match. The format `hf_dataset` keeps only the files with the rows of the dataset.
 
     Raises SourceError if the root is missing, a directory, link or list cannot be read, an `include` pattern
     matches nothing, two names map to the same path, or no file is left.

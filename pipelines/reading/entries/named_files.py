@@ -18,8 +18,8 @@ _AT_ONCE = 64  # concurrent requests for sizes
 
 
 def chosen_patterns(source: Source) -> tuple[str, ...]:
-    """Return the patterns of `include`; a name must match at least one of them. A list of files without
-    `include` has no patterns: it is read as a whole, hidden files included.
+    """Return the `include` patterns, one of which a name must match. Return none for a source with a list of
+    files and no `include`: then every listed file is read, hidden files included.
     """
     everything = source.files is not None and source.include == Source.include
     return () if everything else source.include
@@ -56,8 +56,8 @@ def read_names(source: Source, where: str) -> list[str]:
 
 
 def ask_facts(source: Source, root: str, names: Sequence[str], where: str) -> dict[str, Facts]:
-    """Ask a store for the size and version of every named file below the URL `root`, and return them by name.
-    Raises SourceError if a file does not exist.
+    """Return the size and version of every named file below the URL `root`, by name, as the remote store
+    reports them. Raises SourceError if a file does not exist.
     """
     ask = partial(_facts, source, root, where)
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -62,7 +62,7 @@ def normalise(text: str, unicode_form: str = "NFC", bordered: bool = False) -> t
       break and no other character in this range; otherwise it becomes the ellipsis.
     - All other control characters except tab and LF are removed.
     - The text is brought to NFC, unless `unicode_form` is "none".
-    - A `bordered` text keeps U+2029, the mark between the two sides of a pair.
+    - A `bordered` text keeps U+2029, the mark between the source and the target of a pair.
 
     Format characters (direction marks, joiners of emoji) are kept. Raises UnicodeEncodeError for a lone
     surrogate.
@@ -169,7 +169,9 @@ def normalise_all(texts: Sequence[str], unicode_form: str = "NFC", bordered: boo
 
 
 def _is_normal(text: str, data: memoryview, classes: int, unicode_form: str, bordered: bool) -> bool:
-    """Return whether a text with suspicious bytes of these classes is already normalised."""
+    """Return whether `normalise` would leave a text unchanged. `data` is its UTF-8, and `classes` are the
+    flags (`_CLASSES`) of the bytes in it that may need a change.
+    """
     if classes & _CONTROL:
         return False
     if classes & _LEAD and (_C1.search(data) or any(mark in text for mark in _separators(bordered))):

@@ -1,4 +1,4 @@
-"""Record types that the format readers yield, and the JSON of a record's other fields."""
+"""Record types that the format readers yield, and the JSON of the fields that go to `meta`."""
 
 import json
 from typing import Any, NamedTuple
@@ -45,8 +45,8 @@ class RawRecord(NamedTuple):
 
 
 def to_json(value: Any) -> bytes:
-    """Return `value`, a record's other fields, as JSON in UTF-8, or as ASCII JSON with escapes if it contains
-    a lone surrogate. Raises ValueError for NaN and infinities.
+    """Return `value`, such as the fields for `meta`, as JSON in UTF-8, or as ASCII JSON with escapes if it
+    contains a lone surrogate. Raises ValueError for NaN and infinities.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
     try:
@@ -56,8 +56,8 @@ def to_json(value: Any) -> bytes:
 
 
 def composed_record(record: dict[str, Any], size: int, source: Source) -> TextRecord | Bad:
-    """Compose the record of a source that sets `text` from the fields of `record`, which is modified. Fields
-    that become neither text nor URL go to `meta`. `size` is passed on to the result.
+    """Turn `record`, the fields of one record, into a TextRecord as the source's `text` says. Modifies
+    `record`. Fields that become neither text nor URL go to `meta`. `size` is passed on to the result.
 
     Return a Bad if there is no text, if a text field holds something other than text, or if the text has more
     characters than `max_document_bytes`; its size in bytes is checked when it is stored. Raises ValueError if

@@ -102,7 +102,7 @@ def _bytes_type(kind: pa.DataType) -> pa.DataType:
 
 
 class _Bytes:
-    """A stream of chunks from which a number of bytes can be taken."""
+    """A stream of bytes, taken in amounts that the caller chooses."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -156,8 +156,8 @@ class _Messages(io.RawIOBase):
         return size
 
     def _message(self) -> bytes:
-        """Return the next message in the form of Arrow since 0.15, with a continuation mark. Return no bytes
-        at the end mark, or if the stream ends without one.
+        """Return the next message in the format of Arrow 0.15 and later, which begins with a continuation
+        marker. Return no bytes at the end of the stream.
         """
         mark = self._file.take(4)
         if not mark:

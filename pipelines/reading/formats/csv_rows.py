@@ -1,5 +1,5 @@
-"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields. A quote within a field
-that does not begin with a quote, which RFC 4180 forbids, is read as part of the field.
+"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields. A quote inside an
+unquoted field, which RFC 4180 forbids, is kept as part of the field.
 """
 
 import csv
@@ -149,9 +149,9 @@ class _Rows:
                     yield row, self._size
 
     def _lines(self) -> Iterator[str]:
-        """Yield lines for the CSV parser. A line over the limit is passed on as a blank line, unless it is
-        within a row. Raises _Unfinished for such a line within a row, and for a row that grows too long or
-        does not end before the file does.
+        """Yield lines for the CSV parser. A blank line replaces a line over the size limit. Raises
+        _Unfinished if such a line occurs within a row, or if a row grows too long or does not end before the
+        file does.
         """
         for line in self._stream:
             within = bool(self._held)

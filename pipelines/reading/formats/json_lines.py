@@ -15,7 +15,7 @@ from pipelines.reading.sources.source import Source
 
 
 class LongRecord:
-    """A record over the limit, as a stream of its pieces."""
+    """A record over the size limit, as a stream of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -24,7 +24,7 @@ class LongRecord:
         return self._pieces
 
     def drain(self) -> int:
-        """Read to the end and return the number of bytes that were left."""
+        """Read the rest of the stream and return its length in bytes."""
         return sum(len(piece) for piece in self._pieces)
 
 
@@ -80,9 +80,7 @@ _BLANK = re.compile(rb"\n(?:\n+|[ \t\r\v\f]{1,%d}\n)+" % _BLANK_BYTES)
 
 
 def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Return the same stream without most of its blank lines, because handling them one by one takes a
-    hundred times as long.
-    """
+    """Return the stream without most of its blank lines, which would be slow to handle one by one."""
     return (_BLANK.sub(b"\n", chunk) for chunk in rechunk(chunks))
 
 
@@ -141,7 +139,9 @@ def _count_values(text: bytes, encoding: str) -> int:
 
 
 def _read_exactly(line: bytes, source: Source) -> TextRecord | Bad:
-    """Read one text with the standard library: slower, but exact for integers and specific about errors."""
+    """Parse one JSON text with the standard library, which is slower than orjson but exact for large integers
+    and specific about errors.
+    """
     try:
         return _record(_EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
     except UnicodeError:

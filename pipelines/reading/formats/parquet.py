@@ -24,15 +24,16 @@ _PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writ
 
 def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per row. `text_field` and `url_field` are used as in jsonl, and all other columns are
-    kept as JSON in `meta`.
+    kept as JSON in `meta`. There, a value that JSON lacks is text, such as `2021-01-02 03:04:05` for a date
+    and time; invalid UTF-8 is escaped, and NaN and infinities are null.
 
-    In `meta`, values that JSON lacks are written as text (a date and time as `2021-01-02 03:04:05`), invalid
-    UTF-8 is escaped, and NaN and infinities are null. Parquet is read from its end, so only a plain file can
-    be read; inside an archive or under gzip it is set aside as `not_parquet`. A file ends as `decoded_limit`
-    if its footer announces more bytes than the file may decode to, or if its records add up to more.
-    Dictionary-encoded text is expanded one batch at a time. A page is decompressed whole, so a page over 256
-    MiB ends the file as `large_page`. Raises SourceError if the text column is missing or is neither string
-    nor binary, or if a column name occurs twice.
+    Parquet is read from its end, so only a plain file can be read; inside an archive or under gzip it is set
+    aside as `not_parquet`. A file ends as `decoded_limit` if its footer announces more bytes than the file
+    may decode to, or if its records add up to more. Dictionary-encoded text is expanded one batch at a time.
+    A page is decompressed whole, so a page over 256 MiB ends the file as `large_page`.
+
+    Raises SourceError if the text column is missing or is neither string nor binary, or if a column name
+    occurs twice.
     """
     import pyarrow.parquet as pq
 
@@ -82,9 +83,9 @@ def _rows(file: Any, probe: Any, headers: Any, source: Source, limit: int) -> It
 def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
     """Return how many rows of a row group to read at once, so that a batch stays small.
 
-    The number is bounded by the mean size of a row and by the largest possible row: every row may repeat the
-    longest value in a column's dictionary, and a value in a column of `shared` may be as long as the column's
-    largest page. Arrow cannot read the columns in `shared` as dictionaries.
+    The number depends on the mean size of a row and on the largest size possible, with the longest value of
+    every dictionary. `shared` maps each column whose values share prefixes to the size of its largest page,
+    which one value may reach.
     """
     import pyarrow.compute as pc
 

@@ -27,12 +27,13 @@ def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord
     """Yield the text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line
     ends where possible.
 
-    `pieces` are the bytes of the record; at most a few times `max_document_bytes` of them are held. How they
-    are divided changes nothing. All documents carry the fields before the text; the last document also
-    carries the fields after it. A record whose text does not begin within about `max_document_bytes` is set
-    aside as `oversized`. If the rest is not JSON, cannot be decoded, has a lone surrogate, or has more than
-    `max_document_bytes` characters after the text, the documents so far are kept and the rest is set aside as
-    one more record.
+    `pieces` are the bytes of the record, divided in any way; at most a few times `max_document_bytes` of them
+    are held in memory. All documents carry the fields before the text; the last document also carries the
+    fields after it.
+
+    A record whose text does not begin within about `max_document_bytes` is set aside as `oversized`. If the
+    rest is not JSON, cannot be decoded, has a lone surrogate, or has more than `max_document_bytes`
+    characters after the text, the documents so far are kept and the rest is set aside as one more record.
     """
     try:
         yield from _split(_blocks(pieces, max(1, source.max_document_bytes // _BLOCKS)), source)
@@ -102,8 +103,8 @@ def _document(text: bytes, fields: dict[str, Any], source: Source) -> TextRecord
 
 
 def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
-    """Return the fields before the text, and the position in `line` where the contents of the text's string
-    begin. The position is -1 if they do not begin in `line`, or the text is not a string.
+    """Return the fields before `text_field`, and the position in `line` after the opening quote of its value.
+    The position is -1 if the value does not begin in `line` or is not a string.
     """
     fields: dict[str, Any] = {}
     position = _skip(line, 0, "{")

@@ -42,7 +42,7 @@ Row = tuple[Key, bytes]
 def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
     """Yield one record per question, in the order of their ids: its title and body, then its answers, the
     accepted one first and the others from the highest score to the lowest. `pipelines.reading.rich.threads`
-    turns them into text.
+    turns each record into text.
 
     `meta` holds `id`, `title`, `tags`, `score`, `created`, `views`, `licence`, `answer_count` (answers in the
     dump), `top_answer_score` (the highest score of an answer), `accepted_answer` (its id) and `answers`, a
@@ -76,8 +76,8 @@ def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecor
 
 
 class _SortedRows:
-    """Sorts the rows of a dump by question. When many rows are held in memory, they are written to `file` as
-    a sorted run.
+    """Sorts the rows of a dump by question. When too many rows are held in memory, they are written to `file`
+    as a sorted run.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -103,7 +103,7 @@ class _SortedRows:
         self._size += len(row) + _ROW_BYTES
 
     def spill(self) -> None:
-        """Write a run if enough rows are held."""
+        """Write the rows in memory to the file as a sorted run, if there are enough of them."""
         if self._size < _HELD_BYTES:
             return
         start = self._file.tell()
@@ -116,7 +116,7 @@ class _SortedRows:
         self._held, self._size = [], 0
 
     def merged(self) -> Iterator[Row]:
-        """Yield all rows in order."""
+        """Yield all rows, sorted by question."""
         self._held.sort()
         return heapq.merge(*(self._run(*run) for run in self._runs), self._held, key=itemgetter(0))
 
@@ -138,8 +138,8 @@ class _SortedRows:
 
 
 def _thread(group: Iterator[Row], site: str | None, limit: int) -> Iterator[Bad | RawRecord]:
-    """Yield the record of a group's question with its answers, or a Bad if they are too long, and a Bad for
-    each row that cannot be used.
+    """Yield the question in `group` and its answers as one record, or as a Bad if they are too long. Also
+    yield a Bad for each row that cannot be used.
     """
     question: dict[str, str] | None = None
     answers: list[dict[str, str]] = []

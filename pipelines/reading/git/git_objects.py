@@ -1,11 +1,11 @@
 """Read objects of a git repository through `git cat-file`, in a process that trusts nothing in the
 repository.
 
-The process runs in an empty temporary repository that we create. Of the other repository it sees only the
-directory of objects (GIT_OBJECT_DIRECTORY, git(1)). Therefore the other repository's configuration, hooks,
-attributes, grafts and replacements are never read, nothing is checked out, and no missing object is fetched.
-On Linux, the kernel bounds the memory of the process (RLIMIT_AS). The content of every object that is read is
-compared with its id, so a commit id determines everything that is read.
+The process runs in an empty temporary repository, and sees only the directory of objects of the repository to
+be read (GIT_OBJECT_DIRECTORY, git(1)). Therefore configuration, hooks, attributes, grafts and replacements in
+that repository are never read, nothing is checked out, and no missing object is fetched. On Linux, the kernel
+bounds the memory of the process (RLIMIT_AS). The content of every object that is read is compared with its
+id, so a commit id determines everything that is read.
 """
 
 import hashlib
@@ -50,8 +50,9 @@ class DamagedObjectError(Exception):
 
 
 class GitObjects:
-    """The objects of a git repository, as a context manager. `directory` is the one that contains `objects`.
-    `id_digits` is 40, or 64 for SHA-256. `memory` is how many bytes a git process may map.
+    """The objects of a git repository, as a context manager. `directory` is the repository's directory that
+    contains `objects`. `id_digits` is 40, or 64 for SHA-256. `memory` is how many bytes a git process may
+    map.
 
     Methods raise SourceError if git is missing or needs more than `memory`, and StorageError if git is
     killed, stops answering or gives an unexpected answer. If git exits by itself for another reason, the

@@ -17,8 +17,8 @@ _QUOTED = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 def read_mbox(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
     """Yield one record per message. Each message follows a separator: a line with `From `, a sender and a
-    time, which is the first line of the file or comes after a blank line. Mail programs put a `>` before
-    lines of the text that begin with `From `; it is removed.
+    time, which is the first line of the file or comes after a blank line. The `>` that mail programs put
+    before lines of the text that begin with `From ` is removed.
 
     A file that does not begin with a separator is set aside as `not_mbox`. A message over `max_file_bytes` is
     set aside as `file_bytes`; no more than about that size is held in memory.

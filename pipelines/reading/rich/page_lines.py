@@ -30,9 +30,9 @@ _PART_CHARACTERS = 40  # of the first part of a divided word
 def join_pages(pages: Sequence[str]) -> str:
     """Join the pages of a document into one text that keeps their lines.
 
-    - Running heads and page numbers are removed. They are the lines that occur among the first two or last two
-      of at least three pages (of both, if there are only two). Only their digits may differ. A line that is a Roman
-      numeral counts as a number.
+    - Running heads and page numbers are removed: lines that are the same, except for digits, among the first two or
+      last two lines of at least three pages (of both, if there are only two). A line that is a Roman numeral counts
+      as a number.
     - A word that is hyphenated at the end of a line is rejoined on the line where it begins, if its second part
       begins with a lower-case letter. The hyphen stays if the document has the word with a hyphen within a line, and
       nowhere without one.
@@ -78,7 +78,7 @@ def _edges(page: Sequence[str]) -> set[int]:
 
 
 def _mask(line: str) -> str:
-    """Return what a line has in common with the same running head or page number on another page."""
+    """Return a line with numbers masked, so that a running head or page number is the same on every page."""
     line = " ".join(line.split())
     return "#" if _ROMAN.fullmatch(line) else _DIGITS.sub("#", line)
 

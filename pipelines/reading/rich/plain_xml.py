@@ -20,7 +20,9 @@ _CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 
 
 class NotPlain(Exception):
-    """Raised if the XML has to be read by a parser. The effects of the calls made so far must be undone."""
+    """Raised by `read_plain` for XML that it cannot read. The caller must undo the effects of the functions
+    called so far, and use a parser.
+    """
 
 
 def read_plain(

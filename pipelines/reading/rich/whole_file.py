@@ -1,6 +1,4 @@
-"""Formats in which a whole file is one document with a layout. Its bytes are passed to the process that
-extracts the text.
-"""
+"""Formats in which a whole file is one document, such as a PDF, whose text a child process extracts."""
 
 from collections.abc import Iterator
 

@@ -151,7 +151,7 @@ def read_elements(
 
 
 def check_xml(data: bytes) -> None:
-    """Raise BrokenInput where `read_xml` does."""
+    """Raise BrokenInput, as `read_xml` does, for XML that is malformed or has a document type or entities."""
     _parse(data, None, None, None)
 
 
@@ -172,7 +172,7 @@ def _parse(
 
 
 class _LocalNames(dict[str, str]):
-    """A cache of names without their namespaces, filled as they occur."""
+    """A cache that maps qualified names to names without their namespaces."""
 
     def __missing__(self, name: str) -> str:
         local = self[name] = name.rpartition("}")[2]

@@ -77,8 +77,8 @@ class RecordText:
         return text
 
     def _with_target(self, source: str, target: str) -> str:
-        """Return both sides with the border between them, or only one side if the other is blank. A border
-        mark within a side becomes a line feed, as in the normalisation of other texts.
+        """Return the source and target texts, separated by BORDER, or only one of them if the other is blank.
+        A border mark within a text becomes a line feed.
         """
         sides = [side.replace(TARGET_MARK, "\n") for side in (source, target) if side.strip()]
         return BORDER.join(sides)

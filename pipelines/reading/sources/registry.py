@@ -76,8 +76,8 @@ class Format:
         return reader
 
     def load_shared(self) -> Callable[..., Any]:
-        """Import and return `shared`. Called with a Source, it returns a function (SourceFile, entry path) ->
-        the value of `Entry.shared` for that entry. Without `shared`, this value is None for every entry.
+        """Import and return `shared`. It takes a Source and returns a function (SourceFile, entry path) ->
+        the value of `Entry.shared`. For a format without `shared`, the value is always None.
         """
         if not self.shared:
             return lambda source: lambda file, path: None

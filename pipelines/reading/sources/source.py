@@ -197,7 +197,7 @@ class Source:
         check_format(self)
 
     def typed_fields(self) -> list[tuple[str, RecordField]]:
-        """Return the name and the field of every column of `columns`."""
+        """Return (name, field) for every column in `columns`."""
         columns = self.columns or {}
         return [(n, each if isinstance(each, RecordField) else RecordField(n, each)) for n, each in columns.items()]
 

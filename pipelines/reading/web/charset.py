@@ -10,9 +10,9 @@ them:
   UTF-8 if nothing is declared or all of it is ASCII, unless it has ESC or NUL bytes, as ISO-2022-JP and UTF-16
   do. Text in another encoding is hardly ever valid UTF-8 by chance.
 - An encoding is skipped if decoding inserts more U+FFFD than _BAD_SHARE of the non-ASCII bytes. A declared
-  windows-1252 that is the first candidate is skipped too, if fewer than _ALONE_SHARE of at least _ENOUGH
-  non-ASCII bytes are isolated, as accented letters are. Nearly every byte is valid in windows-1252, and servers
-  declare it by default.
+  windows-1252 that is the first candidate is also skipped if the page has at least _ENOUGH non-ASCII bytes and
+  fewer than _ALONE_SHARE of them are isolated, as accented letters are. Nearly every byte is valid in
+  windows-1252, and servers declare it by default.
 
 Detection is resiliparse's, which is right for most encodings (benchmarks/charsets.py) but mistakes EUC-KR for
 UTF-8. If the detected encoding does not fit, EUC-KR is tried if most non-ASCII characters decoded as Korean
@@ -20,7 +20,7 @@ are Hangul, then windows-1252 if enough bytes are isolated. Detected KOI8-R is r
 Ukrainian letters instead of eight box-drawing characters.
 
 If no encoding fits, the one with the fewest replacements is used. Invalid bytes become U+FFFD; `replaced`
-counts these marks, and `is_undecodable` says whether there are too many.
+counts these, and `is_undecodable` says whether there are too many.
 """
 
 import codecs
@@ -59,8 +59,8 @@ _WIDER = {
 
 
 class Decoded(NamedTuple):
-    """A page's text, the Python name of its encoding, and the number of replacement marks that decoding
-    inserted.
+    """A page's text, the Python name of its encoding, and the number of U+FFFD that decoding inserted for
+    invalid bytes.
     """
 
     text: str

@@ -20,8 +20,8 @@ from pipelines.reading.web.page_reservations import page_reservations
 
 @dataclass(frozen=True)
 class PageLimits:
-    """The worker's settings: how to extract text, and its limits. `parser` names the function that parses a
-    record, as MODULE:NAME below `pipelines.reading`, and `extract` is the extractor of pages.
+    """Settings of the worker process: how it extracts text, and its limits. `parser` names the function that
+    parses a record, as MODULE:NAME below `pipelines.reading`, and `extract` is the extractor of pages.
 
     `nodes` and `depth` limit the number and depth of a page's elements, and `text_bytes` limits the text of a
     document that is not a page. `html_bytes` limits a member of a zip package, such as a chapter of an EPUB,
@@ -75,8 +75,8 @@ def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[st
 
 
 def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (head, main text) of a page, or (head with the reason why there is no text, ""). With a text,
-    the head holds what the page declares and, if requested, its measures.
+    """Return (fields of the worker's answer, main text) for a page, or ({"reason": ...}, "") if there is no
+    text. The fields hold what the page declares and, if requested, its measures.
     """
     from resiliparse.parse.html import HTMLTree
 
@@ -96,7 +96,9 @@ def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
 
 
 def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({}, the whole text of a piece of HTML), or (head with the reason why there is no text, "")."""
+    """Return ({}, text) for a piece of HTML, whose whole text is taken, or ({"reason": ...}, "") if it is to
+    be set aside.
+    """
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
@@ -134,7 +136,7 @@ def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", 
     """Extract the main content of a page, without the alternative texts of images. Markdown requires `tree`,
     resiliparse's HTMLTree of the page, and changes it.
 
-    Of the library's options, these have the highest F1 on the pages that trafilatura is evaluated on
+    The options passed to the library have the highest F1 on the pages that trafilatura is evaluated on
     (benchmarks/extraction.py): 0.860, against 0.840 with the defaults.
     """
     from resiliparse.extract.html2text import extract_plain_text
@@ -166,12 +168,10 @@ def extract_with_trafilatura(
 
 @cache
 def rules_alone(markup: str, comments: bool) -> Any:
-    """Return options with which trafilatura's own rules run exactly once.
+    """Return options with which trafilatura's own rules run exactly once, without fallback extractors.
 
-    `fast` turns off the extractors that trafilatura falls back on. The made-up focus turns off a second run
-    with more recall, which trafilatura considers only under the name `balanced`; the first run applies the
-    same rules. Deciding about a second run takes a fifth of trafilatura's time, and changed 9 of 990 pages
-    (docs/benchmarks.md).
+    trafilatura considers a second run only if the focus is named `balanced`, so another name is set.
+    Considering it takes a fifth of trafilatura's time, and changed 9 of 990 pages (docs/benchmarks.md).
     """
     from trafilatura.settings import Extractor
 
@@ -191,9 +191,8 @@ def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: b
 
 
 class _Caches:
-    """Bounds the caches of trafilatura, which hold lines of pages. No text depends on them while
-    `deduplicate` is False. Clearing them takes 20 ms, because it collects garbage; never clearing them would
-    keep thousands of long lines in memory.
+    """Bounds the memory of trafilatura's caches, which hold lines of pages, by clearing them from time to
+    time. Clearing takes 20 ms. No text depends on the caches while `deduplicate` is False.
     """
 
     limit: ClassVar[int] = 8 << 20  # characters of pages whose lines may be cached

@@ -263,7 +263,9 @@ class Extractor:
                 batch.sent_to = None
 
     def _send_after(self, waiting: _Batch | None, batch: _Batch) -> None:
-        """Send `batch`; if the child that had `waiting` has died, send `waiting` again first."""
+        """Send `batch` to the child. If the child has died since `waiting`, the previous batch, was sent,
+        send `waiting` again first.
+        """
         if waiting and waiting.sent_to is not self._child:
             self._send(waiting, waiting.pages)
         self._send(batch, batch.pages)

@@ -1,9 +1,9 @@
 """Web formats: warc (WARC and ARC files, including WET) and html (one page per file).
 
 Two kinds of records of a web archive can become documents: those with an HTML payload (HTTP responses,
-resources and conversions), and conversion records of plain text, which WET files hold. A record that does not
-become a document is set aside with a reason, so that the records of a file add up. Records are numbered in
-the order of the file.
+resources and conversions), and conversion records of plain text, which WET files hold. Any other record is
+set aside with a reason, so that every record of a file is accounted for. Records are numbered in the order of
+the file.
 """
 
 import re

@@ -42,8 +42,8 @@ class Record:
 
     `fields` is the WARC header, with names in lower case. For an ARC record it is made from the header line:
     the type, target URI and content type, and the date if it has 14 digits, all under their WARC names. If
-    `whole`, `block` is the whole block; otherwise it is the first bytes, and `rest` yields the others. `size`
-    is the length of header and block in bytes.
+    `whole`, `block` is the whole block; otherwise `block` is its beginning, and `rest` yields the remaining
+    bytes. `size` is the length of header and block in bytes.
     """
 
     fields: dict[str, str]
@@ -95,7 +95,7 @@ class _Stream:
             yield piece
 
     def unread(self, data: bytes) -> None:
-        """Put bytes back in front of all others."""
+        """Put bytes back, so that they are read next."""
         if self._held[max(self._at - len(data), 0) : self._at] == data:  # still in the buffer: no copy needed
             self._at -= len(data)
         else:

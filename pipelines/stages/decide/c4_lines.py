@@ -66,7 +66,7 @@ class C4Lines(MeasuresText, PartStage):
     version: ClassVar[int] = 3
 
     def writes(self) -> pa.Schema:
-        """Return `edits`, `drop` for documents that become empty, and the columns of the table above."""
+        """Return `edits`, `drop` for documents that become empty, and the count columns."""
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(COUNTS)])
 
     def never_null(self) -> tuple[str, ...]:
@@ -91,7 +91,9 @@ class C4Lines(MeasuresText, PartStage):
                 )
 
     def judges(self) -> frozenset[str]:
-        """Return `lines` and `words`, each only if a test that needs it is not skipped."""
+        """Return the units of text by which the tests decide: `lines` and `words`. A unit is left out if all
+        tests that need it are skipped.
+        """
         lines = _TESTS_OF_LINES.difference(self.without)
         words = lines & {"few_words", "terminal_punctuation"}
         return frozenset((*(["lines"] if lines else []), *(["words"] if words else [])))
@@ -164,8 +166,9 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
 def _judge_lines(
     segments: "Segments", hits: "Hits", variant: str, without: int
 ) -> tuple["StrippedLines", "np.ndarray", "np.ndarray"]:
-    """Return the non-blank lines as the variant defines them, the index in RULES of the rule that removes
-    each line, int64 (_BLANK if the line stays), and the COUNTS of each document, int64 [documents, 3].
+    """Return (lines, rules, counts). `lines` are the non-blank lines as the variant defines them. `rules`
+    has, for each line, the index in RULES of the rule that removes it, int64, or _BLANK if the line stays.
+    `counts` are the COUNTS of each document, int64 [documents, 3].
     """
     import numpy as np
 

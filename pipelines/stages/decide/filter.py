@@ -37,7 +37,7 @@ class Filter(PartStage):
     list_knob: ClassVar[str] = "rules"
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns that the rules test, and those of their `per` and `when`."""
+        """Return the columns that the rules test, and the columns that their `per` and `when` name."""
         names = [name for rule in self.tests() for name in (rule.signal, rule.per, *rule.when) if name]
         return tuple(map(column_named, dict.fromkeys(names)))
 
@@ -70,8 +70,8 @@ class Filter(PartStage):
         return {"quantiles": Quantiles(requests)} if requests else {}
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """Return this filter with the computed thresholds of its quantile rules. `facts` has the facts of the
-        step of `derived_steps`, under its name there.
+        """Return this filter with the computed thresholds of its quantile rules. `facts` holds the facts of
+        the step from `derived_steps` under the key `quantiles`.
         """
         thresholds = {}
         for entry in facts["quantiles"]["thresholds"]:
@@ -147,8 +147,8 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Return whether each value fails the rule, boolean [n], without regard to the rule's quantile bounds and
-    `when`. A null fails if the rule drops nulls and any of its tests, quantiles included, applies to it.
+    """Return whether each value fails the rule, boolean [n]. The rule's quantile bounds and `when` are not
+    considered. A null fails if the rule drops nulls and any of its tests, quantiles included, applies to it.
     `groups` are the values of `per`, which select a bound from a mapping.
     """
     bad = pa.array([False] * len(values), pa.bool_())
@@ -172,8 +172,8 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """Return the bound of each value on this side, or one bound for all values if the rule has no mapping. A
-    bound is null where the mapping sets none; the result is None if the rule has no bound on this side.
+    """Return the bound of each value on one side (`at_least` or `at_most`), or a single bound if the rule has
+    no mapping, or None if the rule has no bound on this side. A bound is null where the mapping sets none.
     """
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)

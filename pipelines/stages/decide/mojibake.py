@@ -43,10 +43,11 @@ class Mojibake(ReadsText, PartStage):
     | mojibake_count | repairs | places that were repaired |
 
     ftfy judges each line by itself, and changes only character sequences that are implausible in real text:
-    `schÃ¶n` becomes `schön`, `â€œ` a quotation mark. ftfy's other repairs (HTML entities, ligatures, widths,
-    quotes) are not applied. A character cannot be repaired if one of its bytes was lost: reading removes
-    U+0081, U+008D, U+008F, U+0090 and U+009D, which stored text never contains. Repaired text is normalised
-    in the same way as text that is read. Steps that should measure the repaired text read `edited_text`.
+    `schÃ¶n` becomes `schön`, `â€œ` a quotation mark. ftfy's other repairs (HTML entities, ligatures,
+    character widths, quotes) are not applied. A character cannot be repaired if one of its bytes was lost:
+    reading removes U+0081, U+008D, U+008F, U+0090 and U+009D, which stored text never contains. Repaired text
+    is normalised in the same way as text that is read. Steps that should measure the repaired text read
+    `edited_text`.
     """
 
     def writes(self) -> pa.Schema:

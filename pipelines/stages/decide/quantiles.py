@@ -28,8 +28,8 @@ Counted = dict[tuple[int, str], dict[int, int]]  # (request, group) -> key or bi
 
 @dataclass(frozen=True)
 class Quantiles(CorpusStage):
-    """Compute the threshold of each request over the documents that no earlier step dropped. Nulls and NaN
-    are ignored.
+    """Compute each requested quantile over the documents that no earlier step dropped. Nulls and NaN are
+    ignored.
 
     With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n -
     1)], which keeps the upper 1 - q. The quantile q of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the
@@ -40,7 +40,7 @@ class Quantiles(CorpusStage):
     requests: tuple[Quantile, ...]
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns of the requests, their grouping columns, and earlier drops."""
+        """Return the columns of the requested quantiles, their grouping columns, and earlier drops."""
         names = (name for request in self.requests for name in (request.signal, request.per) if name)
         return tuple(dict.fromkeys([Drop(), *map(column_named, names)]))
 
@@ -111,8 +111,8 @@ def _count(
 
 
 def count_values(task: _Task) -> Counted:
-    """Count the kept documents of a part per request and group: by coarse bin, or by value within the
-    requested bins. Adjacent requests for the same column and `per` share the keys and the coarse counts.
+    """Count the kept documents of a part for each requested quantile and group: by coarse bin, or by value
+    within the bins of the task.
     """
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)

@@ -60,7 +60,7 @@ class RefinedwebLines(MeasuresText, PartStage):
         )
 
     def judges(self) -> frozenset[str]:
-        """Return `lines` and `words`."""
+        """Return the units of text by which the tests decide: `lines` and `words`."""
         return frozenset(("lines", "words"))
 
     def annotate(self, docs: pa.Table) -> pa.Table:

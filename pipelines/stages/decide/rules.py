@@ -230,6 +230,6 @@ def group_names(column: pa.ChunkedArray) -> pa.Array:
 
 
 def values_of(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, with a dictionary-encoded column decoded."""
+    """Return a column as one array, decoded if it is dictionary-encoded."""
     values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values

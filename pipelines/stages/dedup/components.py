@@ -41,8 +41,7 @@ def _lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.n
     """Return the lowest node of each node's component, int64 [nodes]. `first` and `second` are the ends of
     the links.
 
-    In each round, every root that is linked to lower roots is attached to the lowest of them. A root that is
-    still linked and remains a root for two rounds has had another root attached to it, so the number of
+    In each round, every root that is linked to lower roots is attached to the lowest of them. The number of
     linked roots at least halves every two rounds.
     """
     lowest = np.arange(nodes)

@@ -93,9 +93,9 @@ class _PartTask:
 
 
 def scatter_kept_bands(task: _PartTask) -> FileRecord:
-    """Commit the band keys of the documents of a part that have a signature and that no earlier step dropped,
-    grouped by partition of keys. Each key comes with the part's index, the row, and whether the document is
-    held out. Returns the file.
+    """Commit the band keys of a part's documents, grouped by partition of keys. Documents without a signature
+    and documents that an earlier step dropped are left out. Each key comes with the part's index, the row,
+    and whether the document is held out. Returns the file.
     """
     unit = f"held.{task.number:05d}"
     receipt = task.out.receipt(unit)

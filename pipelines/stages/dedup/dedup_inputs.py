@@ -29,14 +29,13 @@ KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 
 @dataclass(frozen=True)
 class Candidates:
-    """One part whose documents compete, with its place among all competing parts. `number` is the index of
-    the part among them. Rows are numbered across all these parts, and `first` is the number of this part's
-    first row.
+    """One part whose documents compete. `number` is its index among all competing parts. Rows are numbered
+    across all these parts, and `first` is the number of this part's first row.
 
-    `rank` is the position of its source in the order of sources, in which the sources of finished corpora
-    come last. `index` holds the file records of the file index and of the quarantine that were written when
-    the part was read; it is empty if the read step is not published. `finished` is true for parts of a
-    finished corpus.
+    `rank` is the position of the part's source in the order of sources, in which the sources of finished
+    corpora come last. `index` holds the file records of the file index and of the quarantine that were
+    written when the part was read; it is empty if the read step is not published. `finished` is true for
+    parts of a finished corpus.
     """
 
     part: Part

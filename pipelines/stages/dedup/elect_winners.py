@@ -7,7 +7,7 @@ shuffled by cluster, and the winners are elected from them. The results are shuf
 `dedup_minhash`, the winners' signatures or shingles are sent along as evidence, and each part compares its
 members with the winners. The work of an election task for a cluster therefore grows with the number of parts
 that have members, not with the number of members. If a minimum similarity is required, the members that this
-comparison does not rule out take part in a second election (pipelines.stages.dedup.verification).
+comparison does not drop take part in a second election (pipelines.stages.dedup.verification).
 """
 
 from collections.abc import Sequence

@@ -48,15 +48,16 @@ class Decontaminate(MeasuresText, CorpusStage):
     | contamination_items | items | number of items found |
     | contamination | | the evidence: item, field, bytes [start, end) in the text read, and share of every occurrence |
 
-    Words are those of segment.py in lower case. A text of fewer than `ngram` words is searched for as a
-    whole; a text of fewer than `min_words` is not searched for. An n-gram in more than `common` documents, or
-    in more than `common` texts of the sets, is not evidence by itself. However, a text of several n-grams
-    that are common in documents counts if a document contains all of it, because popular items are often
-    copied too. Words that lie only in n-grams that are common in the sets do not count in shares. Dropped
-    documents are counted as well. The facts give, for each set, the number of its items, of items found, and
-    of texts not searched for. The file `items.arrow` lists the texts that are searched for.
-    `trainers evaluate` reads it together with the evidence, to show scores without the items that a corpus
-    contains (docs/evaluation.md).
+    Words are those of segment.py in lower case. A text of an item is searched for as a whole if it has fewer
+    than `ngram` words, and not at all if it has fewer than `min_words`. An n-gram in more than `common`
+    documents, or in more than `common` texts of the sets, is not evidence by itself. However, a text of
+    several n-grams that are common in documents counts if a document contains all of it, because popular
+    items are often copied too. Words that lie only in n-grams that are common in the sets do not count in
+    shares. Dropped documents are counted as well.
+
+    For each set, the facts give the numbers of items, of items found, and of texts not searched for. The file
+    `items.arrow` lists the texts that are searched for. `trainers evaluate` reads it together with the
+    evidence, to show scores without the items that a corpus contains (docs/evaluation.md).
     """
 
     sets: tuple[EvaluationSet, ...]

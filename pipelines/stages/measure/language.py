@@ -68,19 +68,23 @@ class Language(MeasuresText, PartStage):
     languages. So a text is read in lower case if more than nine tenths of its letters are capitals.
 
     The score of fastText is its probability. resiliparse measures how far the text's n-grams are out of place
-    in the language's profile; the score is 1 - distance / 1200, which is 0 at the distance from which
-    resiliparse itself gives no answer. The scales differ, so a threshold for one model is not valid for
-    another: most English pages score 0.4 to 0.85 with resiliparse. resiliparse has no answer for most texts
-    of a sentence or less. In that case the script gives the language if it identifies one (Hangul, Thai,
-    Greek, kana and Han, ...), and the score is the share of the letters in that script, 0.9 or more.
+    in the language's profile; the score is 1 - distance / 1200, because resiliparse itself gives no answer
+    from a distance of 1200 on. The scales differ, so a threshold for one model is not valid for another: most
+    English pages score 0.4 to 0.85 with resiliparse. resiliparse has no answer for most texts of a sentence
+    or less. In that case the script gives the language if it identifies one (Hangul, Thai, Greek, kana and
+    Han, ...), and the score is the share of the letters in that script, 0.9 or more.
 
     `language_2` and `language_2_score` are the second guess. Without an answer, the label is `und`, BCP 47's
-    subtag for an undetermined language, and the score 0. This is so for texts of fewer than `min_bytes`; with
-    fastText, for texts without words or n-grams that the model knows, and if a hierarchical softmax gives
-    every label a probability below 1e-5; with resiliparse, for texts that are too far from every profile, or
-    not in a script of the nearest language, if their script identifies no language. Numbers, code and
-    languages that the model does not know are labelled `und` or a wrong language, often with a low score, so
-    also filter by `language_score`.
+    subtag for an undetermined language, and the score 0. There is no answer for:
+
+    - texts of fewer than `min_bytes`;
+    - with fastText, texts without words or n-grams that the model knows, and texts for which a hierarchical softmax
+      gives every label a probability below 1e-5;
+    - with resiliparse, texts that are too far from every profile, or not in a script of the nearest language, unless
+      their script identifies a language.
+
+    Numbers, code and languages that the model does not know are labelled `und` or a wrong language, often
+    with a low score, so also filter by `language_score`.
 
     With `paragraphs`, `language_paragraphs` holds the start and end (UTF-8 bytes of the text read), language
     and score of each paragraph. `language_share` is the share of the document's language: the characters of

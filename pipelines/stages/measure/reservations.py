@@ -29,10 +29,11 @@ _PAGE = {"charset", "replaced"}  # fields of `meta` that every page has
 
 @dataclass(frozen=True)
 class Reservations(PartStage):
-    """Write what pages declare about the use of their text; decide nothing. All columns are null for a
-    document that was not read from a page (formats warc and html), unless its record has one of the fields
-    `robots`, `x_robots_tag`, `tdm_reservation` and `tdm_policy`, which `text_is: html_page` also writes.
-    `tdm_policy` is also null if the page names no policy.
+    """Write what pages declare about the use of their text; decide nothing.
+
+    All columns are null for a document that is not a page: its format is neither warc nor html, and its
+    record has none of the fields `robots`, `x_robots_tag`, `tdm_reservation` and `tdm_policy`, which
+    `text_is: html_page` also writes. `tdm_policy` is also null if the page names no policy.
 
     | column | definition |
     |---|---|

@@ -36,7 +36,7 @@ class WordList(ReadsText, PartStage):
     | COLUMN_sentences | sentences | sentences with an occurrence |
     | COLUMN_sentence_ratio | 1 | COLUMN_sentences / all sentences; null if there are none |
 
-    Entries match whole words in any case. The words of a phrase match within a sentence across any characters
+    Entries match whole words, ignoring case. The words of a phrase match within a sentence across any characters
     other than letters, digits and `_`. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
     Burmese), entries match anywhere, as C4's lists do in Japanese, Thai and Chinese. An entry with symbols
     other than punctuation between words (`s&m`, an emoji) is not searched for; the plan reports how many such

@@ -6,8 +6,8 @@ windows.py), in which they find the same entities as in the whole text.
 
 The reference configuration: each recognizer as Presidio ships it, run alone (`recognizer.analyze(text,
 [entity])`), and the recognizers of pipelines/stages/pii/recognizers.py; no NLP engine unless names are
-requested; no context words that raise scores; phone numbers with the regions of the knob and phonenumbers'
-leniency VALID; tldextract with its bundled suffix list. The stage ignores finds that
+requested; no context words that raise scores; phone numbers for `phone_regions`, with phonenumbers' leniency
+VALID; tldextract with its bundled suffix list. The stage ignores finds that
 pipelines/stages/pii/false_finds.yaml lists as false.
 """
 

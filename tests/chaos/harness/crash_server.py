@@ -1,7 +1,8 @@
-"""Runs a command again and again in processes that are forked from a warm one, so that hundreds of them take minutes.
+"""Runs commands in processes forked from a warm one, so that hundreds of runs take minutes.
 
-As a program it is the warm process: it reads orders as lines of JSON and answers each with the exit status of its child,
-negative for a signal. A child runs one command line of ours, as `python -m` would, and may be told to die.
+Run as a program, this module is the warm process: it reads orders as lines of JSON and answers each with the
+exit status of its child, negative for a signal. A child runs one of our command lines, as `python -m` would,
+and may be told to die.
 """
 
 import importlib
@@ -26,7 +27,7 @@ _LIMIT_SECONDS = 300  # of one command
 
 
 class Ended(NamedTuple):
-    """A command that ended: its exit status, its seconds, what it did to the disk as far as it came, and what it said."""
+    """The result of a command: its exit status, its seconds, the disk operations it got to, and its output."""
 
     status: int
     seconds: float
@@ -35,7 +36,7 @@ class Ended(NamedTuple):
 
 
 class Server:
-    """Runs commands. `bucket` of an object store is watched too; `record` gets the rows that training reads."""
+    """Runs commands in children of the warm process."""
 
     def __init__(self, process: "subprocess.Popen[str]", scratch: Path) -> None:
         self._process, self._scratch, self._errors, self._number = process, scratch, scratch / "errors", 0
@@ -43,7 +44,12 @@ class Server:
     def run(
         self, command: Sequence[Any], root: Path, point: Point | None = None, *, bucket: str = "", record: str = ""
     ) -> Ended:
-        """Run `pipelines ...` or `trainers ...`, watched below `root`, to the end or to `point`."""
+        """Run `pipelines ...` or `trainers ...` to the end or to `point`, watching its operations below
+        `root`.
+
+        Operations on the object-store bucket `bucket` are watched too; rows read in training are written to
+        `record`.
+        """
         self._number += 1
         own = self._scratch / str(self._number)
         own.mkdir()
@@ -61,8 +67,9 @@ class Server:
         return Ended(answer["status"], answer["seconds"], operations, said)
 
     def warm(self, command: Sequence[Any]) -> None:
-        """Import what the last child had to import, if there was one, and run a command in the warm process itself, where all
-        later ones find what it has loaded. It must leave no threads that they would need.
+        """Import the modules that the last child imported, if any, and run a command in the warm process
+        itself, so that later children find everything loaded. The command must leave no threads that the
+        children would need.
         """
         assert self._process.stdin
         assert self._process.stdout
@@ -74,7 +81,9 @@ class Server:
 
 @contextmanager
 def server(scratch: Path) -> Iterator[Server]:
-    """A process that runs commands. `scratch` is on the file system of what is watched."""
+    """Start a process that runs commands. `scratch` must be on the same file system as the watched
+    directories.
+    """
     with tempfile.TemporaryDirectory(dir=scratch) as own:
         quiet = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "GRISTMILL_CACHE": f"{own}/cache"}
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -93,7 +102,7 @@ def server(scratch: Path) -> Iterator[Server]:
 
 
 def _main(command: Sequence[str]) -> int:
-    """What `python -m` does with the words."""
+    """Run a command line as `python -m` would, and return its exit status."""
     if command[0] == "pipelines":
         from pipelines.__main__ import main
     else:
@@ -102,14 +111,16 @@ def _main(command: Sequence[str]) -> int:
 
 
 def _without_beats() -> None:
-    """A lease moves by the clock, and each time other operations would lie between two beats."""
+    """Disable the lease heartbeat, whose timing would change the sequence of operations from run to run."""
     from gristmill.storage.lease import Lease
 
     Lease.beat = lambda lease: True
 
 
 def _with_poison() -> None:
-    """Make documents that name it break the stage `text_hash`, and files that do break the reader."""
+    """Make the stage `text_hash` fail on documents that contain "poison", and the reader on files whose path
+    does.
+    """
     from gristmill.errors import PoisonError
     from pipelines.building import read_step
     from pipelines.stages.measure.text_hash import TextHash
@@ -131,7 +142,7 @@ def _with_poison() -> None:
 
 
 def _child(order: dict[str, Any], imported: Path) -> None:
-    """Run one command, and leave without the way out of the interpreter."""
+    """Run one command, then exit without the interpreter's shutdown."""
     own = LocalPath(order["own"])
     said = os.open(own / "said", os.O_WRONLY | os.O_CREAT)
     nothing = os.open(os.devnull, os.O_RDONLY)

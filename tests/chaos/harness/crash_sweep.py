@@ -1,4 +1,4 @@
-"""Commands that are crashed at every operation on the disk or on an object store, and then given again."""
+"""Commands that are crashed at every operation on the disk or on an object store, and then run again."""
 
 import queue
 import random
@@ -22,8 +22,8 @@ GROUP = "Crash points"
 
 @dataclass(frozen=True)
 class Case:
-    """A command: how readers of the table call it and its files, its words for a root, how a root begins, and what came
-    of it.
+    """A command to crash: its name and those of its files in the table, its arguments for a directory, how
+    the directory is prepared, and how the outcome is judged.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Case:
 
 
 def kind_of(case: Case, operations: Sequence[Operation], point: Point) -> tuple[str, str]:
-    """(what a crash befalls, at which of its operations), for readers of the table."""
+    """Return (what the crash hits, at which operation), in words for the table."""
     if point.crash.startswith("names"):
         return "power is lost", point.crash
     if point.number == len(operations):
@@ -57,14 +57,14 @@ def kind_of(case: Case, operations: Sequence[Operation], point: Point) -> tuple[
 
 
 def plain_name(path: str) -> str:
-    """A path as it is once its file is whole."""
+    """Return a path with the names of temporary files replaced by the final ones."""
     while (shorter := re.sub(r"(^|/)\.([^/]+)\.[0-9a-f]{32}\.tmp", r"\1\2", path)) != path:
         path = shorter
     return path
 
 
 def row_of(case: Case, what: str, when: str) -> str:
-    """The row of the table."""
+    """Return the title of the table row that a crash belongs to."""
     if case.detail == "operations" or what in ("power is lost", "killed"):
         return f"{case.name}: {what}, {when}"
     if when == "half written":
@@ -73,7 +73,7 @@ def row_of(case: Case, what: str, when: str) -> str:
 
 
 def points_of(case: Case, operations: Sequence[Operation]) -> list[Point]:
-    """Every place to die at, and every way."""
+    """Return every crash point: each operation with each way of dying."""
     crashes: list[Crash] = ["kill"] if case.bucket else ["kill", "names kept", "names lost"]
     points = [Point(number, crash) for crash in crashes for number in range(len(operations))]
     points += [
@@ -83,7 +83,9 @@ def points_of(case: Case, operations: Sequence[Operation]) -> list[Point]:
 
 
 def chosen(case: Case, operations: Sequence[Operation], few: int | None) -> list[Point]:
-    """A few of all points, from a seed; without `few` up to `case.most` of each kind, evenly spread."""
+    """Return `few` of all crash points, drawn with a fixed seed; without `few`, up to `case.most` of each
+    kind, evenly spread.
+    """
     points = points_of(case, operations)
     if few is not None:
         return random.Random(7).sample(points, few)
@@ -98,7 +100,7 @@ def chosen(case: Case, operations: Sequence[Operation], few: int | None) -> list
 
 
 class Pool:
-    """Servers that work at the same time."""
+    """Crash servers that work in parallel."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self._free: queue.SimpleQueue[Server] = queue.SimpleQueue()
@@ -107,7 +109,7 @@ class Pool:
             self._free.put(each)
 
     def crash(self, case: Case, root: Path, point: Point, operation: Operation | None) -> tuple[Outcome, float]:
-        """Crash the command once and run it again: what came of it, and the seconds of the second run."""
+        """Crash the command once and run it again; return the outcome and the seconds of the second run."""
         used = self._free.get()
         try:
             case.begin(root)
@@ -122,8 +124,8 @@ class Pool:
             self._free.put(used)
 
     def sweep(self, case: Case, root: Path, injected: Injected, few: int | None = None) -> None:
-        """Crash a command at its operations, or at a few of them, each time in a directory of its own, and note what came of
-        it.
+        """Crash a command at chosen points (see `chosen`), each time in a directory of its own, and record
+        each outcome.
         """
         case.begin(root)
         there = set(root.rglob("*"))
@@ -149,11 +151,11 @@ class Pool:
 
 
 def nothing(root: Path) -> None:
-    """A command that begins without its root."""
+    """Prepare nothing, for a command whose directory does not exist yet."""
 
 
 def same_as(whole: Path) -> Callable[[Path], Outcome]:
-    """Whether all files of a directory are those of one that nothing broke."""
+    """Return a function that compares all files of a directory with those of the undisturbed result `whole`."""
     wanted = files_of(whole)
 
     def outcome(out: Path) -> Outcome:

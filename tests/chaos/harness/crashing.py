@@ -2,11 +2,11 @@
 # ruff: noqa: PTH100, PTH102, PTH108, PTH110, PTH112, PTH113, PTH115, PTH118, PTH120, PTH202
 """Commands that die at a chosen operation on the disk or on an object store.
 
-Nothing is built into the product for this: in a process that is to die, the functions through which everything durable
-goes are replaced by ones that count. A first pass writes down what a command does; then it is run once for each
-operation, is killed with SIGKILL before it, and the disk is left as a crash of the process, or of the machine, leaves it.
-What stands after an operation is what stands before the next one, so that killing before each of them, and once after
-the last, covers both sides of all.
+The product has no hooks for this: in the process that is to die, the functions that change durable storage
+are replaced by counting ones. A first pass records the operations of a command. Then it is run once for each
+operation and killed with SIGKILL just before it, and the disk is left as a crash of the process, or of the
+machine, would leave it. The state after an operation is the state before the next one, so killing before each
+operation, and once after the last, covers both sides of all.
 """
 
 import builtins
@@ -35,24 +35,28 @@ _STORE_CALLS = ("Put", "Delete", "Upload", "Complete", "Copy")  # of the API of 
 
 @dataclass(frozen=True)
 class Operation:
-    """`kind` is creation, opening (to append), fsync, rename, removal, ...; `path` is relative to the root that is watched."""
+    """A watched operation: `kind` is creation, opening (to append), fsync, rename, removal, ...; `path` is
+    relative to the watched root.
+    """
 
     kind: str
     path: str
 
 
 class Point(NamedTuple):
-    """Before which operation to die, from 0; the number of all of them stands for the end. What is lost then."""
+    """Where and how to die: before operation `number`, counted from 0 (the number of operations means after
+    the last one), losing what `crash` says.
+    """
 
     number: int
     crash: Crash
 
 
 class Watch:
-    """Counts the operations of this process below `root` from now on, and kills it at `point`.
+    """Counts the operations of this process below `root` from now on, and kills the process at `point`.
 
-    `log` gets the operations as JSON at the end or at the death. `backups` is a directory on the same file system, for
-    what may have to be put back.
+    The operations are written to `log` as JSON at the end or on death. `backups` is a directory on the same
+    file system, for files that a simulated loss of power restores.
     """
 
     def __init__(self, root: Path, log: Path, point: Point | None, backups: Path) -> None:
@@ -65,7 +69,7 @@ class Watch:
         self._replace_all()
 
     def end(self) -> None:
-        """The command is done: die here if that is the point, else write down what was seen."""
+        """Finish after the command: die here if that is the point, otherwise write the operations to the log."""
         if self._point is not None and self._point.number == len(self._operations):
             self._die()
         self._write()
@@ -75,14 +79,14 @@ class Watch:
         self._log.write_text(json.dumps([asdict(operation) for operation in self._operations]))
 
     def _inside(self, path: Any) -> str | None:
-        """The absolute path, where it is watched."""
+        """Return the absolute path if it is watched, otherwise None."""
         if not self._watching or isinstance(path, int):
             return None
         absolute = os.path.abspath(os.fsdecode(path))
         return absolute if absolute == self._root or absolute.startswith(f"{self._root}/") else None
 
     def _note(self, kind: str, path: str) -> None:
-        """An operation is about to happen."""
+        """Record an operation that is about to happen, or die if it is the one to die at."""
         if self._point is not None and self._point.number == len(self._operations):
             self._die()
         self._operations.append(Operation(kind, path.removeprefix(self._root).removeprefix("/")))
@@ -107,7 +111,7 @@ class Watch:
         self._undo.append((os.path.dirname(path), take_back))
 
     def _backup(self, path: str) -> str | None:
-        """A second name for a file that is about to lose its own, where a loss of power could bring it back."""
+        """Link a file that is about to lose its name to a backup, if a loss of power could bring it back."""
         if self._point is None or self._point.crash != "names lost" or not os.path.isfile(path):
             return None
         backup = str(self._backups / str(len(self._operations)))
@@ -130,7 +134,7 @@ class Watch:
             tensors.serialize_file = functools.partial(_serialising, self, tensors.serialize_file)
 
     def watch_store(self, bucket: str) -> None:
-        """Count also what changes objects of a bucket of S3."""
+        """Also count calls that change objects in an S3 bucket."""
         from aiobotocore.client import AioBaseClient
 
         call = AioBaseClient._make_api_call
@@ -145,14 +149,14 @@ class Watch:
     # What the functions below have done.
 
     def opened(self, path: str, existed: bool, stay: int) -> None:
-        """A file was opened for writing; `stay` of its bytes stay."""
+        """Note that a file was opened for writing, keeping its first `stay` bytes."""
         self._opened = path
         self._synced[path] = min(self._synced.get(path, stay), stay)
         if not existed:
             self._pending(path, lambda: os.unlink(path))
 
     def renamed(self, old: str, new: str, backup: str | None) -> None:
-        """A file or directory has another name."""
+        """Note that a file or directory was renamed."""
         for path in [path for path in self._synced if path == old or path.startswith(f"{old}/")]:
             self._synced[new + path.removeprefix(old)] = self._synced.pop(path)
 
@@ -164,11 +168,11 @@ class Watch:
         self._pending(new, take_back)
 
     def linked(self, path: str) -> None:
-        """A file has a second name."""
+        """Note that a file was given a second name."""
         self._pending(path, lambda: os.unlink(path))
 
     def removed(self, path: str, backup: str | None, directory: bool) -> None:
-        """A file or directory is gone."""
+        """Note that a file or directory was removed."""
         self._synced.pop(path, None)
         if directory:
             self._pending(path, lambda: os.mkdir(path))
@@ -176,18 +180,18 @@ class Watch:
             self._pending(path, lambda: os.link(backup, path))
 
     def made(self, path: str) -> None:
-        """There is a new directory; without its name all that is in it is lost."""
+        """Note that a directory was made; if its name is lost, so is everything in it."""
         self._pending(path, lambda: shutil.rmtree(path))
 
     def synced(self, path: str) -> None:
-        """A file, or the names in a directory, are safe."""
+        """Note that a file, or the names in a directory, were fsynced."""
         if path in self._synced:
             self._synced[path] = os.path.getsize(path)
         self._undo = [(directory, back) for directory, back in self._undo if directory != path]
 
 
 def _tear(file: Path, appended: bool) -> None:
-    """Take away the second half of a file, or of its last line."""
+    """Cut off the second half of a file, or of its last line if it was appended to."""
     with suppress(FileNotFoundError):
         content = file.read_bytes()
         begin = content.rstrip(b"\n").rfind(b"\n") + 1 if appended else 0
@@ -195,7 +199,7 @@ def _tear(file: Path, appended: bool) -> None:
 
 
 def _at(path: Any, directory: int | None) -> Any:
-    """A path that is given relative to an open directory."""
+    """Resolve a path that may be relative to an open directory."""
     return path if directory is None else os.path.join(os.readlink(f"/proc/self/fd/{directory}"), os.fsdecode(path))
 
 
@@ -265,7 +269,9 @@ def _making(watch: Watch, real: Callable[..., None], file: Any, *others: Any, **
 
 
 def _syncing(watch: Watch, descriptor: int) -> None:
-    """Nothing reaches the disk here: a kill loses nothing that was written, and losses of power are played."""
+    """Record an fsync without flushing: a kill loses nothing that was written, and losses of power are
+    simulated.
+    """
     path = watch._inside(os.readlink(f"/proc/self/fd/{descriptor}"))
     if path is not None:
         watch._note("fsync directory" if os.path.isdir(path) else "fsync", path)

@@ -1,4 +1,4 @@
-"""Disks that get full: file systems of their own, in memory."""
+"""Disks that fill up: small file systems in memory."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def disk(path: Path, size: int) -> Iterator[Path]:
-    """A disk of `size` bytes at `path`; skips where none may be mounted."""
+    """Mount a disk of `size` bytes at `path`; skip the test where mounting is not allowed."""
     path.mkdir(exist_ok=True)
     options = ["-t", "tmpfs", "-o", f"size={size}"]
     if os.geteuid() or subprocess.run(["mount", *options, "disk", path], capture_output=True, check=False).returncode:

@@ -1,9 +1,13 @@
-"""A command line of ours as one of two drivers that meet: `python driver.py OPTIONS MODULE ARGUMENTS ...`.
+"""Runs a command line as one of two competing drivers: `python driver.py OPTIONS MODULE ARGUMENTS ...`.
 
-OPTIONS is a JSON object: `lease` (false: it takes none; an object: other numbers for it), `host` (another machine than the
-one it is on, for those that look at its lease), `hours` (its clock is that much ahead), `hold` ([WRITE, FILE]: before its Nth
-write, or its first one of a file of that name, it makes FILE.held and waits until FILE.go is there), `gate` (a file: it begins
-when that is there; FILE.PID is made before), `record` (a file: where `launching.Record` writes what is trained on).
+OPTIONS is a JSON object with any of:
+
+- `lease`: false to take no lease, or an object of other timings for it
+- `host`: a host name to pretend to run on
+- `hours`: how far its clock is ahead
+- `hold`: [WRITE, FILE]: before its Nth write, or its first write of a file of that name, make FILE.held and wait for FILE.go
+- `gate`: a file to wait for before starting; FILE.PID is made first
+- `record`: the file where `launching.Record` writes what is trained on
 """
 
 import contextlib

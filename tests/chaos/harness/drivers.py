@@ -1,4 +1,4 @@
-"""Drivers that meet: command lines in processes of their own, and the leases that they find."""
+"""Competing drivers: command lines in processes of their own, and the leases that they find."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _SCRIPT = Path(__file__).with_name("driver.py")
 
 
 class Driver:
-    """A command line in a process of its own; see driver.py."""
+    """A command line run by driver.py in a process of its own."""
 
     def __init__(self, directory, name, *arguments, module="pipelines", **options):
         self.out = directory / f"{name}.out"
@@ -32,7 +32,7 @@ class Driver:
         return self.out.read_text()
 
     def until(self, condition):
-        """Wait until something holds that this driver is to bring about."""
+        """Wait for a condition, and fail if the driver ends before it holds."""
         while not condition():
             assert self.process.poll() is None, self.said
             time.sleep(PAUSE_SECONDS)
@@ -46,7 +46,7 @@ class Driver:
 
 
 def end_all():
-    """End the drivers that a test which failed has left."""
+    """Kill the drivers that a failed test left running."""
     for process in _started:
         process.kill()
         process.wait()
@@ -54,7 +54,7 @@ def end_all():
 
 
 def dead_lease(place, work, hours):
-    """The lease of a process on another machine, whose clock was so many hours ahead."""
+    """Write the lease of a dead process on another machine whose clock was `hours` ahead."""
     lease = Lease(place / LEASE, work)
     place.mkdir()
     lease.path.write_text(json.dumps(json.loads(lease.state()) | {"host": "dead", "kernel": "dead"}))

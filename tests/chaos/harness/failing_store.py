@@ -1,4 +1,4 @@
-"""A proxy before an object store or a web server that fails as they fail."""
+"""A proxy in front of an object store or a web server that injects failures."""
 
 import http.client
 import socket
@@ -17,10 +17,11 @@ _SLOW_SECONDS = 1.0  # for each byte
 
 @dataclass
 class Plan:
-    """How requests of `methods` whose path holds `within` fail: the first `skip` are answered, then `count` fail.
+    """Which requests fail, and how: of those of `methods` whose path contains `within`, the first `skip` are
+    answered and the next `count` fail.
 
-    `kind`: 503, 500, reset (the connection is reset before the answer), truncated (within its body), short (the answer says it
-    is shorter than it should be), or slow (a byte a second).
+    `kind`: 503, 500, reset (the connection is reset before the response), truncated (it is reset within the
+    body), short (the response declares only half of its body), or slow (one byte a second).
     """
 
     kind: str = ""
@@ -32,7 +33,7 @@ class Plan:
     lock: Any = field(default_factory=threading.Lock)
 
     def strikes(self, method: str, path: str) -> bool:
-        """Whether this request fails."""
+        """Count a request, and return whether it fails."""
         with self.lock:
             if not self.kind or method not in self.methods or self.within not in path:
                 return False
@@ -128,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Proxy(ThreadingHTTPServer):
-    """Forwards what it is asked, but for what its `plan` says."""
+    """Forwards requests, except those that `plan` makes fail."""
 
     daemon_threads = True
 
@@ -142,7 +143,7 @@ class Proxy(ThreadingHTTPServer):
 
 @contextmanager
 def proxy(behind: str) -> Iterator[Proxy]:
-    """A proxy before the server at the URL `behind`; its `plan` may be replaced at any time."""
+    """Start a proxy for the server at the URL `behind`; its `plan` may be replaced at any time."""
     server = Proxy(behind)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -154,5 +155,5 @@ def proxy(behind: str) -> Iterator[Proxy]:
 
 
 def url_of(server: ThreadingHTTPServer) -> str:
-    """Where a server of this machine listens."""
+    """Return the URL of a server on this machine."""
     return f"http://127.0.0.1:{server.server_address[1]}"

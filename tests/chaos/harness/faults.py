@@ -1,7 +1,7 @@
-"""Commands on disks that fail: run in children of one warm process, into which faults.c is loaded.
+"""Commands on failing disks: run in children of one warm process, into which faults.c is loaded.
 
-As a program it is the warm process: it reads orders as lines of JSON and answers each when its child has ended. A child
-arms its fault and runs one command line, as `python -m` would.
+Run as a program, this module is the warm process: it reads orders as lines of JSON and answers each when its
+child has ended. A child arms its fault and runs one command line, as `python -m` would.
 """
 
 import ctypes
@@ -33,11 +33,12 @@ _SOURCE = Path(__file__).with_suffix(".c")
 
 @dataclass(frozen=True)
 class Fault:
-    """System calls of `kinds` on what lies below `place` fail with `error`: `count` of them, from number `first` on. A place
-    that ends in * is the beginning of paths.
+    """System calls of `kinds` on paths below `place` that fail with `error`: `count` of them, from number
+    `first` on. A place that ends in * is a prefix of paths.
 
-    With `action` none fails; before the first of them something is done to the file `target`: "r" it is replaced by `other`,
-    "o" overwritten with it, its times kept, "u" removed, "t" cut off after `number` bytes, "c" given the mode `number`.
+    With `action`, no call fails. Instead, the file `target` is changed before the first of them: "r" replaces
+    it by `other`, "o" overwrites it with `other` and keeps its times, "u" removes it, "t" truncates it to
+    `number` bytes, "c" sets its mode to `number`.
     """
 
     place: str
@@ -52,8 +53,9 @@ class Fault:
 
 
 class Ended(NamedTuple):
-    """A command that ended: its exit status, negative for a signal; seconds; what it printed; the calls that the fault was
-    looking at, and how many of them it hit; and whether a file was published after its fsync had failed.
+    """The result of a command: its exit status, negative for a signal; its seconds; its output; how many
+    calls the fault looked at and how many it hit; and whether a file was published after its fsync had
+    failed.
     """
 
     status: int
@@ -81,8 +83,11 @@ class Server:
         record: str = "",
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> Ended:
-        """Run `pipelines ...` or `trainers ...` to its end: as another user, with a limit on the size of a file, with so many
-        seconds for an answer of a store, and with environment variables. `record` gets the rows that training reads.
+        """Run `pipelines ...` or `trainers ...` to its end.
+
+        It may run as another user (`uid`), with a limit on the size of a file (`file_bytes`), with a timeout
+        for responses of a store (`seconds`), and with environment variables. Rows read in training are
+        written to `record`.
         """
         order = {
             "command": [str(word) for word in command],
@@ -111,7 +116,7 @@ class Server:
 
 
 def compiled(directory: Path) -> Path | None:
-    """The library made of faults.c; None where there is no compiler."""
+    """Compile faults.c to a shared library; return its path, or None where there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -122,7 +127,7 @@ def compiled(directory: Path) -> Path | None:
 
 @contextmanager
 def server(scratch: Path, library: Path | None) -> Iterator[Server]:
-    """A process that becomes warm, with the library that makes calls fail where there is one."""
+    """Start the warm process, with the fault library preloaded if there is one."""
     variables = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     if library is not None:
         variables["LD_PRELOAD"] = str(library)
@@ -143,7 +148,7 @@ def server(scratch: Path, library: Path | None) -> Iterator[Server]:
 
 
 def main() -> None:
-    """The warm process."""
+    """Run the warm process: fork a child for each order."""
     scratch = Path(sys.argv[1])
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for number, line in enumerate(sys.stdin, 1):
@@ -159,7 +164,7 @@ def main() -> None:
 
 
 def _import_what_it_did(told: Path) -> None:
-    """So that the next child need not."""
+    """Import the modules that the last child imported, so that the next one need not."""
     with suppress(OSError, ValueError, KeyError):
         for module in json.loads(told.read_text())["modules"]:
             if module not in sys.modules:
@@ -168,7 +173,7 @@ def _import_what_it_did(told: Path) -> None:
 
 
 def _run(order: Mapping[str, Any], scratch: Path) -> None:
-    """The child: never returns."""
+    """Run one order in the child; never returns."""
     signal.alarm(_LIMIT_SECONDS)
     os.environ.update(order["variables"])
     told = os.open(scratch / "told.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -211,7 +216,9 @@ def _arm(fault: Mapping[str, Any]) -> ctypes.CDLL:
 
 
 def _status(command: Sequence[str]) -> int:
-    """What the command line of a package ends with, and a traceback of what it does not expect."""
+    """Run a command line and return its exit status; print the traceback of an unexpected exception and
+    return 70.
+    """
     import traceback
 
     try:

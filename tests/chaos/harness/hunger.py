@@ -1,4 +1,4 @@
-"""Tasks that take memory, or end their process, on purpose."""
+"""Tasks that allocate memory, or kill their process, on purpose."""
 
 import os
 import signal
@@ -10,7 +10,9 @@ MB = 1_000_000
 
 
 class Meal(NamedTuple):
-    """`how` one of `eat`, `size` in bytes; `plates`: a directory that gets a file for each attempt."""
+    """An order for `eat`: `how` to allocate or die, `size` in bytes, and `plates`, a directory that gets a
+    file for each attempt.
+    """
 
     how: str
     size: int
@@ -18,7 +20,9 @@ class Meal(NamedTuple):
 
 
 def eat(meal: Meal) -> int:
-    """Take memory as Python, numpy, Arrow or a crate of Rust do, as a parser does in small pieces, or die of a signal."""
+    """Allocate memory through Python, numpy, Arrow or Rust, in one block or in small pieces, sleep, or die of
+    a signal.
+    """
     (meal.plates / f"{meal.how}-{time.time_ns()}").touch()
     if meal.how in ("killed", "abort"):
         os.kill(os.getpid(), signal.SIGKILL if meal.how == "killed" else signal.SIGABRT)

@@ -1,5 +1,6 @@
-"""Machines to break the network of: on one Linux, each with an address, processes, a host name, /tmp/ray and shared memory of
-its own, on one switch. They are started with the commands of deploy/ray_cluster_own_machines.yaml and share all other files.
+"""Simulated machines for breaking the network: namespaces on one Linux host, each with its own address, processes, host name,
+/tmp/ray and shared memory, joined by one switch. They are started with the commands of deploy/ray_cluster_own_machines.yaml
+and share all other files.
 """
 
 import os
@@ -29,7 +30,7 @@ _HEALTH = {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": 
 
 
 def reason_not_to() -> str | None:
-    """Why there can be no such machines here; None where there can."""
+    """Return why such machines cannot be made here, or None where they can."""
     name = f"gristmill-{os.getpid()}-probe"
     try:
         _ip("netns", "add", name)
@@ -51,8 +52,8 @@ def _ip(*words: str) -> None:
 
 
 def start_command(kind: str, memory: int) -> str:
-    """What starts Ray on a `head` or a `worker` by the deployed file, with this environment's ray, a small object store, and
-    without what only `ray up` writes.
+    """Return the deployed file's command that starts Ray on a `head` or a `worker`, adapted to this
+    environment: its own `ray`, a small object store, and no file that only `ray up` writes.
     """
     (command,) = [c for c in load_yaml(DEPLOYED)[f"{kind}_start_ray_commands"] if " start " in c]
     path, autoscaling = "/shared/gristmill/.venv/bin/ray", " --autoscaling-config=~/ray_bootstrap_config.yaml"
@@ -64,7 +65,9 @@ def start_command(kind: str, memory: int) -> str:
 
 @dataclass
 class Machine:
-    """One machine. `namespace` is that of its network, `switch` that of the other end of its cable, `cable`."""
+    """A machine: `namespace` is its network namespace, `cable` the name of its cable in the namespace
+    `switch`.
+    """
 
     name: str
     address: str
@@ -75,7 +78,9 @@ class Machine:
     process: subprocess.Popen | None = field(default=None, init=False)
 
     def start(self, kind: str) -> None:
-        """Plug it in, and start Ray as the head or a worker; returns when the command has ended."""
+        """Plug the machine in and start Ray on it, as the head or as a worker; return when the start command
+        has ended.
+        """
         self.heal()
         own, log = self.home / self.name, self.home / f"{self.name}.log"
         own.mkdir(exist_ok=True)
@@ -90,7 +95,7 @@ class Machine:
         assert log.read_bytes().endswith(b"started: 0\n"), log.read_text()
 
     def kill(self) -> None:
-        """The power fails: all processes end at once, and nobody is told."""
+        """Simulate a loss of power: all processes end at once, without a message to anyone."""
         if self.process is not None:
             self.cut()
             self.process.kill()
@@ -98,7 +103,7 @@ class Machine:
             self.process = None
 
     def cut(self) -> None:
-        """Pull its cable out of the switch."""
+        """Pull the machine's cable out of the switch."""
         _ip("-n", self.switch, "link", "set", self.cable, "down")
 
     def heal(self) -> None:
@@ -106,7 +111,9 @@ class Machine:
         _ip("-n", self.switch, "link", "set", self.cable, "up")
 
     def impair(self, *words: str) -> None:
-        """Queue what it receives and what it sends by this discipline of `tc`, such as `tbf rate 2mbit ...`; nothing ends it."""
+        """Apply a queueing discipline of `tc`, such as `tbf rate 2mbit ...`, to traffic in both directions;
+        without words, remove it.
+        """
         for space, device in ((self.switch, self.cable), (self.namespace, "eth0")):
             subprocess.run(["tc", "-n", space, "qdisc", "del", "dev", device, "root"], check=False, capture_output=True)
             if words:
@@ -114,12 +121,14 @@ class Machine:
                 subprocess.run(added, check=True, capture_output=True)
 
     def processes(self, title: str) -> list[int]:
-        """Its processes that are called so, as Ray calls a worker by the task that it runs."""
+        """Return the machine's processes whose title begins with `title`; Ray titles a worker by the task it
+        runs.
+        """
         listed = subprocess.run(["ip", "netns", "pids", self.namespace], check=True, capture_output=True, text=True)
         return [pid for pid in map(int, listed.stdout.split()) if _title(pid).startswith(title)]
 
     def signal(self, pids: list[int], number: signal.Signals) -> None:
-        """Send a signal to processes of it that are still there."""
+        """Send a signal to those of the processes that are still running on the machine."""
         for pid in pids:
             if pid in self.processes(""):
                 os.kill(pid, number)
@@ -133,13 +142,15 @@ def _title(pid: int) -> str:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The variables of an operator at one of the machines: those of Ray are in the commands, the token is in a file."""
+    """Return an operator's environment variables on one of the machines, without Ray's: the commands set
+    those, and the token is in a file.
+    """
     kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in ("RANK", "WORLD_SIZE")}
     return {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
 def wait_for(met: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for a condition; AssertionError after so many seconds."""
+    """Wait for a condition; raise AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
@@ -148,8 +159,9 @@ def wait_for(met: Callable[[], object], seconds: float, what: str) -> None:
 
 @contextmanager
 def machines(home: Path, names: list[str]) -> Iterator[list[Machine]]:
-    """Machines of these names that are not started; the first has the address HEAD. At the end all their processes are
-    killed and their namespaces removed. `home` is the home directory of their user, and holds what is their own.
+    """Make machines with these names, not yet started; the first has the address HEAD. At the end, all their
+    processes are killed and their namespaces removed. `home` is their user's home directory, and holds each
+    machine's own files.
     """
     (home / ".ray").mkdir(parents=True)
     (home / ".ray" / "auth_token").write_text(TOKEN)

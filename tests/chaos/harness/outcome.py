@@ -1,4 +1,4 @@
-"""What a broken build or run came to, beside one that nothing broke."""
+"""The result of a build or run that was broken, compared with an undisturbed one."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ UNPUBLISHED = ("run.json", ".checksums.json", "report.html", "ray.json")  # time
 
 
 class Outcome(NamedTuple):
-    """`lost` and `doubled` in documents (of a run: rows trained on), `identical` in every byte that is part of the result."""
+    """What a fault did to the result: numbers of documents (in training: rows) `lost` and `doubled`, and
+    whether the result is `identical`.
+    """
 
     lost: int
     doubled: int
@@ -22,26 +24,28 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """A finished corpus that nothing broke: bytes by path, and how often each document is in its shards."""
+    """An undisturbed corpus: bytes by path, and how often each document is in its shards."""
 
     files: dict[str, bytes]
     documents: Counter[bytes]
 
 
 def reference_of(corpus: Path) -> Reference:
-    """What the other builds of the same corpus are held against."""
+    """Return the reference that other builds of the same corpus are compared with."""
     return Reference(files_of(corpus), documents_of(corpus))
 
 
 def files_of(corpus: Path) -> dict[str, bytes]:
-    """Bytes of everything that is part of the result; temporary files of killed attempts are not."""
+    """Return the bytes of every file that is part of the result, by path, without the temporary files of
+    killed attempts.
+    """
     paths = [path for path in sorted(corpus.rglob("*")) if path.is_file()]
     kept = [path for path in paths if path.name not in UNPUBLISHED and path.suffix != ".tmp"]
     return {str(path.relative_to(corpus)): path.read_bytes() for path in kept}
 
 
 def documents_of(corpus: Path) -> Counter[bytes]:
-    """How often the id of each document is in the shards of a corpus, over all shard sets."""
+    """Count how often each document id occurs in the shards of a corpus, in each shard set."""
     found: Counter[bytes] = Counter()
     for name, shard_set in load_corpus(corpus).shard_sets.items():
         for shard in shard_set.shards:
@@ -50,7 +54,7 @@ def documents_of(corpus: Path) -> Counter[bytes]:
 
 
 def build_outcome(wanted: Reference, corpus: Path) -> Outcome:
-    """Of a build that was broken and then finished by the same command."""
+    """Compare a build that was broken, and then finished by the same command, with the reference."""
     documents, files = documents_of(corpus), files_of(corpus)
     return Outcome(
         (wanted.documents - documents).total(), (documents - wanted.documents).total(), files == wanted.files
@@ -59,21 +63,23 @@ def build_outcome(wanted: Reference, corpus: Path) -> Outcome:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run that nothing broke: the digest of each row by (step, sample), and the loss of each step."""
+    """What a run trained: the digests of its rows by (step, sample), and the loss of each step."""
 
     rows: dict[tuple[int, int], set[str]]
     losses: dict[int, float]
 
 
 def trained(run: Path, record: Path) -> Trained:
-    """What `launching.Record` wrote at `record` while `run` was trained, over all its attempts."""
+    """Return what `launching.Record` wrote at `record` while `run` was trained, over all its attempts."""
     return Trained(recorded(record), losses(run))
 
 
 def run_outcome(wanted: Trained, found: Trained) -> Outcome:
-    """Of a run that was broken and went on. A row is doubled where its sample is read at a step that is not its own, lost
-    where no attempt read it; identical are digests of rows, and losses to 5 decimals (over other numbers of workers the
-    order of sums differs).
+    """Compare a run that was broken and continued with an undisturbed one.
+
+    A row is doubled if its sample was read at a step that is not its own, and lost if no attempt read it.
+    Runs are identical if the digests of their rows are equal and their losses agree to 1e-5 (the order of
+    sums depends on the number of workers).
     """
     lost, doubled = wanted.rows.keys() - found.rows.keys(), found.rows.keys() - wanted.rows.keys()
     same_losses = wanted.losses.keys() == found.losses.keys() and all(

@@ -1,4 +1,4 @@
-"""A small corpus whose sources are of several formats, and builds of it that something breaks."""
+"""A small corpus with sources of several formats, and builds of it under injected faults."""
 
 import io
 import json
@@ -19,7 +19,9 @@ from tests.conftest import paragraph
 
 
 def write_sources(raw: Path) -> None:
-    """Lines, rows of Parquet and of Arrow, members of archives: about 60 documents, two of them twice."""
+    """Write about 60 documents, two of them twice, as JSON lines, Parquet and Arrow rows, and members of
+    archives.
+    """
     texts = [paragraph(number, 60) for number in range(60)]
     texts[1], texts[21] = texts[0], texts[20]
     for name in ("lines", "rows", "arrow", "members"):
@@ -42,7 +44,7 @@ def write_sources(raw: Path) -> None:
 
 
 def write_config(path: Path, root: str, **more: Any) -> Path:
-    """A corpus file with the sources below `root`."""
+    """Write a corpus file with the sources below `root`."""
     formats = {"lines": "jsonl", "rows": "parquet", "arrow": "arrow", "members": "text"}
     sources = [
         {"name": name, "root": f"{root}/{name}", "format": kind, "licence": "CC0-1.0", "part_bytes": 6000} | more
@@ -60,7 +62,7 @@ def write_config(path: Path, root: str, **more: Any) -> Path:
 
 @dataclass(frozen=True)
 class Small:
-    """A corpus file, what a server needs to build it, and the corpus that nothing broke."""
+    """A corpus file, the server that builds it, and the undisturbed reference corpus."""
 
     server: Server
     config: Path
@@ -68,13 +70,15 @@ class Small:
     reference: Reference
 
     def build(self, out: Any, fault: Fault | None = None, **options: Any) -> Ended:
-        """Build to `out` in a process of the server."""
+        """Build into `out` in a process of the server."""
         return self.server.run(
             "pipelines", "build", self.config, "--in-process", f"output={out}", fault=fault, **options
         )
 
     def finished(self, out: Path, **options: Any) -> tuple[Outcome, float]:
-        """What the same command makes of what a broken one left, now that nothing is broken; and its seconds."""
+        """Run the build again without a fault, assert that it redoes nothing that was finished, and return
+        the outcome and seconds.
+        """
         before = kept(out)
         done = self.build(out, **options)
         assert done.status == 0, done.errors
@@ -83,21 +87,23 @@ class Small:
 
 
 def reference(server: Server, config: Path, out: Path) -> Reference:
-    """A corpus that nothing breaks."""
+    """Build the corpus undisturbed."""
     done = server.run("pipelines", "build", config, "--in-process", f"output={out}")
     assert done.status == 0, done.errors
     return reference_of(out)
 
 
 def planned_again(wanted: Reference, out: Path) -> Outcome:
-    """As `build_outcome`, without the steps that only an earlier plan reaches: `pipelines gc` removes those."""
+    """Return `build_outcome`, ignoring steps that only an earlier plan reaches, which `pipelines gc` removes."""
     steps = {name.partition("/")[0] for name in wanted.files}
     files = {name: content for name, content in files_of(out).items() if name.partition("/")[0] in steps}
     return build_outcome(wanted, out)._replace(identical=files == wanted.files)
 
 
 def kept(out: Path) -> dict[Path, tuple[int, int]]:
-    """What need not be done again: files of published steps, and files that the receipts of finished units name."""
+    """Return the files that need not be made again, with inode and time: those of published steps, and those
+    that the receipts of finished units name.
+    """
     found = {path for step in out.glob("*/manifest.json") for path in step.parent.rglob("*") if path.is_file()}
     for receipt in out.glob("*/units/*.json"):
         step = receipt.parent.parent
@@ -109,7 +115,7 @@ def kept(out: Path) -> dict[Path, tuple[int, int]]:
 
 
 def one_line(ended: Ended, *words: str) -> str:
-    """The one line that a command ends with: an error, with these words in it."""
+    """Assert that a command printed a single error line that matches all of `words`, and return the line."""
     assert ended.status == 2, (ended.status, ended.errors[-3000:], ended.out[-1000:])
     lines = ended.errors.strip().splitlines()
     assert len(lines) == 1, ended.errors

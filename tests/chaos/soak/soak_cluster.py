@@ -20,8 +20,10 @@ _MEMORY = 3 << 30
 
 
 class SoakCluster:
-    """A head without CPUs for work and two workers of one CPU each, of which one has more memory than those that come
-    later. Everything is in a directory of its own, since paths of sockets have few characters.
+    """A head node without CPUs for work, and two workers of one CPU each.
+
+    The first worker has twice the memory of the other and of nodes added later. Everything is in a directory of its own with
+    a short path, because the length of socket paths is limited.
     """
 
     def __init__(self) -> None:
@@ -49,7 +51,7 @@ class SoakCluster:
         self.cluster.add_node(num_cpus=1, memory=memory, object_store_memory=_STORE)
 
     def workers(self, task: str) -> list[psutil.Process]:
-        """The processes that run a task or an actor with `task` in its name."""
+        """Return the processes that run a task or an actor with `task` in its name."""
         return [
             worker
             for node in self.cluster.worker_nodes | {self.cluster.head_node}
@@ -57,13 +59,13 @@ class SoakCluster:
         ]
 
     def kill_node_of(self, worker: psutil.Process) -> None:
-        """SIGKILL to the raylet that has started this worker: Ray ends the worker, too."""
+        """Send SIGKILL to the raylet that started this worker; the worker ends with it."""
         node = next(node for node in self.cluster.worker_nodes if worker in workers_of(_raylet(node)))
         os.kill(_raylet(node), signal.SIGKILL)
         self.cluster.remove_node(node, allow_graceful=False)
 
     def kill_all(self) -> None:
-        """SIGKILL to the raylets of all nodes, and to what keeps the cluster's state: it is gone."""
+        """Send SIGKILL to the raylets of all nodes, and remove the nodes, the head with the cluster's state included."""
         nodes = self.cluster.list_all_nodes()
         for node in nodes:
             os.kill(_raylet(node), signal.SIGKILL)
@@ -80,9 +82,7 @@ def _raylet(node) -> int:
 
 
 def workers_of(pid: int, task: str = "") -> list[psutil.Process]:
-    """The processes below `pid` in which Ray runs tasks: not those of its agents, whose loss ends the node. With `task`
-    those that are at one with that in its name.
-    """
+    """Return the processes below `pid` in which Ray runs tasks with `task` in their names; Ray's agents are left out."""
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).children(recursive=True):

@@ -1,4 +1,4 @@
-"""A driver whose first task loses its process, and then waits until a file is there: `soak_map.py DIRECTORY`."""
+"""A driver whose first task is killed once, and on its second attempt waits for a file: `soak_map.py DIRECTORY`."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A command of ours on a cluster that loses its processes."""
+"""A command that runs on a cluster whose processes are killed."""
 
 import os
 import random
@@ -14,7 +14,7 @@ LONGEST = 600.0  # seconds that anything may take; longer is a hang
 
 
 class Work:
-    """A command that is started again whenever its driver is gone."""
+    """A command that is started again whenever its driver has been killed."""
 
     def __init__(self, cluster: SoakCluster, command: Sequence[str], log: Path, **variables: str) -> None:
         self.cluster, self._command, self._log, self._variables = cluster, list(command), log, variables
@@ -32,7 +32,7 @@ class Work:
             )
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for it. AssertionError where the driver ends before, or it takes too long."""
+        """Wait for a condition; raise AssertionError if the driver ends first or it takes longer than LONGEST."""
         last = time.monotonic() + LONGEST
         while not condition():
             assert self.driver.poll() is None, f"the driver has ended before {what}:\n{self.said()}"
@@ -43,20 +43,20 @@ class Work:
         return self._log.read_text()[-4000:]
 
     def ended(self) -> int:
-        """The exit status of the driver, which must end by itself."""
+        """Wait for the driver to end by itself, and return its exit status."""
         try:
             return self.driver.wait(LONGEST)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the driver does not end:\n{self.said()}") from None
 
     def recovered(self) -> list[tuple[str, float]]:
-        """What was struck, and the seconds until the next kill or, of the last one, until the end, which is now."""
+        """Return each fault, and the seconds from it to the next kill; for the last one, to now, when the command has ended."""
         ends = [*self._to, time.perf_counter()]
         return [(fault, end - begun) for fault, begun, end in zip(self._faults, self._from, ends[1:], strict=True)]
 
     def strike(self, phase: str, victim: str, task: str) -> None:
-        """Kill `victim` in the midst of tasks or actors of that name, and do what someone would do then: add a node for a
-        node, start a command or a cluster that is gone.
+        """Kill `victim` while tasks or actors named `task` run, then do what an operator would do: add a node in place of a
+        lost one, or restart a command or a cluster that is gone.
         """
         self._faults.append(f"{phase}: {victim}")
         self._to.append(time.perf_counter())
@@ -86,7 +86,7 @@ class Work:
         self._from.append(struck)
 
     def close(self) -> None:
-        """End the driver where it still runs."""
+        """Kill the driver if it is still running."""
         if self.driver.poll() is None:
             self.driver.kill()
             self.driver.wait()

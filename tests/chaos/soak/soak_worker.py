@@ -1,5 +1,8 @@
-"""In the training workers of the soak: what they train on is recorded, and the phase that a kill aims at lasts until it has
-struck. In the directory that SOAK names, `aim` says which one (`validation 10`), and a file of that name that it is entered.
+"""A hook for the training workers of the soak test: it records what they train on, and prolongs the phase that a kill aims at
+until the kill has happened.
+
+The directory is named by the environment variable SOAK. Its file `aim` holds the phase and step (`validation 10`); a file of
+that name is made when the phase begins.
 """
 
 import os
@@ -13,7 +16,7 @@ _LONGEST = 120.0
 
 
 def prepare() -> None:
-    """Ray's `worker_process_setup_hook`: called in every process in which it runs something."""
+    """Patch training in this process; Ray calls this as its `worker_process_setup_hook` in every worker process."""
     from trainers.training import launch
 
     train = launch._train

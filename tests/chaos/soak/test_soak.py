@@ -1,7 +1,8 @@
-"""SIGKILL at random moments, on a Ray cluster of three nodes, to workers, nodes, the driver and the head node, again and again
-during builds and during training on two workers: nothing is lost, nothing is there twice, the result is that of never dying.
+"""SIGKILL at random moments to workers, nodes, the driver and the head node of a Ray cluster of three nodes.
 
-Where a build stands is seen from what its workers run. The seconds of a fault are those until the next kill, or the end.
+Builds, and training on two workers, are killed again and again. Nothing may be lost or doubled, and the result must equal
+that of an undisturbed run. The phase of a build is known from the tasks that its workers run. The seconds of a fault are
+those until the next kill, or the end.
 """
 
 import json
@@ -106,13 +107,13 @@ def test_a_build_that_is_killed_again_and_again(soaking, cluster, injected, numb
 
 
 def leftovers(directory):
-    """What only killed attempts leave, and steps that are being built."""
+    """Return what only killed attempts leave behind, and the directories of unfinished steps."""
     return [path for path in directory.rglob("*") if path.suffix == ".tmp" or path.name in ("units", "work")]
 
 
 @pytest.fixture(scope="module")
 def never_killed(soaking):
-    """The run of one worker, which nothing disturbs."""
+    """The same training undisturbed, on one worker."""
     worker = Path(__file__).parents[2] / "trainers" / "kill_worker.py"
     command = [sys.executable, str(worker), "never", "0", "0", str(soaking / "record"), *training(soaking, "run")]
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=600)

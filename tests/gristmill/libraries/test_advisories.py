@@ -1,4 +1,4 @@
-"""Advisories: their ranges, and that a version in one of them starts nothing."""
+"""Security advisories: their version ranges, and that an affected version refuses to start."""
 
 import re
 import tomllib
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Says which versions are installed."""
+    """A dict of versions that override those of installed packages."""
     versions = {}
     real = metadata.version
 

@@ -1,4 +1,4 @@
-"""Importing large libraries: the garbage collector waits, once, and transformers lists its models once."""
+"""Importing large libraries: garbage collection is suspended once, and transformers lists its models once."""
 
 import functools
 import gc
@@ -12,7 +12,7 @@ from gristmill.libraries.loading import loading
 
 @pytest.fixture
 def frozen(monkeypatch):
-    """The calls of `gc.freeze`, which has no effect."""
+    """A list of the calls of `gc.freeze`, which is replaced so that it has no effect."""
     calls = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(gc.isenabled()))
     yield calls
@@ -44,7 +44,7 @@ def test_nothing_changes_when_the_library_is_there_or_the_collector_is_off(froze
 
 
 def test_commands_with_a_model_keep_what_they_import_and_list_the_models_of_transformers_once():
-    """In a process of its own, as what is imported stays. Every listing reads the files of a directory."""
+    """Runs in a separate process, because imported objects stay exempt. Every listing would read the files of a directory."""
     code = """
 import gc
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Charts: what is drawn where, that no name gets out of its place, and that a drawing has the same bytes every time."""
+"""Charts: what is drawn where, that names stay within their space, and that a chart has the same bytes every time."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -15,12 +15,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def parsed(svg):
-    """The tree of a chart, which must be well-formed."""
+    """Parse a chart, which must be well-formed."""
     return ET.fromstring(standalone(svg))
 
 
 def bars(svg):
-    """(x, width, fill) of the rectangles."""
+    """Return (x, width, fill) of the rectangles."""
     return [(float(r.get("x")), float(r.get("width")), r.get("fill")) for r in parsed(svg).iter(f"{SVG}rect")]
 
 
@@ -29,7 +29,9 @@ def words(svg):
 
 
 def test_a_short_run_beside_a_long_one_is_seen():
-    """Twenty steps beside 360: all that comes after a tenth of each run is on the axis, its last point and validations too."""
+    """The axis covers everything after the first tenth of each run (here of 20 and of 360 steps), the last point and
+    validations included.
+    """
     long = [(float(x), 6.0 - x / 100) for x in range(10, 361, 10)]
     short = [(1.0, 9.0), (3.0, 8.5), (20.0, 8.0)]
     validated = [(1.0, 12.0), (20.0, 11.0)]

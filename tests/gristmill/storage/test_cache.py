@@ -1,4 +1,4 @@
-"""The local cache of remote files: its limit, and what killed processes leave in it."""
+"""The local cache of remote files: its size limit, and the leftovers of killed processes."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from gristmill.storage import cache
 
 
 def filled(tmp_path, monkeypatch, names):
-    """A cache with a file of 10 bytes per name, last used so many seconds ago."""
+    """Fill a cache with one file of 10 bytes per name, last used so many seconds ago; return a function that lists its files."""
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path))
     for name, age in names.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

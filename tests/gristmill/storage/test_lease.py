@@ -1,4 +1,6 @@
-"""Leases: who works somewhere is seen, waited for and taken over, by one clock alone."""
+"""Leases: another process that works in the same place is noticed, waited for or taken over from, by the waiting process's
+clock alone.
+"""
 
 import json
 import os
@@ -21,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Watch(Host):
-    """A host with a time of its own: `sleep` lets it pass, and does what is due. It begins wherever it likes."""
+    """A host with a simulated clock: `sleep` advances it and calls what is due. The clock starts at any value."""
 
     def __init__(self, start=0.0, due=()):
         self.now, self.due, self.said = start, sorted(due, key=lambda each: each[0]), []
@@ -45,7 +47,7 @@ class Watch(Host):
 
 
 def foreign(place, **facts):
-    """A lease of a process on another machine, and a function that lets it beat."""
+    """Write the lease of a process on another machine, and return a function that renews it."""
     lease = Lease(place / LEASE, "building")
 
     def beat():
@@ -67,7 +69,7 @@ def holder(place):
 
 @pytest.fixture(params=["disk", "store"])
 def place(request, tmp_path):
-    """A directory, and a prefix of an object store."""
+    """A directory, or a prefix of an object store."""
     if request.param == "disk":
         return tmp_path
     s3 = request.getfixturevalue("s3")
@@ -133,7 +135,7 @@ def test_a_process_that_stops_while_it_takes_over_is_not_waited_for_without_end(
 
 @pytest.mark.parametrize("hours", [-7, 7])
 def test_clocks_that_disagree_by_hours_change_nothing(tmp_path, monkeypatch, hours):
-    """Neither the time of the file nor that of the day is looked at: only what passes while one waits."""
+    """Neither file times nor the time of day matter, only the time that passes while waiting."""
     foreign(tmp_path)
     now = time.time()
     os.utime(tmp_path / LEASE, (now + hours * 3600, now + hours * 3600))
@@ -172,7 +174,7 @@ def test_a_process_id_that_was_given_again_is_another_process(tmp_path):
 
 
 def test_the_process_id_of_another_container_says_nothing(tmp_path):
-    """Containers may share the name of their host, and number their processes alike."""
+    """Containers may share a host name and have equal process ids."""
     own = json.loads(Lease(tmp_path / LEASE, "building").state())
     foreign(tmp_path, host=own["host"], started="1")
     watch = Watch()

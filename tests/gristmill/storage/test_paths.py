@@ -1,5 +1,5 @@
-"""What looks like a URL is never a local file or directory: in no argument, setting or field of any package. `~` and `$HOME` are
-expanded, in all of them.
+"""Anything that looks like a URL is never taken for a local file or directory, in any argument, setting or field of any
+package. `~` and `$HOME` are expanded in all of them.
 """
 
 import argparse

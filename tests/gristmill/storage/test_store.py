@@ -1,4 +1,4 @@
-"""Files are whole or absent, and a changed byte is found on first touch."""
+"""Files are whole or absent, and a changed byte is found on first access."""
 
 import errno
 import os
@@ -87,7 +87,7 @@ def test_a_write_that_fails_once_is_repeated_from_the_start(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("content", [b"times", lambda sink: sink.write(b"times")], ids=["bytes", "function"])
 def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_path, monkeypatch, content):
-    """A process that publishes a step also removes the unfinished files of a second build, and several processes may."""
+    """A process that publishes a step also removes the temporary files of another build; several processes may do so."""
     fsync, swept = os.fsync, []
 
     def sweep(descriptor):
@@ -155,7 +155,7 @@ def test_equal_values_have_equal_digests_whatever_the_order_of_their_keys():
 
 
 def at_once(calls):
-    """What calls return that begin at the same instant, each in a thread."""
+    """Call all of `calls` at the same instant, each in a thread, and return their results."""
     together, found = threading.Barrier(len(calls)), []
 
     def call(one):
@@ -171,7 +171,7 @@ def at_once(calls):
 
 
 def written(path, content):
-    """The content where this call has written it, else None."""
+    """Return the content if this call has written it, otherwise None."""
     return content if path.write_new(content) else None
 
 
@@ -197,7 +197,7 @@ def test_file_systems_without_hard_links_have_new_files_too(tmp_path, monkeypatc
 
 
 def test_the_service_behind_each_kind_of_store_is_known():
-    """gcsfs has the service in `base`, with its path; without settings its `_endpoint` is None."""
+    """gcsfs has the service's URL in `base`, with a path; its `_endpoint` is None by default."""
     google = SimpleNamespace(_endpoint=None, base="https://storage.googleapis.com/storage/v1/")
     assert urlsplit(_address("gs://bucket/x", "gs", google)).hostname == "storage.googleapis.com"
     hub = SimpleNamespace(endpoint="https://huggingface.co")
@@ -213,7 +213,7 @@ def test_of_several_that_write_a_new_object_one_does(s3, tmp_path):
 
 
 def test_a_new_object_whose_response_was_lost_is_this_call_s(s3, tmp_path, monkeypatch):
-    """The client library tries again, and the second attempt finds the object of the first."""
+    """The client library retries, and the second attempt finds the object that the first one wrote."""
     path = parse_location(f"s3://bucket/{tmp_path.name}/file", s3.remote)
     store = _store("s3", s3.remote)
     pipe = store.pipe_file
@@ -282,7 +282,7 @@ def test_bytes_are_replaced_only_where_the_expected_ones_still_are(tmp_path):
 
 
 def test_a_trial_of_writing_leaves_no_name_that_readers_see(tmp_path, monkeypatch):
-    """On file systems that know no files without names, a kill may leave it."""
+    """Where files cannot be made without a name, a kill may leave the trial file behind."""
     monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
     monkeypatch.setattr(os, "unlink", lambda path: None)
     (tmp_path / "new").probe_writable()

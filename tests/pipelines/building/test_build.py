@@ -1,6 +1,4 @@
-"""Builds: every document is accounted for, interruptions do not change a byte, and nothing unchanged is
-recomputed.
-"""
+"""Builds: every document is accounted for, interruptions do not change a byte, and nothing unchanged is recomputed."""
 
 import json
 import os
@@ -57,7 +55,7 @@ def run(path, *overrides, steps=None):
 
 
 def files_of(root):
-    """Bytes of everything that is part of the result: not what holds times, nor the cache of checksums."""
+    """Return the bytes of every file that is part of the result, without those that hold times or cached checksums."""
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.name not in ("run.json", ".checksums.json", "report.html"):
@@ -119,7 +117,7 @@ def test_a_second_build_recomputes_nothing_and_reports_it(corpus_file, tmp_path)
 
 @pytest.mark.long
 def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypatch):
-    """The build dies right before and right after each rename, in turn, and goes on in the next process."""
+    """The build dies right before or right after a rename, again and again, and the next process continues it."""
     run(corpus_file)
     wanted = files_of(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
@@ -229,7 +227,7 @@ def test_a_file_that_changes_after_planning_stops_the_build(corpus_file, raw_tex
 
 
 def test_a_change_that_keeps_size_and_time_is_planned_again_once_it_was_met(corpus_file, raw_text, tmp_path):
-    """Checksums are cached by size and time, so the next plan would otherwise be the same one again."""
+    """Checksums are cached by size and time; without a correction, the next plan would be the same again."""
     (tmp_path / "out").mkdir()
     plan, file = plan_of(corpus_file), raw_text / "code" / "m0.py"
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
@@ -270,7 +268,7 @@ def test_a_directory_that_belongs_to_something_else_is_refused(built_corpus_file
 
 @pytest.mark.long
 def test_a_corrupted_count_is_refused(corpus_file, tmp_path, monkeypatch):
-    """A receipt that claims one document more or fewer than there are stops the publication of its step."""
+    """A receipt that claims more documents than there are stops the publication of its step."""
     real = manifests.StepOutput.finish_unit
 
     def corrupted(self, unit, files, counts):
@@ -326,7 +324,7 @@ def test_the_read_manifest_finds_every_record(built_corpus_file, tmp_path):
 
 @dataclass(frozen=True)
 class Shout(PartStage):
-    """Replaces every `word` of the text it sees."""
+    """Replaces every `word` of a text by `by`."""
 
     word: str
     by: str
@@ -427,9 +425,7 @@ def test_parts_are_written_the_same_way_twice():
 
 
 def test_the_order_of_sources_and_of_edits_is_part_of_what_a_step_is(corpus_file):
-    """Shuffles number the parts and edits compose in order: a killed build must not continue in another
-    order.
-    """
+    """Shuffles number the parts, and edits are composed in order, so a killed build must not continue in another order."""
     before = {step.label: step.fingerprint for step in plan_of(corpus_file).steps}
     text = corpus_file.read_text()
     lines = text.splitlines()
@@ -506,7 +502,7 @@ def test_planning_does_not_touch_the_directory_of_another_corpus(corpus_file, tm
 
 @dataclass(frozen=True)
 class Fragile(PartStage):
-    """Breaks on every document that holds a word."""
+    """Raises an error on every document that contains `word`."""
 
     word: str
 
@@ -635,7 +631,7 @@ def test_an_output_that_cannot_be_written_says_so_before_anything_is_read(corpus
 def test_a_step_whose_files_are_gone_is_not_published_and_built_by_the_next_build(
     corpus_file, tmp_path, monkeypatch, moment
 ):
-    """The build was suspended right before or after it looked, and another command took its step for a leftover."""
+    """Another command removes the step as a leftover, right before or right after the build has checked its files."""
     from pipelines.building import state
 
     check = state.Build._check_files

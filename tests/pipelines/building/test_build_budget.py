@@ -1,5 +1,5 @@
-"""A build says where its processor time went, and the purposes sum to what the operating system counts; it starts Ray only
-for work that takes longer than that.
+"""A build reports where its processor time went, and the purposes sum to what the operating system counts. It starts Ray only
+for work that takes longer than starting Ray.
 """
 
 import resource
@@ -96,7 +96,7 @@ class RayStartsError(Exception):
 
 @pytest.fixture
 def built(corpus_file, monkeypatch):
-    """A built corpus, of which a build ends with RayStartsError where it would start Ray."""
+    """A built corpus; a further build that would start Ray raises RayStartsError."""
 
     def start(cluster):
         raise RayStartsError

@@ -1,7 +1,7 @@
-"""Damage at rest: a flipped bit or a lost end of any file of a corpus is found when the file is read, and the file is named.
+"""Damage at rest: a flipped bit or a lost end in any file of a corpus is found when the file is read, and the file is named.
 
-Files are damaged one at a time, in a published corpus and in a build that was interrupted. Then everything that reads them
-does so again. Either one of our errors names the file, or what was read and built is what it was before.
+Files are damaged one at a time, in a published corpus and in an interrupted build, and everything that reads them is run
+again. Either an error names the file, or the result is the same as before.
 """
 
 import os
@@ -67,7 +67,7 @@ def check_corpus(config: Path, root: Path, flipped: int, cut: int | None) -> Non
 
 
 def test_caches_and_reports_are_made_again(config, corpus):
-    """A build goes through with all of it damaged, and publishes what it published."""
+    """A build succeeds with all of them damaged, and publishes the same corpus."""
     wanted = (corpus / "manifest.json").read_bytes()
     for path in files_of(corpus):
         if path.name in (*PAGES, *CACHES):
@@ -80,7 +80,7 @@ def test_caches_and_reports_are_made_again(config, corpus):
 
 @pytest.mark.parametrize("kind", ["parts", "files", "quarantine", "filter.web", "shards"])
 def test_nothing_is_forgotten_by_way_of_a_damaged_file(kind, corpus, tmp_path):
-    """Forgetting reads and writes again all that holds a document: damage is named, and not written into what replaces it."""
+    """Forgetting rewrites every file that holds a document; a damaged file is named, and its damage is not copied."""
     root = tmp_path / "out"
     shutil.copytree(corpus, root)
     table = next(open_corpus(root).parts("web")).table(("id", DROP))
@@ -93,14 +93,16 @@ def test_nothing_is_forgotten_by_way_of_a_damaged_file(kind, corpus, tmp_path):
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """Raised in place of the death of the process."""
 
 
 @pytest.mark.parametrize("step", ["dedup_minhash", "shards", "text_hash.web"])
 def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
     step, config, corpus, tmp_path, monkeypatch
 ):
-    """Receipts and intermediate files: the step continues, and publishes the same manifest or names the file."""
+    """With a damaged receipt or intermediate file, the step continues and publishes the same manifest, or an error names the
+    file.
+    """
     root, place = tmp_path / "out", next(corpus.glob(f"{step}-*"))
     wanted, directory = (place / "manifest.json").read_bytes(), root / place.name
     shutil.copytree(corpus, root, ignore=shutil.ignore_patterns(place.name, "report.*"))

@@ -55,7 +55,9 @@ print(json.dumps({"peak": int(peak.split()[1]) / 1024, "aside": aside, "rows": r
 
 
 def every_character() -> str:
-    """All code points of all 17 planes but surrogates and controls, in lines of 64, as a reader stores them."""
+    """Return every code point of all 17 planes except surrogates and control characters, in lines of 64, as a reader would
+    store them.
+    """
     codes = [code for code in range(0x20, 0x110000) if not (0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000)]
     lines = ("".join(map(chr, codes[at : at + 64])) for at in range(0, len(codes), 64))
     text = unicodedata.normalize("NFC", "\n".join(lines))
@@ -63,7 +65,7 @@ def every_character() -> str:
 
 
 def write_long_record(folder: Path, size: int) -> None:
-    """Three JSON records, of which the second holds `size` bytes, in lines of 1 MiB with 209,714 words and a line end."""
+    """Write three JSON records; the second is about `size` bytes long, in lines of 1 MiB with 209,715 words."""
     line = b"word " * 209_714 + b"last \\n"
     folder.mkdir()
     with gzip.open(folder / "long.jsonl.gz", "wb", compresslevel=1) as sink:

@@ -1,6 +1,4 @@
-"""A corpus of malicious files among honest ones: the build ends in bounded memory, keeps the honest ones and
-names the rest.
-"""
+"""A corpus of malicious and honest files: the build ends in bounded memory, keeps the honest ones and names the rest."""
 
 import gzip
 import io
@@ -218,7 +216,7 @@ def write_dump(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, set[Path]]:
-    """The directory of it all, the peak of memory in MB, and the files that the build left beside its output."""
+    """(the working directory, the peak of memory in MB, the files that the build left outside its output)."""
     root = tmp_path_factory.mktemp("hostile")
     for name, write in [
         ("text", write_text), ("lines", write_lines), ("tables", write_tables), ("web", write_web), ("dump", write_dump),
@@ -304,7 +302,7 @@ def test_what_people_see_is_escaped(built, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_exports_hold_the_texts_as_data(built, tmp_path: Path, kind: str) -> None:
-    """No format that an export has takes a cell for a formula or a line end within a text for the end of a record."""
+    """In no export format does a cell become a formula, or a line end within a text the end of a record."""
     assert main(["export", str(built[0] / "out"), str(tmp_path / "e"), "--format", kind]) == 0
     names = {path.name for path in (tmp_path / "e").iterdir()}
     assert names == {"README.md", "data", "export.json", "croissant.json"}
@@ -320,7 +318,7 @@ def test_exports_hold_the_texts_as_data(built, tmp_path: Path, kind: str) -> Non
 
 
 def test_special_tokens_in_a_text_are_its_letters(built) -> None:
-    """The one special in the tokens of a document is the mark that ends it."""
+    """Special tokens spelled out in a text are encoded as ordinary characters."""
     corpus = open_corpus(built[0] / "out")
     row = corpus.shard_rows(corpus.find("lines/lines.jsonl#4").id)[0]
     tokens = pa.ipc.open_file(built[0] / "out" / row.path).read_all()["tokens"][row.row].as_py()
@@ -364,7 +362,7 @@ def test_a_corpus_file_of_a_billion_values_is_refused_at_once(tmp_path: Path, ca
 
 
 def test_names_in_messages_do_not_steer_the_terminal(tmp_path: Path, capsys) -> None:
-    """The names of columns, files and directories stand in errors and in lines of progress."""
+    """Names of columns, files and directories are escaped in errors and progress lines."""
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({f"{STEER}\nerror: all is well": ["a"]}), tmp_path / "in" / f"{STEER}.parquet")
     path = tmp_path / "names.yaml"

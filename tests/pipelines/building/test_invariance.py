@@ -1,5 +1,5 @@
-"""Invariance: hash seed, part size, order and number of tasks, and order and names of files change no column
-and no decision.
+"""Invariance: neither hash seed, part size, number and order of tasks, nor names and order of files change a column or a
+decision.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ DEDUP = """\
 
 
 def documents():
-    """Documents of many kinds; copies of texts, near-copies and copies of URLs among them."""
+    """Return documents of many kinds, with copies and near-copies of texts, and copies of URLs."""
     odd = [
         "short", "a b c " * 40, "x" * 3000, "\n\n \t\n.\n", "naïve “quotes” … — 東京は日本の首都です。 Привет, мир! שלום",
         "- bullet\n* bullet\n• bullet...\nLorem ipsum dolor.\nfunction f() { return 1; }\nPlease enable Javascript.\n" * 3,
@@ -60,7 +60,7 @@ def documents():
 
 
 def written(folder, rows, files):
-    """The rows as JSON lines, dealt to files of these names."""
+    """Write the rows as JSON lines, distributed over files with these names."""
     folder.mkdir(parents=True)
     for number, name in enumerate(files):
         (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows[number :: len(files)]))
@@ -68,7 +68,7 @@ def written(folder, rows, files):
 
 
 class Backwards(LocalCluster):
-    """Runs tasks in reverse order, and yields their results so."""
+    """Runs tasks in reverse order, and yields their results in that order."""
 
     def map(self, function, items, label):
         for position, result in super().map(function, items[::-1], label):
@@ -76,7 +76,7 @@ class Backwards(LocalCluster):
 
 
 def built(place, root, part_bytes, cluster=None, steps=STEPS + DEDUP):
-    """All columns of every document by printed id, and the verdict of every rule set."""
+    """Build a corpus; return all columns of every document, with the verdict of every rule set, by printed id."""
     place.mkdir()
     source = f"{{name: web, root: {root}, format: jsonl, part_bytes: {part_bytes}}}"
     (place / "c.yaml").write_text(f"name: same\noutput: {place}/out\nsources: [{source}]\n{steps}")
@@ -111,7 +111,9 @@ def test_part_size_and_order_of_tasks(tmp_path):
 
 @pytest.mark.long
 def test_names_and_order_of_files(tmp_path):
-    """A name is part of an id, so documents are told apart by their content; of copies, other ones may stay."""
+    """A file's name is part of its documents' ids, so documents are compared by content, and without deduplication, which may
+    keep another copy.
+    """
     rows, found = documents(), []
     for name, files, order in (("one", ["z.jsonl"], 1), ("many", ["m.jsonl", "k/l.jsonl", "0.jsonl"], -1)):
         (tmp_path / name / "k").mkdir(parents=True)
@@ -126,7 +128,7 @@ def test_names_and_order_of_files(tmp_path):
 
 @pytest.mark.slow
 def test_hash_seed(tmp_path):
-    """In processes of their own, with different seeds for Python's hashes."""
+    """Builds in separate processes with different seeds for Python's hashes agree."""
     root = written(tmp_path / "raw", documents(), ["a.jsonl", "b.jsonl"])
     code = (
         "import hashlib, sys; from gristmill.storage.disk import LocalPath\n"

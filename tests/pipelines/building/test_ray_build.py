@@ -1,4 +1,4 @@
-"""Builds on Ray: the bytes of the in-process build, with one worker, with two, and after kill -9 of driver and workers."""
+"""Builds on Ray: the same bytes as an in-process build, with one worker, with two, and after `kill -9` of driver and workers."""
 
 import contextlib
 import subprocess
@@ -31,7 +31,7 @@ def build(corpus_file, *arguments):
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory):
-    """What a build in one process, this one, writes undisturbed. The location of a corpus does not matter."""
+    """The files of an undisturbed in-process build. A corpus can be moved, so they can be compared with builds elsewhere."""
     root = tmp_path_factory.mktemp("undisturbed")
     corpus_file = write_corpus_file(root / "small.yaml", write_sources(root / "raw"), root / "out")
     assert main(["build", str(corpus_file), "--in-process"]) == 0
@@ -48,7 +48,7 @@ def test_the_number_of_workers_changes_no_byte(corpus_file, tmp_path, wanted):
 
 
 def start(corpus_file, errors):
-    """A build by two workers, whose error output goes to a file, as Ray's processes may outlive it."""
+    """Start a build with two workers. Its error output goes to a file, because Ray's processes may outlive it."""
     with open(errors, "w") as sink:
         return subprocess.Popen(
             command(corpus_file, "--workers", "2"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=sink
@@ -56,7 +56,7 @@ def start(corpus_file, errors):
 
 
 def kill_a_worker(driver):
-    """Kill a process in which a task runs, if there is one; returns how many were killed."""
+    """Kill a process that runs a task, if there is one; return how many were killed."""
     for worker in workers_of(driver.pid)[:1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             worker.kill()

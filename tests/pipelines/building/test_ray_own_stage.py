@@ -1,4 +1,4 @@
-"""The template package of the docs as a user has it: installed by pip, without a network, and built with on Ray."""
+"""The docs' template package as a user has it: installed by pip without a network, and used in builds on Ray."""
 
 import os
 import shutil

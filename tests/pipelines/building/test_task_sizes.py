@@ -1,6 +1,4 @@
-"""The driver's cost per task is independent of the number of parts: bytes of messages, searches, manifests
-read.
-"""
+"""The driver's cost per task does not depend on the number of parts: bytes of messages, searches, manifests read."""
 
 import pickle
 from dataclasses import replace
@@ -32,7 +30,10 @@ KIND = pa.list_(pa.uint32(), 112)
 
 
 class Weighing(LocalCluster):
-    """Notes the bytes of the largest pickled task of each phase. Runs the first task, or takes the result of another run."""
+    """Records the size in bytes of the largest pickled task of each phase.
+
+    Of each phase it runs only the first task, or takes that task's result from `results` of an earlier run.
+    """
 
     def __init__(self, results=None):
         super().__init__()
@@ -49,7 +50,7 @@ class Weighing(LocalCluster):
 
 
 def parts_of(root: Path, count: int) -> list[Part]:
-    """Parts with an index of their own over the same two files."""
+    """Return `count` parts with an index each that share the same two files."""
     rng = np.random.default_rng(0)
     pages = np.repeat(rng.integers(0, 1 << 32, (10, 112), dtype=np.uint32), 2, axis=0)
     rows = len(pages)
@@ -106,7 +107,7 @@ def test_a_task_carries_no_records_of_other_parts(tmp_path, monkeypatch, stage):
 
 
 class Counting(tuple):
-    """Parts that count how often one of them is looked at."""
+    """A tuple of parts that counts how many are iterated over."""
 
     looks = 0
 

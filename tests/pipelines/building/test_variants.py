@@ -1,4 +1,4 @@
-"""Variants: other corpora in the same directory, which share steps and leave the corpus of the directory as it is."""
+"""Variants: other corpora in the same directory, which share steps and leave the directory's own corpus unchanged."""
 
 import pytest
 

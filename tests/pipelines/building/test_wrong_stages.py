@@ -1,4 +1,4 @@
-"""Stages of users that fail or return what they should not: the document is named, and set aside if the user says so."""
+"""User-defined stages that fail or return something invalid: the document is named, and set aside if the user asks for it."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ steps:
 
 @dataclass(frozen=True)
 class Faulty(PartStage):
-    """Goes wrong in a `way` at the texts that say so."""
+    """A stage that goes wrong in the given `way`, in most cases at texts that contain "BAD"."""
 
     way: str
 

@@ -1,4 +1,4 @@
-"""The files of docs/classifiers.md on judges and embeddings, and that of docs/domains.md on topics, work as they stand there."""
+"""The example files of docs/classifiers.md on judges and embeddings, and of docs/domains.md on topics, work as printed."""
 
 import json
 import random
@@ -18,14 +18,14 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def blocks(page, heading):
-    """The blocks of code of a section."""
+    """Return (language, content) of the code blocks of a section."""
     section = (DOCS / page).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"^```(\w+)\n(.*?)^```", section, re.M | re.S)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A directory with an encoder, two built corpora and scores of one, under the names that the pages use."""
+    """A directory with an encoder, two built corpora and scores of one of them, under the names that the pages use."""
     monkeypatch.chdir(tmp_path)
     save_encoder(tmp_path / "models" / "encoder")
     (tmp_path / "corpora").mkdir()

@@ -1,6 +1,4 @@
-"""`classifier train` on two small corpora: its choices, files, metrics and errors; then the stage with the
-trained model.
-"""
+"""`classifier train` on two small corpora: its choices, files, metrics and errors; then the stage with the trained model."""
 
 import json
 from random import Random
@@ -31,7 +29,7 @@ BAD = ["Buy cheap watches now", "Click here to win a prize", "Best offers only t
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """A corpus with a source of each kind, one document in ten too short to be kept, several parts."""
+    """A corpus with a source for each class, in several parts; one document in ten is too short to be kept."""
     root = tmp_path_factory.mktemp("corpora")
     sources = []
     for name, sentences in (("proofs", GOOD), ("adverts", BAD)):
@@ -93,7 +91,9 @@ def test_train_measure_and_score(config_file, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def three_sources(tmp_path_factory):
-    """`left` and `right` are `other` but for a word of each source's own; `alike` and `also` have their words in common."""
+    """A corpus of five sources: `left` and `right` differ from `other` by a word of their own; `alike` and `also` share their
+    words.
+    """
     root = tmp_path_factory.mktemp("sources")
     words = {"left": "amber heath", "right": "delta heath", "alike": "good fine", "also": "good fine", "other": "heath"}
     random, sources = Random(3), []

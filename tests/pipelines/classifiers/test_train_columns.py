@@ -1,4 +1,4 @@
-"""`classifier train` with `kind: columns`: its two ways of naming classes, both methods, and the stage with the trained model."""
+"""`classifier train` with `kind: columns`: both ways of naming classes, both methods, and the stage with the trained model."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ def write_config(tmp_path, folder, method="regression", classes=None, more=""):
 
 
 def values(count=600, seed=0):
-    """Rows with missing values whose class depends on the first two columns."""
+    """Return rows with missing values, and their classes, which depend on the columns."""
     random = np.random.default_rng(seed)
     rows = random.normal(size=(count, 4))
     rows[:, 3] = np.round(rows[:, 3])
@@ -149,7 +149,7 @@ def test_training_again_gives_the_same_file(folder, tmp_path):
 
 @pytest.fixture
 def labels(folder, tmp_path):
-    """A file of labels for 200 documents of `web`: those with much `good` are positive."""
+    """A file of labels for 200 documents of `web`: positive where the column `good` is above 0."""
     rows = rows_of(build_corpus(plan_corpus(folder, "out", [fields()], ("ref", "books", "web"), 4000)), ("good",))
     web = [(name, row["good"]) for name, row in rows.items() if name.startswith("web/")][:200]
     file = tmp_path / "labels.jsonl.gz"

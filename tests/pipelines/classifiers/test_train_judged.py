@@ -28,7 +28,7 @@ COUNT = 150
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A built corpus of two sources, each with good and bad words, and a judge's scores from 0 to 4 of most documents."""
+    """A built corpus of two sources, each with good and bad words, and a judge's scores from 0 to 4 for most documents."""
     place, draw, rows = tmp_path_factory.mktemp("judged"), random.Random(2), []
     for name in ("web", "forum"):
         lines = []
@@ -120,7 +120,9 @@ def scored(line):
 
 @pytest.mark.long
 def test_a_model_that_learned_its_sources_says_so(tmp_path, capsys):
-    """What the judge likes has a word of its own in each source, so a model without a source cannot know its word."""
+    """Each source marks liked documents with a word of its own, so a model trained without a source cannot know that source's
+    word.
+    """
     draw, rows = random.Random(7), []
     for name, words in (("web", ("amber", "stone")), ("forum", ("delta", "river"))):
         lines = []
@@ -140,7 +142,7 @@ def test_a_model_that_learned_its_sources_says_so(tmp_path, capsys):
 
 
 def save(path, rows):
-    """The same scores in the format of the file's name."""
+    """Write scores in the format that the file's name implies."""
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"id": [name for name, _ in rows], "score": [score for _, score in rows]}), path)
     elif ".csv" in path.name:

@@ -1,4 +1,4 @@
-"""Tasks and the memory granted to them; tests/chaos/test_memory.py has the tests that need real memory."""
+"""Tasks and the memory granted to them. Tests that need real memory are in tests/chaos/test_memory.py."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def _fail(error):
 
 
 def test_only_a_want_of_memory_does_not_fit():
-    """Where the document is looked for that takes it, another that breaks the stage in its own way is not the one."""
+    """In the search for the document that exhausts memory, one that fails the stage in another way must not be blamed."""
     cluster = LocalCluster()
     assert cluster.fits(_fail, ValueError("a text"), None)
     assert not cluster.fits(_fail, MemoryError(), None)

@@ -1,4 +1,4 @@
-"""Arrow does without pandas in tasks and commands, until somebody asks for it."""
+"""Arrow does not load pandas in tasks and commands unless pandas is used."""
 
 import subprocess
 import sys

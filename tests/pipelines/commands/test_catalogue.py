@@ -1,4 +1,4 @@
-"""The lists of what a corpus file can name hold every name, with its meaning."""
+"""The commands that list stages, rules, formats and signals show every name, with its meaning."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from pipelines.stages.measure.signal_columns import SIGNALS
 
 
 def printed(capsys, *arguments):
-    """{name: meaning} of the lines that a command prints."""
+    """Run a command, and return {name: meaning} from the lines that it prints."""
     assert main(list(arguments)) == 0
     lines = capsys.readouterr().out.splitlines()
     return dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)

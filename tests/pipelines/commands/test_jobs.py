@@ -1,6 +1,4 @@
-"""Jobs: attach, retry, follow through broken connections, stop; with a fake of Ray's client and on a real
-cluster.
-"""
+"""Jobs: attach, retry, follow through broken connections, stop; with a fake of Ray's client and on a real cluster."""
 
 import json
 import os
@@ -31,7 +29,7 @@ LAUNCH = jobs.Launch("/opt/python", None, {})
 
 
 class Cluster:
-    """What Ray's client shows of a cluster: an id is taken once, a job ends as `endings` say, one after the other."""
+    """A fake of Ray's job client: an id can be used once, and jobs end with the exit codes `endings`, one after the other."""
 
     def __init__(self, *endings):
         self.endings, self.known, self.requests, self.breaks = list(endings), {}, [], []
@@ -71,7 +69,7 @@ class Cluster:
 
 @pytest.fixture
 def said(monkeypatch):
-    """Lines said, and nothing waits."""
+    """A list for messages; waiting is disabled."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     return []
 
@@ -166,13 +164,13 @@ def test_the_same_command_with_other_code_waits(said):
 
 
 class Turns:
-    """Two agents that call a cluster in the order of `turns`, a sequence of 0 and 1; behind its end as they come."""
+    """Makes two agents call a cluster in the order of `turns`, a sequence of 0 and 1; calls after its end come in any order."""
 
     def __init__(self, cluster, turns):
         self.cluster, self.turns, self.ended, self.changed = cluster, list(turns), set(), threading.Condition()
 
     def of(self, agent):
-        """The cluster as one agent sees it."""
+        """Return the cluster as one agent sees it."""
         calls = ("list_jobs", "get_job_info", "submit_job", "stop_job")
         return SimpleNamespace(**{name: partial(self.call, agent, name) for name in calls})
 
@@ -199,7 +197,7 @@ class Turns:
 @pytest.mark.long
 @pytest.mark.parametrize("key", ["key", "another key"], ids=["another slot", "other code"])
 def test_of_two_submissions_at_the_same_moment_one_goes_on_in_every_order(said, key):
-    """Five calls of each: they look for another slot and for attempts, submit, read the job, and look again."""
+    """Each submission makes five calls: it looks for another slot and for attempts, submits, reads the job, and looks again."""
     for first in combinations(range(10), 5):
         cluster, ends = Cluster(), {}
         turns = Turns(cluster, [0 if turn in first else 1 for turn in range(10)])
@@ -339,7 +337,7 @@ SIGNATURE = SECRETS["AWS_SECRET_ACCESS_KEY"]
 
 
 class Users:
-    """Who uses the cluster from this machine, with secrets in the environment. `said`: all that commands have printed."""
+    """Users of the cluster on this machine, with secrets in the environment. `said` collects everything that commands print."""
 
     def __init__(self, head, home):
         self.plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
@@ -358,7 +356,7 @@ class Users:
         )
 
     def run(self, *arguments):
-        """A command; it ends as a process would."""
+        """Run a command in the shared process; return its exit status and output."""
         self.process.stdin.write(json.dumps(arguments) + "\n")
         self.process.stdin.flush()
         status, out, err = json.loads(self.process.stdout.readline())
@@ -366,14 +364,14 @@ class Users:
         return SimpleNamespace(returncode=status, stdout=out, stderr=err)
 
     def start(self, *arguments, env=None):
-        """A process of its own with a command."""
+        """Start a command in a process of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "pipelines", *arguments], cwd=ROOT, env=env or self.env, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def end(self, process):
-        """Its end."""
+        """Wait for a process to end; return its exit status and output."""
         out, err = process.communicate(timeout=300)
         self.said += [out, err]
         return SimpleNamespace(returncode=process.returncode, stdout=out, stderr=err)
@@ -401,8 +399,10 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def build(cluster, tmp_path_factory):
-    """A build that is submitted before the first test and runs beside the others, and the corpus file of the same in process.
-    One source is behind a URL with a signature, and its server fails once for each: when a task reads it.
+    """A build that is submitted before the first test and runs alongside the others, and a corpus file for the same build in
+    process.
+
+    One source is behind a signed URL, and its server fails once for each of the two builds, when a task reads the source.
     """
     place = tmp_path_factory.mktemp("build")
     file = write_corpus_file(place / "small.yaml", write_sources(place / "raw"), place / "unused")
@@ -426,7 +426,7 @@ def build(cluster, tmp_path_factory):
 
 @pytest.fixture
 def script(tmp_path):
-    """A checkout with one script, and a file that stays here."""
+    """A checkout with one script, and a `.env` file that must not be uploaded."""
     (tmp_path / "code" / "pipelines").mkdir(parents=True)
     (tmp_path / "code" / "count.py").write_text(SCRIPT)
     (tmp_path / "code" / ".env").write_text("HF_TOKEN=1")
@@ -558,7 +558,7 @@ def test_the_exporter_shows_what_a_build_has_done(cluster, build):
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_no_secret_is_in_what_ray_keeps_or_commands_print_and_write(cluster, build):
-    """The last test: of all jobs, logs and outputs that the others have left."""
+    """Runs last, over all jobs, logs and outputs of the other tests."""
     import urllib.request
 
     header = {"Authorization": f"Bearer {SECRETS['RAY_AUTH_TOKEN']}"}

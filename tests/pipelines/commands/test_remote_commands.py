@@ -1,6 +1,4 @@
-"""Commands on corpora in an object store: exports from it and to it, deduplication against them, and refused
-URLs.
-"""
+"""Commands on corpora in an object store: exports from it and to it, deduplication against corpora there, and refused URLs."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +29,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(autouse=True)
 def environment(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The environment of a command line with the store's endpoint."""
+    """The environment variables of a command line, with the store's endpoint."""
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.remote.endpoint)
     monkeypatch.setenv("GRISTMILL_ALLOW_PRIVATE", "1")
@@ -57,7 +55,7 @@ def build(root: Path, name: str, output: str, s3, **dedup) -> Path:
 
 
 class Corpora(NamedTuple):
-    """One corpus, on the disk and in the store; `root` holds its sources and corpus file."""
+    """One corpus, built on disk (`near`) and in the store (`far`); `root` holds its sources."""
 
     root: Path
     near: Path

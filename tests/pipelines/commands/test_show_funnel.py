@@ -1,4 +1,4 @@
-"""The funnel that a build prints can be searched: no name of a rule is cut."""
+"""The funnel that a build prints can be searched: names of rules are never truncated."""
 
 import re
 

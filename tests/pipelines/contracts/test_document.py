@@ -1,6 +1,4 @@
-"""Document ids are a function of source, path and record, sort by file and record, and parse back from their
-printed form.
-"""
+"""Document ids are a function of source, path and record, sort by file and record, and parse back from their printed form."""
 
 import unicodedata
 

@@ -1,6 +1,4 @@
-"""Edits: applied, composed and mapped back, against a plain reference that processes one document
-at a time.
-"""
+"""Edits: applied, composed and mapped back, against a plain reference that processes one document at a time."""
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +24,7 @@ TEXT = st.text(st.sampled_from("ab é漢🙂\n"), max_size=12)
 
 @st.composite
 def edits_of(draw, text):
-    """Sorted, separate edits on code-point boundaries of a text."""
+    """Draw sorted, non-overlapping edits at code-point boundaries of a text."""
     bounds = [0, *np.cumsum([len(c.encode()) for c in text]).tolist()]
     cuts = sorted(draw(st.sets(st.sampled_from(bounds), max_size=6)))
     pairs = list(zip(cuts[::2], cuts[1::2], strict=False))
@@ -75,7 +73,7 @@ def test_apply_honours_slices(case):
 @pytest.mark.long
 @given(documents(), st.data())
 def test_later_edits_of_edited_text_map_back_to_the_stored_text(case, data):
-    """With deletions and separate edits, applying both composed equals applying one after the other."""
+    """If the first edits are deletions, applying both composed equals applying one after the other."""
     texts, edits = case
     first = edits_column([[(low, high, "", rule) for low, high, _, rule in own] for own in edits])
     edited = apply_edits(large(texts), first)
@@ -102,7 +100,7 @@ def test_no_byte_that_a_step_removed_comes_back(text, data):
 @pytest.mark.long
 @given(TEXT, st.data())
 def test_composed_edits_are_the_unions_of_those_that_overlap(text, data):
-    """Whatever order they come in: edits that only touch stay apart, and each union has what one of its edits puts there."""
+    """In any order of steps, edits that only touch stay apart, and each union has the replacement of one of its edits."""
     steps = [[(*edit[:3], f"{k}") for edit in data.draw(edits_of(text))] for k in range(data.draw(st.integers(1, 4)))]
     unions = []
     for edit in sorted(edit for step in steps for edit in step):
@@ -121,7 +119,7 @@ def test_composed_edits_are_the_unions_of_those_that_overlap(text, data):
 
 
 def origins(text, edits):
-    """For each byte of the edited text, the range of the stored text that it represents."""
+    """Return, for each byte of the edited text, the range of the stored text that it stands for."""
     ranges, at = [], 0
     for low, high, replacement, _ in edits:
         ranges += [(k, k + 1) for k in range(at, low)] + [(low, high)] * len(replacement.encode())

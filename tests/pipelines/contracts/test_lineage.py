@@ -1,4 +1,4 @@
-"""Finding documents of a published corpus: by printed id and by digits, kept, dropped, quarantined, and in shards."""
+"""Finding documents of a published corpus by printed id and by hexadecimal id: kept, dropped, quarantined, and in shards."""
 
 import gzip
 import json

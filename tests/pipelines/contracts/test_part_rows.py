@@ -1,4 +1,4 @@
-"""Some rows of a part are the same as those rows of the whole part, and shards edit no others."""
+"""Reading some rows of a part equals selecting them from the whole part, and shards apply edits to no other rows."""
 
 import pyarrow as pa
 import pytest

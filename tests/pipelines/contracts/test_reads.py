@@ -1,4 +1,4 @@
-"""Texts and columns that stages read: parsed once, named once."""
+"""Declarations of the texts and columns that stages read: names are parsed, and printed as they were."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The shard format: the mapped content equals the written content, without a copy."""
+"""The shard format: the memory-mapped content equals what was written, without a copy."""
 
 from itertools import pairwise
 
@@ -31,7 +31,7 @@ def write(path, documents, dtype=np.uint16, sentences=None, spans=None, targets=
 
 @st.composite
 def shards(draw):
-    """(documents, where their sentences begin): any of them empty, of either type of token."""
+    """Draw (documents, the starts of their sentences or None, the dtype of tokens); documents may be empty."""
     dtype = draw(st.sampled_from([np.uint16, np.uint32]))
     tokens = st.integers(0, np.iinfo(dtype).max)
     documents = draw(st.lists(st.lists(tokens, max_size=5), max_size=5))
@@ -62,7 +62,7 @@ def test_round_trip(tmp_path_factory, case):
 
 @given(shards(), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
 def test_every_bit_counts(tmp_path_factory, case, place, bit):
-    """Of offsets, tokens, ids and of all that is between them."""
+    """A flipped bit is found anywhere in the file."""
     documents, starts, dtype = case
     path = tmp_path_factory.mktemp("shard") / "s.arrow"
     record = write(path, documents, dtype, None if starts is None else flat(starts))

@@ -1,4 +1,4 @@
-"""The tasks of a build that read the stored text, which dominates the time of large builds."""
+"""Which tasks of a build read the stored text, which dominates the time of large builds."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from pipelines.planning.plan import make_plan
 
 
 class Noting(LocalCluster):
-    """Knows the function whose tasks run."""
+    """Records in `running` the name of the function whose task is running."""
 
     running = ""
 

@@ -1,4 +1,4 @@
-"""Earlier builds: which manifests a build keeps, what `diff` and `inspect --builds` say, and what `gc` and `forget` leave."""
+"""Earlier builds: which manifests a build keeps, what `diff` and `inspect --builds` show, and what `gc` and `forget` leave."""
 
 import json
 
@@ -19,7 +19,7 @@ LONGEST = ("steps.filter=[{signal: word_count, at_least: 200}]", "steps.learn_to
 
 @pytest.fixture
 def out(built_corpus_file, tmp_path, monkeypatch):
-    """The output of a corpus that is built; its report is not written."""
+    """The output of a built corpus; further builds write no report."""
     monkeypatch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
     return LocalPath(tmp_path / "out")
 

@@ -1,4 +1,4 @@
-"""`compare-rules` against plain sets of document ids, for any parts; its output and its errors."""
+"""`compare-rules` against plain sets of document ids, with parts of any size; its output and its errors."""
 
 import json
 from itertools import combinations
@@ -39,8 +39,9 @@ def sets(monkeypatch):
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """Two sources with signals in both, URL columns in `web` alone, and a filter that compare-rules must not look at; in
-    small parts and in large ones."""
+    """The same corpus in small and in large parts: two sources with signals, URL columns in `web` alone, and a filter that
+    `compare-rules` must ignore.
+    """
     root = tmp_path_factory.mktemp("compared")
     (root / "web").mkdir()
     texts = ["too short", *(paragraph(i, 30 + 2 * i) for i in range(39))]
@@ -86,7 +87,7 @@ def rows_of(corpus):
 
 
 def expected_drops(corpus):
-    """By set: {id: first rule to fail}."""
+    """Return {id: first rule to fail} for each rule set."""
     drops = {name: {} for name in PLAIN}
     for identifier, row in rows_of(corpus):
         for name, test in PLAIN.items():

@@ -1,6 +1,4 @@
-"""Inspection of documents: their whole history, safe on a terminal, with personal data hidden unless
-requested.
-"""
+"""Inspection of documents: their whole history, safe on a terminal, with personal data hidden unless requested."""
 
 import json
 import re
@@ -240,7 +238,7 @@ def test_a_cluster_is_shown_with_its_differences(capsys: pytest.CaptureFixture[s
 
 
 def built_with(place: Path, texts: list[str], stages: dict[str, Any]) -> Path:
-    """A corpus of one source of those texts, built with those stages."""
+    """Build a corpus of one source from these texts, with these stages."""
     (place / "web").mkdir()
     (place / "web" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     sources = (Source("web", str(place / "web"), "jsonl"),)
@@ -309,7 +307,7 @@ def test_differences_of_texts_of_few_words_take_no_minutes(capsys: pytest.Captur
 def test_a_document_that_edits_emptied_shows_the_text_before(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Personal data too is replaced in it, although no step saw any in what was left."""
+    """Personal data is also replaced in the text shown, although the pii step saw only the empty text."""
     menu = "Home | News | Ask jane.roe@example.org"
     records = [{"text": f"{menu}\nEdition {number}"} for number in range(3)] + [{"text": "This line has five words."}]
     (tmp_path / "web.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -33,7 +33,7 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A source of 66 documents in small parts, whose columns are fields of its records."""
+    """A source of 66 documents in small parts, whose columns come from fields of its records."""
     root = tmp_path_factory.mktemp("thresholds")
     rows = []
     for language, count in (("en", EN), ("ko", KO), ("zh", ZH), ("ja", JA), ("und", UND)):

@@ -1,4 +1,4 @@
-"""What-if: the answer equals that of a build, or is an interval around it."""
+"""What-if: the answer equals that of a build, or is an interval that contains it."""
 
 import json
 
@@ -22,9 +22,9 @@ RULES = [{"signal": "word_count", "at_least": 20}, {"signal": "mean_word_length"
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A function that builds a corpus over two sources of random words, some documents twice, with some rules.
+    """A function that builds a corpus with the given rules over two sources of random words, some documents twice.
 
-    The same arguments give the same build: a test that changes a corpus, or how it is built, names one of its own.
+    Equal arguments share a build, so a test that changes a corpus or how it is built passes a name of its own as `own`.
     """
     tmp_path, built = tmp_path_factory.mktemp("whatif"), {}
     random = np.random.default_rng(0)

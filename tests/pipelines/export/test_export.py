@@ -84,7 +84,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept(corpus: Path, source: str) -> list[tuple[str, str]]:
-    """(printed id, edited text) of what the parts keep."""
+    """Return (printed id, edited text) of the documents that the corpus keeps."""
     opened, found = open_corpus(corpus), []
     for part in opened.parts(source):
         texts = part.table(("edited_text",))["edited_text"].to_pylist()

@@ -1,4 +1,4 @@
-"""Exports are read by Hugging Face `load_dataset`, as a directory and as a glob, and by our own reader."""
+"""Exports are read by Hugging Face `load_dataset`, as a directory and by a glob, and by our own reader."""
 
 import json
 import tarfile
@@ -69,7 +69,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("columns", [(), ("word_count", "alpha_word_ratio")])
 def test_load_dataset_reads_an_export(corpus: Path, tmp_path: Path, load, kind: str, columns: tuple[str, ...]) -> None:
-    """The source that comes first by name has neither URLs nor other fields, and columns are null in two of three."""
+    """The first source by name has neither URLs nor other fields, and the columns are null in two sources of three."""
     export_corpus(corpus, tmp_path / "e", kind, None, columns)
     module = {"jsonl": "json", "parquet": "parquet"}[kind]
     found = [load(str(tmp_path / "e")), load(module, data_files=f"{tmp_path}/e/data/*")]
@@ -113,7 +113,9 @@ def test_tars_are_read_as_webdataset(corpus: Path, tmp_path: Path, load) -> None
 
 @pytest.fixture(scope="module")
 def split_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`marked` gives a split by field, `plain` none, and a step drops the only test document of `marked`."""
+    """A corpus where the source `marked` gives splits by a field and `plain` gives none; the only test document of `marked`
+    is dropped.
+    """
     root = tmp_path_factory.mktemp("splits")
     subsets = ["train", "dev", "train", "dev", "", "exam", "train"]
     rows = [{"text": f"words of document {number}", "subset": subset} for number, subset in enumerate(subsets)]

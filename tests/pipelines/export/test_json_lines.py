@@ -1,4 +1,4 @@
-"""JSON lines of an export: dates and numbers that JSON has no form for."""
+"""JSON lines of an export: dates, and numbers that JSON cannot represent."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Chunks of litdata against the shards: by their written layout, and by litdata itself where it is installed."""
+"""Chunks for litdata against the shards: read by the documented layout, and by litdata itself where it is installed."""
 
 import json
 from itertools import pairwise
@@ -21,7 +21,7 @@ def corpus(tmp_path_factory):
 
 
 def chunks(directory):
-    """The documents of each chunk, by the layout that `litdata.streaming.writer` writes."""
+    """Yield the documents of each chunk, read by the layout that `litdata.streaming.writer` writes."""
     index = json.loads((directory / "index.json").read_bytes())
     assert index["config"]["item_loader"] == "TokensLoader"
     name, number = index["config"]["data_format"][0].split(":")

@@ -1,4 +1,4 @@
-"""Shards of MosaicML Streaming, read by their written layout, against the same export as Parquet."""
+"""Shards for MosaicML Streaming, read by their documented layout, against the same export as Parquet."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ def corpus(tmp_path_factory):
 
 
 def read_mds(directory):
-    """The samples of a directory, read as the library's `MDSReader` does, from the layout in its README."""
+    """Yield the samples of a directory, read as the library's `MDSReader` does, from the layout in its README."""
     index = json.loads((directory / "index.json").read_bytes())
     assert index["version"] == 2
     for shard in index["shards"]:

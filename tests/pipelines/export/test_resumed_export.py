@@ -1,4 +1,4 @@
-"""Exports that are killed and continued, and exports of several workers: the same bytes, and nothing is written twice."""
+"""Exports that are killed and resumed, and exports by several workers: the bytes are the same, and nothing is written twice."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def tree(root):
 
 
 def killed(corpus, output, kind, monkeypatch, after):
-    """An export that ends after it has written `after` files."""
+    """Interrupt an export after it has written `after` files; return its files, with their inodes."""
     module, name = (texts, "write_text_file") if kind in TEXTS else (tokens, "write_token_file")
     real, count = getattr(module, name), 0
 
@@ -175,7 +175,7 @@ def test_workers_write_the_same_bytes(corpus, tmp_path, kind, capsys):
 
 @pytest.mark.ray
 def test_an_error_of_a_worker_ends_the_export(corpus, tmp_path):
-    """A part of the corpus is gone; a file that another worker has written counts when the part is back."""
+    """A part of the corpus is missing. When it is back, files that other workers had finished are kept."""
     part = sorted(corpus.glob("read.web-*/parts/*.arrow"))[-1]
     aside = part.rename(f"{part}.aside")
     try:
@@ -204,7 +204,7 @@ def test_the_number_of_workers(monkeypatch, corpus, tmp_path, capsys):
 
 @pytest.mark.long
 def test_an_earlier_build_is_exported(corpus, tmp_path):
-    """The corpus at that place is another one meanwhile."""
+    """A later build has replaced the corpus in that directory."""
     root = corpus.parent
     (root / "again.yaml").write_text(
         CORPUS.format(root=root).replace("root}/out", "root}/again").replace("/out", "/again")

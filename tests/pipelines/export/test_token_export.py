@@ -27,7 +27,7 @@ steps:
 
 
 def build_tokens(root):
-    """A corpus of two sources, with several shards of one of them."""
+    """Build a corpus of two sources, one of them with several shards."""
     for name in ("web", "code"):
         (root / name).mkdir()
     lines = [f'{{"text": "Line {n} {"of words " * (n % 9)}"}}' for n in range(120)]
@@ -43,7 +43,7 @@ def corpus(tmp_path_factory):
 
 
 def documents(corpus, split, sources=None):
-    """The ids of each document of a split, with <eos>."""
+    """Return the token ids of each document of a split, with <eos>."""
     found = []
     for source in sources or corpus.sources:
         for shard in corpus.shards(split=split, sources=[source]):
@@ -52,7 +52,7 @@ def documents(corpus, split, sources=None):
 
 
 def read_megatron(prefix: Path):
-    """Documents of a Megatron-LM dataset, read as its IndexedDataset does."""
+    """Return the documents of a Megatron-LM dataset, read as its IndexedDataset does."""
     with open(prefix.with_suffix(".idx"), "rb") as file:
         assert file.read(9) == b"MMIDIDX\x00\x00"
         assert struct.unpack("<Q", file.read(8)) == (1,)
@@ -93,7 +93,7 @@ def test_large_vocabularies_have_32_bits_in_megatron_alone(corpus, tmp_path, mon
 
 
 def as_uint32(corpus):
-    """The opened corpus, as if its vocabulary were large; the ids fit either way."""
+    """Return the opened corpus with 32-bit tokens declared, as if its vocabulary were large."""
     manifest = corpus.corpus.manifest
     sets = {name: replace(each, dtype="uint32") for name, each in manifest.shard_sets.items()}
     return replace(corpus.corpus, manifest=replace(manifest, shard_sets=sets))

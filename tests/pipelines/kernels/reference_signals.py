@@ -1,12 +1,12 @@
-"""Every signal computed one document at a time in plain Python: what the kernels must equal.
+"""Every signal computed one document at a time in plain Python: the reference for the kernels.
 
-Slow, without arrays, written to be read. `signals(text)` gives the value of every column but the first thirteen (those
-are in test_quality_signals.py): integers as int, ratios as float (the columns hold their float32), None
-where the denominator is 0.
+Slow, without arrays, written to be read. `signals(text)` gives every column except the first thirteen (those are in
+test_quality_signals.py): integers as int, ratios as float (the columns hold them as float32), None where the denominator is
+0.
 
 Columns with the suffix `_datatrove` follow the code of datatrove 0.10.1 (gopher_quality_filter, gopher_repetition_filter,
 c4_filters, fineweb_quality_filter). `_tfds` follows tensorflow_datasets' text/c4_utils.py. `_paper` and columns without a
-suffix follow the words of the papers, with our segmentation (pipelines/kernels/text/segment.py).
+suffix follow the text of the papers, with our segmentation (pipelines/kernels/text/segment.py).
 """
 
 import math
@@ -30,7 +30,7 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 
 def signals(text: str) -> Columns:
-    """All columns of one document."""
+    """Return all columns of one document."""
     return {
         **repetition(text),
         **repetition_datatrove(text),
@@ -48,7 +48,7 @@ def ratio(part: int, whole: int) -> float | None:
 
 
 def size(parts: Sequence[str]) -> int:
-    """Code points."""
+    """Return the total number of code points."""
     return sum(map(len, parts))
 
 
@@ -56,15 +56,15 @@ def size(parts: Sequence[str]) -> int:
 
 
 def copies(parts: Sequence[str]) -> list[str]:
-    """The parts that equal an earlier one."""
+    """Return the parts that equal an earlier one."""
     seen: set[str] = set()
     return [part for part in parts if part in seen or seen.add(part)]  # type: ignore[func-returns-value]
 
 
 def repetition(text: str) -> Columns:
-    """Lines, paragraphs and words of our segmentation, compared as they are written (case counts).
+    """Return the repetition columns of our segmentation; lines, paragraphs and words are compared case-sensitively.
 
-    Denominators of characters: those of all lines, all paragraphs, all words. So white space between them counts nowhere.
+    Ratios of characters are to those of all lines, all paragraphs or all words, so white space between them is not counted.
     """
     found: Columns = {}
     for name, parts in (("line", reference_lines(text)), ("paragraph", reference_paragraphs(text))):
@@ -80,7 +80,9 @@ def repetition(text: str) -> Columns:
 
 
 def units_per_word(words: Sequence[str]) -> float:
-    """1 for words; a Han or kana letter is 1 / 1.6 of a word, one of Southeast Asia 1 / 3; of a mixed text the mean."""
+    """Return how many units make up a word: 1 word, 1.6 Han or kana letters or Tibetan syllables, 3 Southeast Asian letters,
+    and the mean for mixed text.
+    """
     held = 0.0
     for word in words:
         ideograph = IDEOGRAPH.match(word) or TIBETAN.match(word)
@@ -93,9 +95,9 @@ def ngrams(words: Sequence[str], n: int) -> list[tuple[str, ...]]:
 
 
 def chars_of_top_ngram(words: Sequence[str], n: int) -> int:
-    """Characters of the words inside an occurrence of the most frequent n-gram, each word once; 0 unless it occurs twice.
+    """Count the characters of words inside the most frequent n-gram, each word once; 0 unless the n-gram occurs twice.
 
-    Of n-grams that are equally frequent, the one that comes first.
+    Of equally frequent n-grams, the first one counts.
     """
     grams = ngrams(words, n)
     counts = Counter(grams)
@@ -107,7 +109,7 @@ def chars_of_top_ngram(words: Sequence[str], n: int) -> int:
 
 
 def chars_of_duplicate_ngrams(words: Sequence[str], n: int) -> int:
-    """Characters of the words inside an n-gram that occurs twice or more, the first occurrence included, each word once."""
+    """Count the characters of words inside n-grams that occur twice or more, including the first occurrence, each word once."""
     grams = ngrams(words, n)
     counts = Counter(grams)
     inside = {i + k for i, gram in enumerate(grams) if counts[gram] > 1 for k in range(n)}
@@ -122,7 +124,7 @@ def chars_of_duplicate_ngrams(words: Sequence[str], n: int) -> int:
 
 
 def code_points(ranges: str) -> frozenset[str]:
-    """Characters from hexadecimal code points and ranges."""
+    """Return the characters of hexadecimal code points and ranges."""
     bounds = [tuple(int(bound, 16) for bound in part.split("-")) for part in ranges.split()]
     return frozenset(chr(code) for low_high in bounds for code in range(low_high[0], low_high[-1] + 1))
 
@@ -167,7 +169,9 @@ def letter(c: str) -> bool:
 
 
 def upper(c: str) -> bool:
-    """A letter other than a small one: scripts without case are both upper and lower."""
+    """Return whether a character is a letter other than a lower-case one; letters of scripts without case are both upper and
+    lower.
+    """
     return letter(c) and category(c) != "Ll"
 
 
@@ -176,13 +180,17 @@ def lower(c: str) -> bool:
 
 
 def edge(c: str) -> bool:
-    """A token by itself at either end of a chunk. `So` holds emoji and other pictures."""
+    """Return whether a character is a token of its own at either end of a chunk. Category `So` covers emoji and other
+    pictographs.
+    """
     return c in PUNCTUATION or c in QUOTES or category(c) == "So"
 
 
 @lru_cache(maxsize=8)  # several columns ask for those of one text
 def datatrove_tokens(text: str) -> list[str]:
-    """Chunks between white space; of each, tokens taken off the front, then off the back, then the rest split inside."""
+    """Split a text into tokens: chunks between white space lose tokens at the front, then at the back, and the rest is split
+    inside.
+    """
     return [token for chunk in text.split() for token in tokens_of_chunk(chunk)]
 
 
@@ -200,7 +208,7 @@ def tokens_of_chunk(chunk: str) -> list[str]:
 
 
 def dots(chunk: str, start: int) -> int:
-    """How many full stops follow from `start`."""
+    """Count the full stops that follow one another from `start`."""
     return len(chunk) - start - len(chunk[start:].lstrip("."))
 
 
@@ -235,7 +243,9 @@ def edge_mark(c: str) -> bool:
 
 
 def is_url(chunk: str) -> bool:
-    """[letters://][user@]host[: / ? # anything], where the host has a dot and ends with two or more lower-case letters."""
+    """Return whether a chunk has the form [letters://][user@]host[: / ? # anything], where the host has a dot and ends with
+    two or more lower-case letters.
+    """
     start = chunk.find("://") + 3
     if start == 2:
         start = 0
@@ -272,7 +282,7 @@ def split_inside(chunk: str) -> list[str]:
 
 
 def length_inside(chunk: str, i: int) -> int:
-    """Length of a token at i that splits what stands before and after it."""
+    """Return the length of a token at i that splits the chunk, or 0."""
     c, before = chunk[i], chunk[i - 1]
     if dots(chunk, i) > 1:
         return dots(chunk, i)
@@ -301,7 +311,9 @@ def length_inside(chunk: str, i: int) -> int:
 
 
 def repetition_datatrove(text: str) -> Columns:
-    """Denominator of characters: the whole text. No n-gram at all (fewer than n tokens): top is None, dup is 0."""
+    """Return datatrove's repetition columns. Ratios of characters are to the whole text; with fewer than n tokens, top is
+    None and dup is 0.
+    """
     found: Columns = {}
     paragraphs = re.split("\n{2,}", text.strip())
     for name, parts in (("line", re.split("\n+", text)), ("paragraph", paragraphs)):
@@ -319,7 +331,9 @@ def repetition_datatrove(text: str) -> Columns:
 
 
 def chars_of_duplicates_datatrove(tokens: Sequence[str], n: int) -> int:
-    """An n-gram seen before counts and is jumped over: what overlaps it is neither tested nor remembered."""
+    """Count the characters of n-grams seen before. Such an n-gram is skipped: n-grams that overlap it are neither tested nor
+    remembered.
+    """
     seen: set[tuple[str, ...]] = set()
     chars, i = 0, 0
     while i <= len(tokens) - n:
@@ -334,7 +348,9 @@ def chars_of_duplicates_datatrove(tokens: Sequence[str], n: int) -> int:
 
 
 def quality_datatrove(text: str) -> Columns:
-    """Words are tokens that are not symbols; ratios are over all tokens; lines are those of str.splitlines, blank or not."""
+    """Return datatrove's Gopher quality columns. Words are tokens that are not symbols; ratios are to all tokens; lines are
+    those of str.splitlines, blank or not.
+    """
     tokens = datatrove_tokens(text)
     words = [token for token in tokens if not all(c in SYMBOLS for c in token)]
     lines = text.splitlines()
@@ -358,7 +374,7 @@ MARKER = re.compile(r"\[[0-9]*\]|\[edit\]|\[citation needed\]")
 
 
 class C4Line(NamedTuple):
-    """A line [start, end) of the text without its terminator, and how it fares."""
+    """A line [start, end) of the text without its terminator, and its verdict."""
 
     start: int
     end: int
@@ -371,7 +387,9 @@ class C4Line(NamedTuple):
 
 
 def c4(text: str) -> Columns:
-    """Lines are tested in order; a line ends at the first test it meets, so that a dropped line drops no page."""
+    """Return the C4 columns. In the two implementations a line stops at the first test that it fails, so a line dropped
+    earlier cannot drop the page; in the paper, any line can.
+    """
     found: Columns = {}
     for variant in ("paper", "tfds", "datatrove"):
         lines = list(c4_lines(text, variant))
@@ -386,12 +404,12 @@ def c4(text: str) -> Columns:
 
 
 def holds(line: str, phrase: str) -> bool:
-    """In any case of ASCII letters."""
+    """Return whether a line contains a phrase, ignoring the case of ASCII letters."""
     return re.search(re.escape(phrase), line, re.IGNORECASE | re.ASCII) is not None
 
 
 def c4_lines(text: str, variant: str, without: Collection[str] = ()) -> Iterator[C4Line]:
-    """Every line of a document: by line feeds for the paper, as str.splitlines for the codes."""
+    """Yield every line of a document: split at line feeds for the paper, by str.splitlines for the two implementations."""
     verdict, sentences = C4_TESTS[variant]
     cited = "citation" not in without
     start = 0
@@ -407,7 +425,9 @@ def c4_lines(text: str, variant: str, without: Collection[str] = ()) -> Iterator
 
 
 def verdict_paper(line: str, without: Collection[str] = ()) -> str:
-    """By the words of the paper: markers removed, then the line rules in its order. The page rules look at all lines."""
+    """Judge a line as the paper does: without citation markers, by the line rules in the paper's order. Page rules are not
+    tested here.
+    """
     if "citation" not in without:
         line = MARKER.sub("", line).strip()
     if "terminal_punctuation" not in without and not line.endswith((".", "!", "?", '"', "”")):
@@ -459,7 +479,9 @@ def with_page_tests(line: str, without: Collection[str]) -> str:
 
 
 def sentences_datatrove(line: str) -> int:
-    """spaCy's sentencizer: a token that is no punctuation begins a sentence if a terminal mark came since the last did."""
+    """Count sentences as spaCy's sentencizer does: after a terminal mark, the next token that is not punctuation begins a
+    sentence.
+    """
     found, ended = 1, False
     for token in datatrove_tokens(line):
         if token in TERMINAL:
@@ -484,7 +506,7 @@ C4_TESTS: dict[str, tuple[Callable[[str], str], Callable[[str], int]]] = {
 
 
 def fineweb(text: str) -> Columns:
-    """The paper's third filter is dup_line_char_ratio of Gopher with another threshold."""
+    """Return the FineWeb columns; the paper's third filter is Gopher's dup_line_char_ratio with another threshold."""
     lines = reference_lines(text)
     ends = (*".!?…‼⁇⁈⁉؟۔։।॥።၊။។៕。｡！？．", '"', "'", "”", "’")  # sentence stops of segment.py, and quotation marks
     return {
@@ -494,7 +516,9 @@ def fineweb(text: str) -> Columns:
 
 
 def fineweb_datatrove(text: str) -> Columns:
-    """Lines that are not blank, with the white space at their ends; only line feeds end a line."""
+    """Return datatrove's FineWeb columns. Lines are split at line feeds alone, keep white space at their ends, and are not
+    blank.
+    """
     lines = [line for line in text.split("\n") if line.strip()]
     return {
         "terminal_line_ratio_datatrove": ratio(sum(line[-1] in TERMINAL for line in lines), len(lines)),
@@ -527,7 +551,7 @@ def redpajama(text: str) -> Columns:
 
 
 def code(text: str) -> Columns:
-    """Codex (Chen et al. 2021, section 3.1) and The Stack: how long lines are, and how much of the text is letters."""
+    """Return the columns of Codex (Chen et al. 2021, section 3.1) and The Stack: lengths of lines, and the share of letters."""
     sizes = [len(line) for line in reference_lines(text)]
     return {
         "max_line_chars": max(sizes, default=0),
@@ -537,11 +561,11 @@ def code(text: str) -> Columns:
 
 
 def all_capitals(word: str) -> bool:
-    """At least one capital letter and no small one."""
+    """Return whether a word has an upper-case letter and no lower-case one."""
     return any(category(c) == "Lu" for c in word) and not any(category(c) == "Ll" for c in word)
 
 
 def entropy(counts: list[int]) -> float | None:
-    """Of the distribution of words as written, in nats."""
+    """Return the entropy in nats of the distribution with these counts."""
     total = sum(counts)
     return math.log(total) - math.fsum(c * math.log(c) for c in counts) / total if total else None

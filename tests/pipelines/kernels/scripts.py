@@ -1,4 +1,4 @@
-"""Scripts without spaces between words, as regular expressions over one character."""
+"""Scripts written without spaces between words, as regular expressions that match one character."""
 
 import re
 

@@ -1,4 +1,6 @@
-"""The digest of a kernel covers all that it is compiled from; tests/gristmill/test_compilation.py says what that does."""
+"""The digest of a kernel covers everything that it is compiled from; the cache itself is tested in
+tests/gristmill/test_compilation.py.
+"""
 
 import dis
 import importlib

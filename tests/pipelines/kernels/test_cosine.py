@@ -1,4 +1,4 @@
-"""Cosines against double precision: centroids, k-means, and greedy elections with blocks of any size."""
+"""Cosines, centroids, k-means and greedy elections against double precision, with blocks of any size."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_elections_do_not_depend_on_blocks(monkeypatch, block, chunk, pairs, lea
 
 
 def test_a_pair_at_the_threshold_is_alike():
-    """Single precision alone would decide pairs of equal cosine differently."""
+    """In single precision alone, pairs of equal cosine would be decided differently."""
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(40, 300)).astype(np.float16)
     cosines = exact(vectors, vectors)
@@ -113,7 +113,7 @@ def test_there_are_no_more_centroids_than_distinct_vectors():
 
 
 def test_vectors_far_apart_come_first():
-    """The first are one of each group, also of groups that are rare; the sample stays the same set of vectors."""
+    """The first vectors are one from each group, however rare the group, and the sample keeps the same vectors."""
     rng = np.random.default_rng(5)
     groups = np.r_[np.zeros(2000, int), np.arange(1, 8).repeat(3)]
     rng.shuffle(groups[5:])

@@ -43,12 +43,12 @@ WORD = re.compile(rf"\w[\w{MARKS}]*")
 
 
 def words(text):
-    """What `\\w+` finds, with the marks and joiners inside and behind it."""
+    r"""Return what `\w+` finds, together with the marks and joiners inside a word and after it."""
     return WORD.findall(text.lower())
 
 
 def letters_apart(text):
-    """Words of a normal form; letters of scripts without spaces, with their marks, are words."""
+    """Split a normalised text into words; in scripts without spaces, each letter with its marks is a word."""
     return re.sub(rf"({UNSPACED.pattern}(?<=\w)[{MARKS}]*)", r" \1 ", text).split()
 
 
@@ -57,7 +57,9 @@ def units(text):
 
 
 def shingles(units, ngram):
-    """Six letters of a script without spaces, or syllables of Tibetan, weigh as much as five words."""
+    """Return shingles of `ngram` words, where six letters of a script without spaces, or six Tibetan syllables, weigh as much
+    as five words.
+    """
     weights = [5 if alone(unit[0]) or TIBETAN.match(unit) else 6 for unit in units]
     found = []
     for k in range(len(units)):

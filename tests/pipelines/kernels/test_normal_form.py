@@ -1,4 +1,4 @@
-"""The normal form `fineweb` of a column, against its definition for one text."""
+"""The `fineweb` normal form of a column, against its definition for one text."""
 
 import sys
 import unicodedata

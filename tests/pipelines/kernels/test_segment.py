@@ -86,7 +86,9 @@ def reference_paragraphs(text):
 
 
 def belongs_to_word(before_stop):
-    """Is a full stop after this (the sentence so far, without white space before it) part of its last word?"""
+    """Return whether a full stop after `before_stop` (the sentence so far, without trailing white space) is part of its last
+    word.
+    """
     i = len(before_stop)
     while i and (
         extends(before_stop[i - 1]) or category(before_stop[i - 1])[0] in "LN" or connects(before_stop[i - 1])

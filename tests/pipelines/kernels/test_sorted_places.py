@@ -1,4 +1,4 @@
-"""Sorted places against Python's own search."""
+"""Sorted places (truncated suffix arrays), against Python's own search."""
 
 import random
 
@@ -18,7 +18,7 @@ def as_bytes(text):
 
 @pytest.fixture(params=[3, 4])
 def width(request, monkeypatch):
-    """Places of 3 bytes, and of 4, which only long texts have."""
+    """Bytes per place: 3, and 4, which only long texts need."""
     if request.param == 4:
         monkeypatch.setattr(sorted_places, "MOST_NARROW", -1)
     return request.param

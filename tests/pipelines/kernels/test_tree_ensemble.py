@@ -1,4 +1,4 @@
-"""Ensembles of trees against a walk of one row at a time, with any number of rows."""
+"""Ensembles of trees against walking the trees for one row at a time, with any number of rows."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ COLUMNS = 4
 
 
 def grown(rng, depth):
-    """The nodes of a random tree, parents first: (column, threshold, left, right, missing goes left, expected)."""
+    """Return the nodes of a random tree, parents first: (column, threshold, left, right, missing goes left, expected value)."""
     nodes = []
 
     def grow(left):

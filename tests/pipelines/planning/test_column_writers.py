@@ -1,4 +1,4 @@
-"""The error for a column that no earlier step writes names the stage that does."""
+"""If no earlier step writes a column, the error names the stage that would."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stages of other packages: the template of the docs as if it were installed."""
+"""Stages of other packages, tested with the template of the docs as if it were installed."""
 
 import shutil
 import sys
@@ -29,7 +29,7 @@ steps:
 
 
 def install(root, name="shouting", version="1.0", point="shouts = shouting:Shouts", module=None):
-    """What pip leaves behind: the package and its metadata."""
+    """Write the metadata that pip leaves for an installed package."""
     info = root / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -40,7 +40,7 @@ def install(root, name="shouting", version="1.0", point="shouts = shouting:Shout
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A directory of packages on the path, with the template installed."""
+    """A directory on the import path with the template installed."""
     site = tmp_path / "site"
     shutil.copytree(TEMPLATE / "shouting", site / "shouting")
     install(site)
@@ -75,7 +75,7 @@ def test_the_template_measures_and_a_filter_decides(site, tmp_path, capsys):
 
 
 def test_changed_code_runs_again_and_a_changed_version_too(site, tmp_path):
-    """With what depends on it, but without reading the sources again."""
+    """Steps that depend on the stage run again, too, but sources are not read again."""
     file = corpus_file(tmp_path)
     before = steps(pipelines.build(file, in_process=True))
     code = site / "shouting" / "__init__.py"
@@ -94,7 +94,7 @@ def steps(corpus):
 
 
 def forget(site):
-    """As in a new process."""
+    """Clear what the process knows of the package, as if it were a new one."""
     import importlib
 
     sys.modules.pop("shouting", None)
@@ -114,7 +114,7 @@ def test_a_worker_with_other_code_ends_the_build(site, tmp_path, monkeypatch):
 
 @dataclass(frozen=True)
 class Longest(CorpusStage):
-    """A corpus stage of this module: the length of the longest text, found by one task a part."""
+    """A corpus stage defined in this module: the length of the longest text, found by one task per part."""
 
     def reads(self):
         return (pipelines.TEXT,)
@@ -172,7 +172,7 @@ def test_stages_that_cannot_be_used_are_refused(site, tmp_path, stage, message):
 
 
 def test_a_module_with_two_owners_is_refused(site, tmp_path):
-    """The second package has overwritten files of the first."""
+    """A second package has overwritten the module of the first."""
     install(site, "yelling", module="shouting")
     with pytest.raises(ConfigError, match="the module shouting belongs to shouting and yelling; uninstall all but one"):
         load_corpus_config(corpus_file(tmp_path))
@@ -185,7 +185,7 @@ def test_knobs_are_checked(site, tmp_path):
 
 @dataclass(frozen=True)
 class Length(PartStage):
-    """A stage of this module: the length of a text."""
+    """A part stage defined in this module: the length of a text."""
 
     shortest: int = 0
 
@@ -214,7 +214,7 @@ def test_a_class_of_a_script_needs_no_package(tmp_path):
 
 @dataclass(frozen=True)
 class Careless(Length):
-    """Names a column instead of declaring it."""
+    """A stage whose `reads` returns a column's name instead of a `Column`."""
 
     def reads(self):
         return ("url",)

@@ -1,4 +1,4 @@
-"""A source with too few documents stops plan and build, with the fields of its records and what to check."""
+"""A source with too few documents stops plan and build; the error lists the fields of its records and says what to check."""
 
 import gzip
 import io
@@ -128,7 +128,7 @@ def test_what_the_first_records_do_not_show_is_found_once_all_are_read(corpus, t
 
 
 def tar_of(folder: Path, **members: list) -> None:
-    """A tar archive `a.tar` of members NAME.jsonl in place of the folder's file."""
+    """Replace the folder's file by a tar archive `a.tar` with members NAME.jsonl."""
     (folder / "a.jsonl").unlink()
     with tarfile.open(folder / "a.tar", "w") as archive:
         for name, records in members.items():
@@ -177,7 +177,7 @@ def test_a_null_text_is_reported_with_the_other_columns(corpus, tmp_path, kind, 
 
 @pytest.mark.parametrize("files", [1, 30])
 def test_json_lines_that_are_read_as_json_stop_plan_and_build(corpus, tmp_path, files):
-    """Of each file one object would become a document, and the rest would be one record that is set aside."""
+    """Only the first object of each file would become a document; the rest would be set aside as one record."""
     (tmp_path / "web" / "a.jsonl").unlink()
     for number in range(files):
         (tmp_path / "web" / f"{number}.json").write_text(jsonl(NEWS))
@@ -248,7 +248,7 @@ def test_a_sample_is_a_thousand_records_from_all_over(tmp_path):
 
 
 def test_archives_are_not_searched_for_members(tmp_path, monkeypatch):
-    """A wanted member may lie at the end of a large archive."""
+    """A matching member may be at the end of a large archive."""
     (tmp_path / "x.txt").write_text("a text")
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(tmp_path / "x.txt", "x.txt")

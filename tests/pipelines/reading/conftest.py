@@ -1,4 +1,4 @@
-"""Reading one prepared file through the whole of `read_documents`."""
+"""Fixtures that read one prepared file through the whole of `read_documents`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,9 @@ class Outcome(NamedTuple):
 
 
 def read_file(folder: Path, name: str, content: bytes | Path, part_bytes: int = 1 << 20, **fields: Any) -> Outcome:
-    """What one file of that name and content, written below `folder`, gives; every record is accounted for."""
+    """Write a file of that name and content below `folder`, read it as a source, and check that every record is accounted
+    for.
+    """
     path = folder / "in" / name
     path.parent.mkdir(exist_ok=True)
     if isinstance(content, bytes):
@@ -44,5 +46,5 @@ def read_file(folder: Path, name: str, content: bytes | Path, part_bytes: int = 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., Outcome]:
-    """read(name, content, format=...): `read_file` in a directory of the test's own."""
+    """`read(name, content, format=...)`: `read_file` in the test's temporary directory."""
     return partial(read_file, tmp_path)

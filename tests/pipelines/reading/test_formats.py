@@ -1,4 +1,4 @@
-"""Every format reads the same records from a plain file, under every compression and out of every archive."""
+"""Every format reads the same records from a plain file, under every compression and from every archive."""
 
 import bz2
 import gzip

@@ -24,7 +24,9 @@ from pipelines.reading.sources.source import Source, check_format
 
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
-    """Three JSONL files of 100 records each, every tenth broken, one compressed; and one file without records."""
+    """Three JSONL files of 100 records each, one of them compressed, with every tenth record broken; and one file without
+    records.
+    """
     root = tmp_path / "web"
     root.mkdir()
     for number in range(3):
@@ -105,7 +107,7 @@ def test_every_record_is_a_document_or_quarantined_for_any_parts(source: Source,
 
 
 def test_an_id_is_found_through_the_file_rows(source: Source) -> None:
-    """first_row and rows bound the search, and within them ids are sorted: no scan of the part."""
+    """`first_row` and `rows` bound the search, and ids are sorted within them, so the part need not be scanned."""
     wanted = document_id(file_key("web", "2.jsonl"), 57)
     hits = []
     for part in parts_of(source, 5000):
@@ -138,7 +140,7 @@ def test_a_file_that_is_gone_is_an_error_that_names_it(source: Source) -> None:
 
 
 def test_output_matches_the_recorded_version(source: Source) -> None:
-    """If this fails although nothing was broken, increment VERSION of reading/documents.py and record the new digest."""
+    """If this fails and the change is intended, increment VERSION of reading/documents.py and record the new digest."""
     Path(source.root, "odd.jsonl").write_bytes(
         b'\xef\xbb\xbf{"text": "e\\u0301 \\u00a0\\u0085\\u2028", "url": 3}\r\n[]\n{"text": "\\ud800"}\n{"text": ""}\n'
         b'{"text": "' + b"x" * 500 + b'", "a": 1e2}\n{"text": "a", "n": 123456789012345678901}\n'
@@ -233,7 +235,7 @@ def test_real_text_is_read_whole(shared_data: Path, name: str, documents: int) -
 
 
 def test_bytes_and_control_characters_are_counted_where_a_part_begins_anew(tmp_path):
-    """A document that finds its part full is counted in the next one."""
+    """A document that no longer fits into a part is counted in the next one."""
     for number in range(6):
         (tmp_path / f"{number}.txt").write_text("x\x01" * 300 + "\n")
     source = Source("s", str(tmp_path), "text", part_bytes=700)
@@ -264,7 +266,7 @@ def test_user_names_and_urls_of_tweets_are_replaced_and_counted(tmp_path, number
 @pytest.mark.parametrize(("normalisation", "reasons"), [("none", []), ("tweets", ["oversized"])])
 @pytest.mark.parametrize("text_is", ["text", "html"])
 def test_the_longest_document_is_measured_with_user_names_replaced(tmp_path, text_is, normalisation, reasons):
-    """A record is no longer than that either before."""
+    """The record itself is within the limit; with its user names replaced, the text exceeds it."""
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "@a " * 20}))
     source = Source("t", str(tmp_path), "jsonl", text_is=text_is, max_document_bytes=90, normalisation=normalisation)
     [part] = parts_of(source)

@@ -1,4 +1,6 @@
-"""Sources behind URLs: read from an S3 server on loopback as from disk; forbidden URLs are refused."""
+"""Sources behind URLs: reading from an S3 server on loopback gives the same as reading from disk, and
+forbidden URLs are refused.
+"""
 
 import gzip
 import http.server
@@ -213,7 +215,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_store_that_fails_is_no_damage(s3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lost connection stops the task, which is tried again; it never looks like a broken file."""
+    """A lost connection fails the task, which is then retried; the file is not reported as broken."""
     sink = io.BytesIO()
     pq.write_table(pa.table({"text": ["one", "two"]}), sink)
     put(s3, "failing/a.parquet", sink.getvalue())

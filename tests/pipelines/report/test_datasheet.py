@@ -1,4 +1,6 @@
-"""Datasheets: figures are those of the report, notes are shown as they are, and nothing is claimed that was not measured."""
+"""Datasheets: the figures are those of the report, notes are shown unchanged, and nothing unmeasured is
+claimed.
+"""
 
 import html
 import json
@@ -53,7 +55,7 @@ def report(corpus):
 
 
 def tables(markdown):
-    """The tables of a Markdown text as rows of cells, as a reader of Markdown sees them."""
+    """Return the tables of a Markdown text as rows of cells, parsed as a Markdown renderer would."""
     page = MarkdownIt("commonmark").enable("table").render(markdown)
     return [
         [

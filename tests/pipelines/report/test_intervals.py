@@ -1,4 +1,6 @@
-"""Intervals: they hold the truth as often as they say, agree with known formulas, and are exact if everything is sampled."""
+"""Confidence intervals: they have their nominal coverage, agree with textbook formulas, and are exact if
+everything is sampled.
+"""
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ DRAWS = 2000
 
 
 def covered(truth: float, intervals: list[SampleEstimate]) -> float:
-    """The share of the intervals that hold the truth."""
+    """Return the share of the intervals that contain the truth."""
     return float(np.mean([each.low <= truth <= each.high for each in intervals]))
 
 
@@ -51,7 +53,7 @@ def test_sums_and_shares_of_sums_are_covered_as_often_as_promised():
 
 
 def test_formulas_of_the_books():
-    """Wilson's interval, Student's, and Garwood's, where the sample is small beside the whole."""
+    """Wilson's, Student's and Garwood's intervals, for samples that are small compared with the population."""
     low, high = estimate_count(10, 100, 10**9)[1:]
     z = norm.ppf(0.975)
     for end in (low / 1e9, high / 1e9):  # the ends solve (p - share)^2 = z^2 p (1 - p) / n
@@ -79,7 +81,9 @@ def test_no_hit_and_all_hits_have_intervals_within_the_whole():
 
 
 def test_the_whole_has_no_more_duplicates_than_pairs_say():
-    """Clusters of copies of several sizes: the number of pairs is covered, and more than the copies that go."""
+    """With clusters of several sizes, the interval covers the number of pairs, and its upper end exceeds the
+    number of removable copies.
+    """
     sizes = np.array([1] * 6000 + [2] * 1000 + [3] * 300 + [20] * 30)
     pairs, extra = int((sizes * (sizes - 1) // 2).sum()), int((sizes - 1).sum())
     found, least = [], []

@@ -1,4 +1,4 @@
-"""The report: its numbers, independence of how the corpus was built, and escaping of document text."""
+"""The report: its numbers, its independence of how the corpus was built, and the escaping of document text."""
 
 import dataclasses
 import html.parser
@@ -175,7 +175,9 @@ def test_the_page_shows_the_numbers_of_the_json(report, page):
 
 
 def without_identities(report):
-    """The report without what names the configuration: fingerprints, directories, and the configuration itself."""
+    """Return the report without everything that identifies the configuration: fingerprints, directories and
+    the configuration itself.
+    """
     kept = {
         name: value
         for name, value in report.items()
@@ -219,7 +221,7 @@ def test_a_report_that_is_there_is_not_written_again(built):
 
 
 class Tags(html.parser.HTMLParser):
-    """All tags and attributes of a page, and the text outside styles."""
+    """Collects all tags and attributes of a page, and the text outside styles."""
 
     def __init__(self):
         super().__init__()

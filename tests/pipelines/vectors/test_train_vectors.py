@@ -1,4 +1,4 @@
-"""`vectors train` on a small corpus: what it reads, that it is reproducible, and what it refuses."""
+"""`vectors train` on a small corpus: what it reads, its reproducibility, and what it refuses."""
 
 import json
 from collections import Counter
@@ -29,7 +29,9 @@ TOPICS = [("cat", "dog", "horse", "sheep", "goat"), ("gold", "iron", "zinc", "ti
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Documents on one of two topics; some are copies, which are dropped, and all have an address, which is edited."""
+    """Documents on one of two topics. Some are copies, which are dropped; all contain an address, which is
+    edited.
+    """
     root = tmp_path_factory.mktemp("corpus")
     random = Random(0)
     texts = [f"The {', '.join(random.choices(TOPICS[i % 2], k=12))}.\nWrite to a{i}@mail{i}.org!" for i in range(300)]
@@ -106,7 +108,9 @@ def test_words_that_fasttext_would_read_as_marks_are_words(corpus, tmp_path):
 
 
 def test_vectors_begin_where_the_seed_says(tmp_path):
-    """All rows, not only those of fastText's first block: with a learning rate near 0 they stay there."""
+    """The seed determines all initial rows, not only those of fastText's first block; a learning rate near 0
+    leaves them there.
+    """
     path = tmp_path / "words.txt"
     path.write_text("a b c d e f g h\n" * 10)
     counts = Counter(dict.fromkeys("abcdefgh", 10))

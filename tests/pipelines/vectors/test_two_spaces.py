@@ -1,4 +1,6 @@
-"""Alignment and moved words on spaces whose relation is known, and the commands."""
+"""Alignment of two spaces, and words that moved between them, on spaces with a known relation; and the
+commands.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ SIZE, DIMENSIONS = 400, 12
 
 @pytest.fixture
 def spaces():
-    """A space of clusters, and the same turned, with noise, in which a third of the words have other names."""
+    """A clustered space, and a rotated noisy copy of it in which a third of the words have other names."""
     random = np.random.default_rng(5)
     centres = random.normal(size=(20, DIMENSIONS))
     matrix = centres[np.arange(SIZE) % 20] + random.normal(size=(SIZE, DIMENSIONS)) * 0.6
@@ -50,7 +52,9 @@ def test_unrelated_spaces_are_at_chance(spaces):
 
 
 def test_held_out_pairs_do_not_change_the_map(spaces):
-    """Without refinement, the map is that of the other pairs: wrong partners of held-out words change scores alone."""
+    """Without refinement, the map depends on the training pairs alone: wrong partners for held-out words
+    change only the scores.
+    """
     source, target = spaces
     pairs = seed_pairs(source, target, "identical")
     train, held_out = split_pairs(pairs, 0.3, 0)

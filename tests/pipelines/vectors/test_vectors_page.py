@@ -1,4 +1,4 @@
-"""The commands of docs/vectors.md run as they stand there."""
+"""The commands of docs/vectors.md run exactly as written."""
 
 import json
 import re

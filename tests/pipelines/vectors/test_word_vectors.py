@@ -1,4 +1,4 @@
-"""Files of vectors, neighbours and analogies."""
+"""Vector files, nearest neighbours and analogies."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from pipelines.vectors.word_vectors import (
 
 @pytest.fixture
 def royal():
-    """Two directions, royalty and sex, and a person in a third."""
+    """Words with three dimensions: royalty, gender, and being a person."""
     meanings = {
         "man": (0, 1, 1), "woman": (0, -1, 1), "king": (1, 1, 1), "queen": (1, -1, 1), "throne": (2, 0, 0), "cat": (0, 0, -1),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Scenarios: builds of one corpus that meet."""
+"""Scenarios: concurrent builds of one corpus."""
 
 import errno
 from functools import cache
@@ -16,21 +16,22 @@ DISK_ERRORS = ("Input/output error", "No space left on device", "Stale file hand
 
 
 def _is_repeated(kind, path, number):
-    """Whether a command repeats what failed: the writing of a file, after an error that may pass."""
+    """Whether a command retries a failed operation: writing a temporary file, after a transient error."""
     return kind in ("create", "part", "rest", "fsync") and path.endswith(".tmp") and number in (errno.EIO, errno.ESTALE)
 
 
 @cache
 def reference_of(config):
-    """The files of an undisturbed build."""
+    """Return the files of an undisturbed build."""
     with remembered():
         return undisturbed(config)
 
 
 def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "errors", "power"), builds=2):
-    """Builds of the same corpus. Without leases all work at the same time.
+    """Concurrent builds of the same corpus. Without leases all of them work at the same time.
 
-    They are on one machine if that may lose power, with its disk; else each is on one of its own, and the disk is a server's.
+    If machines may lose power, all builds run on one machine with its own disk; otherwise each has a machine
+    of its own, and the disk belongs to a server.
     """
     config = config or corpus()
     reference = reference_of(config)
@@ -57,5 +58,5 @@ def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "erro
 
 
 def builds_without_leases():
-    """Two builds that both work all the time, and none of which leases hold back."""
+    """Two builds that work at the same time, as no lease holds either back."""
     return two_builds(lease=False)

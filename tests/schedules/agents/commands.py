@@ -1,7 +1,8 @@
-"""Commands of pipelines as functions for agents: the code of the product from the lease on, without its command line.
+"""Commands of pipelines as functions for agents: the product's code from the lease on, without its command
+line.
 
-Each returns a function that a simulated process runs. Its result is 0 or the message with which the command ends: as the
-command line does, it catches UserErrors and StorageErrors, and nothing else.
+Each function here returns a function that a simulated process runs. The result is 0 or the message with which
+the command ends; like the command line, it catches UserErrors and StorageErrors, and nothing else.
 """
 
 from contextlib import nullcontext
@@ -26,7 +27,7 @@ TASK = " task "
 
 
 class TaskCluster:
-    """Tasks one after another in this process, tried again as on any cluster."""
+    """Runs tasks one after another in this process, with the usual retries."""
 
     workers, peak_bytes = 1, 0
 
@@ -51,7 +52,7 @@ class TaskCluster:
 
 
 class WorkerCluster:
-    """Tasks in processes of their own, two at a time, as on Ray: they outlive a driver that is killed."""
+    """Runs tasks in processes of their own, two at a time, as Ray does; they outlive a driver that is killed."""
 
     workers, peak_bytes = 2, 0
 
@@ -100,7 +101,7 @@ def _run_task(function, item, outcome):
 
 
 def command(function):
-    """A function that ends as a command line does: with 0, or with the message of an error for users."""
+    """Return a function that ends as a command line does: with 0, or with the message of a user error."""
 
     def run():
         try:
@@ -113,9 +114,10 @@ def command(function):
 
 
 def build(config, say=print, *, lease=True, world=None, variant=None):
-    """`pipelines build`, with tasks on workers of a `world` if there is one; a `variant` is published beside the corpus.
+    """`pipelines build`, with tasks on workers of `world` if given; a `variant` is published next to the
+    corpus.
 
-    Without a lease, which saves work and guards nothing, builds meet more often.
+    Without a lease, which saves work but guards nothing, builds overlap more often.
     """
 
     def run():
@@ -130,17 +132,17 @@ def build(config, say=print, *, lease=True, world=None, variant=None):
 
 
 def gc(config):
-    """`pipelines gc --delete --keep 0`, after which no earlier build keeps its steps."""
+    """`pipelines gc --delete --keep 0`, which keeps no step for the sake of an earlier build."""
     return command(lambda: collect_garbage([config], delete=True, keep=0))
 
 
 def finish_forgetting():
-    """`pipelines forget` without documents, which finishes what was interrupted."""
+    """`pipelines forget` without documents, which finishes an interrupted one."""
     return command(lambda: erase(LocalPath(OUTPUT), None, None, None))
 
 
 def forget(document=FORGOTTEN):
-    """`pipelines forget`, which also searches the output for what it has removed."""
+    """`pipelines forget`, including its search of the output for what it has removed."""
     ids = sources_directory() / f"{document.replace('/', ' ')}.txt"
     ids.write_text(f"{document}\n")
     return command(lambda: erase(LocalPath(OUTPUT), ids, None, None))
@@ -152,12 +154,12 @@ def export(output=EXPORT):
 
 
 def index(corpus=OUTPUT):
-    """`pipelines index`, of a corpus or of an earlier build of it."""
+    """`pipelines index` of a corpus, or of an earlier build of it."""
     return command(lambda: index_corpus(LocalPath(corpus)))
 
 
 def read():
-    """A reader of the corpus: everything that its manifest reaches."""
+    """Read everything that the corpus manifest reaches."""
 
     def run():
         corpus = open_corpus(LocalPath(OUTPUT))

@@ -1,4 +1,6 @@
-"""What must hold of an output in the end: one more run of the same command finishes it, and it is as if nothing had happened."""
+"""Checks of an output at the end of a run: running the same command once more finishes it, as if nothing had
+happened.
+"""
 
 import itertools
 import re
@@ -25,7 +27,7 @@ _NOT_COMPARED = ("run.json", "forgotten.json", ".checksums.json")
 
 
 def undisturbed(config):
-    """The files of a corpus that one build has made alone."""
+    """Return the files of a corpus built by a single, undisturbed build."""
     world = Simulation(Default())
     process = world.start("build", build(config, world.say))
     world.run()
@@ -34,15 +36,15 @@ def undisturbed(config):
 
 
 def files_below(disk, root=OUTPUT):
-    """{path below the output: content}."""
+    """Return {path relative to `root`: content}."""
     return {path.removeprefix(f"{root}/"): data for path, data in disk.files(root).items()}
 
 
 def check_ends(world, allowed=()):
-    """Every process that was not killed has ended with 0, or with a message that one of the patterns allows.
+    """Check that every process that was not killed ended with 0 or with an allowed message.
 
-    `allowed` are patterns for all processes, or a mapping of them by process. A process that was suspended may have held the
-    lock of a lease.
+    `allowed` holds patterns of messages, either for all processes or a mapping by process. If a process was
+    suspended, messages that the takeover of the lease has stopped are allowed too.
     """
     suspended = any(decision.action == "suspend" for decision in world.record)
     stopped = (r"taking over the lease has stopped and keeps others from it",) if suspended else ()
@@ -59,7 +61,9 @@ def _says(process, patterns):
 
 
 def run_again(world, name, make, allowed=()):
-    """One more command, alone and undisturbed, within a bounded number of operations; its simulation."""
+    """Run one more command, alone and undisturbed, within a bounded number of operations; return its
+    simulation.
+    """
     again = Simulation(Default(), disk=world.disk)
     process = again.start(name, make(again), machine="later")
     again.run(_OPERATIONS)
@@ -69,7 +73,9 @@ def run_again(world, name, make, allowed=()):
 
 
 def check_corpus(world, config, reference, objects=None, root=OUTPUT):
-    """Build once more: the corpus is complete, the same as the reference if there is one, and nothing is left over."""
+    """Build once more, and check that the corpus is complete, equals the reference if one is given, and that
+    nothing is left over.
+    """
     said = _build_again(world, config)
     if not _has_nothing_to_do(said):
         check_once(("built", config), world, lambda world: _check_finished(world, config))
@@ -94,10 +100,11 @@ def _check_finished(world, config):
 
 
 def lose_power_at_last(world):
-    """In one of so many schedules, a machine loses power once all commands have ended.
+    """In a fraction of the schedules, make a machine lose power after all commands have ended; then check the
+    output.
 
-    The output is looked at in any case: the last operation may have been a loss of power, after which nobody looks. A command
-    that has forgotten a document has left no file with it, even if temporary files are back.
+    The output is checked in every schedule, since the last operation may itself have been a loss of power. A
+    command that has forgotten a document must have left no file with it, even if temporary files reappear.
     """
     chance = Random(f"at last/{world.seed}")
     if chance.randrange(_POWER) == 0:
@@ -108,19 +115,19 @@ def lose_power_at_last(world):
 
 
 def check_without(world, commands):
-    """No file of the output holds a document that one of the commands forgets."""
+    """Check that no file of the output holds a document that one of the commands forgets."""
     texts = [TEXTS[FORGETTING[command]].encode() for command in commands]
     held = [path for path, data in files_below(world.disk).items() if any(text in data for text in texts)]
     assert not held, f"a forgotten document is in {held[0]}"
 
 
 def check_once(name, world, check):
-    """Call `check(world)`, unless it has passed before on a disk with the same contents.
+    """Call `check(world)`, unless it has already passed on a disk with the same contents.
 
-    Commands that run alone, undisturbed and with fixed randomness do the same to the same contents. May differ: the times in
-    `run.json`, which these commands do not read; what a lease of a dead process says, of which they see only whether it
-    changes, as they run on another machine; the contents of temporary files, which they remove. One in so many disks that are
-    known is checked all the same.
+    Commands that run alone, undisturbed and with fixed randomness do the same to the same contents. Three
+    things may differ between disks that count as the same: times in `run.json`, which these commands do not
+    read; what the lease of a dead process says, as only its changes matter; and the contents of temporary
+    files, which are removed. A fraction of the known disks is checked all the same.
     """
     failed = any(process.result != 0 for process in world.processes.values())
     key = (name, failed, _digest(world.disk))
@@ -131,7 +138,9 @@ def check_once(name, world, check):
 
 
 def _digest(disk):
-    """A digest of all names and contents of a disk and of its object store, but for what `check_once` lets differ."""
+    """Return a digest of all names and contents of a disk and its object store, except for what `check_once`
+    lets differ.
+    """
     known = xxhash.xxh3_128()
     for path, data in (
         *sorted(disk.files().items()),
@@ -151,6 +160,8 @@ def _has_nothing_to_do(said):
 
 
 def _varies(path):
-    """Whether a file may differ from run to run: times, and what a step that is not reproducible has made."""
+    """Whether a file may differ between runs: it holds times, or the output of a step that is not
+    reproducible.
+    """
     step = path.partition("/")[0].partition("-")[0]
     return path.rpartition("/")[2] in _NOT_COMPARED or step in ("learn", "pack", "funnel") or path == "manifest.json"

@@ -1,6 +1,6 @@
-"""Scenarios: builds beside gc, forget, export and readers, on an output where a corpus is published.
+"""Scenarios: builds concurrent with gc, forget, export and readers, on an output with a published corpus.
 
-Allowed messages are those that are true of what has happened: who works there, who took over, what changed.
+A message is allowed if it is true of what has happened: who is working there, who took over, what changed.
 """
 
 import re
@@ -93,23 +93,27 @@ _MAKE = {
 
 
 def _other():
-    """The configuration of the build that meets the others: that of the published corpus but for a knob."""
+    """Return the configuration of the build that meets the other commands; it differs from the published one
+    in one knob.
+    """
     return corpus(least=20)
 
 
 def _earlier(world):
-    """The manifest of the earlier build."""
+    """Return the manifest of the earlier build."""
     (name,) = (name for name in world.disk.names(OUTPUT) if name.startswith("earlier-"))
     return f"{OUTPUT}/{name}"
 
 
 @cache
 def published_corpus(kind="used"):
-    """A snapshot of a disk with a published corpus.
+    """Return a snapshot of a disk with a published corpus, of one of these kinds:
 
-    `used`: there are steps of an earlier build of another configuration. `reread`: that build has read the sources into other
-    parts. `new`: there are none. `interrupted`: none, and `forget` was killed when it had written its tombstone.
-    `receipts`, `steps`: documents were forgotten in a copy, which was copied back to where another build was killed (`_copied`).
+    - `used`: with steps of an earlier build of another configuration.
+    - `reread`: as `used`, but the earlier build read the sources into other parts.
+    - `new`: without an earlier build.
+    - `interrupted`: as `new`, and `forget` was killed after writing its tombstone.
+    - `receipts`, `steps`: documents were forgotten in a copy, which was then copied back over the output of a killed build.
     """
     if kind in _KILLED_AT:
         return _copied(kind)
@@ -139,7 +143,9 @@ _KILLED_AT = {"receipts": r".*/short.web-\w+/units/web-00001.json", "steps": r".
 
 
 def _copied(kind):
-    """A build was killed, and `forget` ran in a copy from before; the corpus was copied back, and what the build left stays."""
+    """Kill a build, run `forget` in a copy made before it, and copy the corpus back; what the killed build
+    left stays.
+    """
     new, copies = published_corpus("new"), []
     for name, make in (("build", lambda world: build(_other(), world.say)), ("forget", lambda world: forget())):
         world = Simulation(Default(), disk=MemoryDisk())
@@ -171,7 +177,7 @@ def _copied(kind):
 
 
 def meeting(*names, faults=("kills", "suspensions", "power"), disk="used"):
-    """Commands that meet: some of build, gc, forget, export, read; one name may occur twice."""
+    """Commands that run concurrently: any of build, gc, forget, export and read; a name may occur twice."""
 
     def start(world):
         world.facts["published"] = Published(world)
@@ -206,8 +212,8 @@ def meeting(*names, faults=("kills", "suspensions", "power"), disk="used"):
 
 @contextmanager
 def _overtaken():
-    """While the block runs, a build that is overtaken has looked for published steps when there were none: before anything was
-    forgotten.
+    """While the block runs, an overtaken build finds no published steps when it first looks, as if it had
+    looked before they were published and before anything was forgotten.
     """
     looked, find_published = set(), building._find_published
 
@@ -223,7 +229,9 @@ def _overtaken():
 
 
 class _Late:
-    """Watches that no export is published long after documents were forgotten, of a corpus that still had them."""
+    """Checks that no export of a corpus that still has forgotten documents is published long after `forget`
+    has finished.
+    """
 
     def __init__(self, world):
         self.forgotten = None  # operations of each agent when forget had finished
@@ -244,7 +252,7 @@ class _Late:
 
 
 class _Leases:
-    """Watches that a command which has lost its lease begins to remove at most one step more."""
+    """Checks that a command that has lost its lease begins to remove at most one more step."""
 
     def __init__(self, world):
         self.held, self.lost = set(), {}  # by name: who had the lease; the operations that it had done when it lost it
@@ -267,7 +275,7 @@ class _Leases:
 
 
 def _forget_again(world, commands):
-    """Forget once more: it finishes what was interrupted, or says that the document is not there."""
+    """Forget once more: it finishes what was interrupted, or reports that the document is not there."""
     run_again(world, "build", lambda again: build(corpus(), again.say), allowed=("forgetting was interrupted",))
     if len(commands) > 1:  # one refuses to begin before the other is finished
         run_again(world, "forget", lambda again: finish_forgetting(), allowed=(_NOT_THERE,))
@@ -276,7 +284,7 @@ def _forget_again(world, commands):
 
 
 def _index_again(world):
-    """Index once more: every part has an index that is whole, and nothing is left over."""
+    """Index once more, and check that every part has a complete index and that nothing is left over."""
     run_again(world, "index", lambda again: index())
     found = files_below(world.disk, f"{OUTPUT}/{INDEX_FOLDER}")
     left = [path for path in found if path.endswith(".tmp")]
@@ -295,10 +303,10 @@ def _index_again(world):
 
 
 def _export_again(world, others):
-    """Export once more: if there is anything to do, nothing is left over.
+    """Export once more, and check that nothing is left over.
 
-    Without `others` that change the corpus or the export, at most one file that is there is written again: one that the killed
-    export had not recorded yet.
+    Unless `others` change the corpus or the export, at most one existing file is rewritten: one that the
+    killed export had not recorded yet.
     """
     said = ("is not empty", "holds another export", *_MESSAGES["export"])
     written, place = [], f"{EXPORT}/data"
@@ -316,7 +324,7 @@ def _export_again(world, others):
 
 
 def _check_export(world):
-    """An export with export.json is whole."""
+    """Check that an export with export.json is complete."""
     record = parsed(world.disk.peek(f"{EXPORT}/export.json"))
     for file in record["files"] if record else ():
         content = world.disk.peek(f"{EXPORT}/{file['path']}")

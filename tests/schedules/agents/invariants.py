@@ -1,7 +1,9 @@
-"""What must hold of an output after every operation of any command.
+"""Invariants of an output, checked after every operation of any command.
 
-A published step's files are there and are what its manifest says; a step is not published twice with different bytes; once a
-document is forgotten, it stays forgotten, and no step of the published corpus holds it; an export with `export.json` is whole.
+- The files of a published step exist and match its manifest.
+- A step is never published twice with different bytes.
+- A forgotten document stays forgotten, and no step of the published corpus holds it.
+- An export with `export.json` is complete.
 """
 
 import json
@@ -19,7 +21,9 @@ _PUBLISHES = ("rename", "link", "put")
 
 
 class Published:
-    """Looks at the output after each operation; `root` is its path on the simulated disk, or in the store of `objects`."""
+    """Checks the output after each operation. `root` is its path on the simulated disk, or in the store
+    `objects`.
+    """
 
     def __init__(self, world, root=OUTPUT, objects=None):
         self.disk, self.root, self._below = objects or world.disk, root, f"{root}/"
@@ -33,7 +37,7 @@ class Published:
         world.watch(self.look)
 
     def look_at_all(self):
-        """Begin anew, from what is there."""
+        """Start over from the current contents."""
         self.named.clear()
         self.bytes.clear()
         self.gone, self.pending = self._tombstone()
@@ -56,7 +60,7 @@ class Published:
                 self._changed(path, event)
 
     def _removed_as_a_whole(self, directory, event):
-        """A step's directory got another name, or its own again."""
+        """Handle the renaming of a step's directory, to another name or back to its own."""
         if "/" not in directory and event.operation == "rename":
             if self.disk.peek(f"{self.root}/{directory}{_STEP_MANIFEST}") is None:
                 self.named.pop(directory, None)
@@ -94,8 +98,8 @@ class Published:
             assert not gone, f"{event.agent} has kept an earlier build without its step {gone[0]}"
 
     def _is_unused(self, name, agent):
-        """What gc and forget remove for good is no step of the corpus, of a variant or of an earlier build, or has been built
-        again meanwhile. Builds remove what is out of date.
+        """Check that what gc and forget remove for good is no step of the corpus, a variant or an earlier
+        build, unless it has been rebuilt since.
         """
         if agent.startswith(("gc", "forget")):
             for file in self.disk.names(self.root):
@@ -104,11 +108,15 @@ class Published:
                     assert name not in used or name in self.named, f"{agent} has removed {name}, a step of {file}"
 
     def _is_published_or_aside(self, step):
-        """A step that gc has set aside is put back as soon as it sees that a corpus needs it."""
+        """Whether a step is published, or set aside by gc, which puts it back once it sees that a corpus
+        needs it.
+        """
         return step in self.named or any(name.startswith(f".{step}.") for name in self.disk.names(self.root))
 
     def check_late(self):
-        """In the end a command that wrote a receipt into a published step has removed it, unless it was killed."""
+        """Check that, in the end, every command that was not killed has removed the receipts it wrote into
+        published steps.
+        """
         if any(decision.action in ("fail", "power") for decision in self.world.record):
             return
         left = [path for path, agent in self.late.items() if self._is_there(path) and self.world.processes[agent].done]
@@ -129,7 +137,7 @@ class Published:
         assert before == data or not self._reproducible(manifest), f"{agent} has published {directory} with other bytes"
 
     def _whole(self, directory, name, agent):
-        """A file that a manifest names is there and is what it says."""
+        """Check that a file named in a manifest exists and matches it."""
         if name in self.named[directory]:
             content = self.disk.peek(f"{self.root}/{directory}/{name}")
             assert content is not None, f"{directory}/{name} is in a manifest and missing ({agent})"
@@ -140,7 +148,7 @@ class Published:
         return manifest["step"] not in ("learn",)
 
     def _corpus(self, agent):
-        """No step of the published corpus holds a document once it is forgotten."""
+        """Check that no step of the published corpus holds a forgotten document."""
         records, pending = self._tombstone()
         if not pending:
             self._says_what_is_forgotten(agent)
@@ -150,8 +158,8 @@ class Published:
                 self._without(texts, directory, agent)
 
     def _says_what_is_forgotten(self, agent):
-        """The fingerprint of the published corpus is that of its steps and of what is forgotten: its counts are, too. So is the
-        mark of each step.
+        """Check that the published corpus's fingerprint and the mark of each step agree with what is
+        forgotten.
         """
         corpus = parsed(self.disk.peek(f"{self.root}/manifest.json"))
         tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json")) or {"records": {}}
@@ -167,7 +175,7 @@ class Published:
                 assert same, f"{step['directory']} of the corpus is as it was before documents were forgotten ({agent})"
 
     def _tombstone(self):
-        """The documents that it names, and those whose removal is unfinished."""
+        """Return the documents named in the tombstone, and those whose removal is unfinished."""
         tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json")) or {"records": {}, "pending": []}
         records = frozenset(f"{source}/{name}" for source, names in tombstone["records"].items() for name in names)
         return records, frozenset(f"{doc['source']}/{doc['path']}#{doc['record']}" for doc in tombstone["pending"])
@@ -181,13 +189,13 @@ class Published:
 
 
 def corpus_steps(disk, root):
-    """The directories of the steps of the published corpus; none if there is no corpus."""
+    """Return the directories of the steps of the published corpus; empty if there is no corpus."""
     manifest = parsed(disk.peek(f"{root}/manifest.json"))
     return [step["directory"] for step in manifest["steps"]] if manifest else []
 
 
 def parsed(data):
-    """A JSON file of ours; None if there is none, or it is not whole."""
+    """Parse one of our JSON files; None if it is missing or incomplete."""
     return _parsed(data) if data is not None else None
 
 
@@ -201,7 +209,7 @@ def _parsed(data):
 
 @lru_cache(maxsize=1 << 12)
 def files_of(data):
-    """{path: (bytes, checksum)} of the files that a step's manifest names."""
+    """Return {path: (bytes, checksum)} of the files that a step's manifest names."""
     manifest = _parsed(data)
     records = [*(part["file"] for part in manifest["parts"]), *manifest["files"]]
     return {record["path"]: (record["bytes"], record["xxh3_128"]) for record in records}
@@ -209,5 +217,5 @@ def files_of(data):
 
 @lru_cache(maxsize=1 << 14)
 def checksum_of(content):
-    """xxh3_128 in hex."""
+    """Return the xxh3_128 of the content in hex."""
     return xxhash.xxh3_128_hexdigest(content)

@@ -1,8 +1,9 @@
-"""What does not depend on storage is computed once per process of the tests, and remembered for all schedules.
+"""Results that do not depend on storage are computed once per test process and reused in all schedules.
 
-Everything here is pure: plans, documents that are read from the sources on the real disk, the tables in a file of a given
-content, what is computed from such tables, and JSON of given values. No remembered result skips an operation on the simulated
-output. Tables are written without compression, whose set-up takes longer than all the rest.
+Everything here is pure: plans, documents read from the sources on the real disk, the tables in a file of
+given content, what is computed from such tables, and the JSON of given values. Reusing a result never skips
+an operation on the simulated output. Tables are written without compression, whose set-up would take longer
+than everything else.
 """
 
 import json
@@ -43,7 +44,7 @@ def _frozen(value):
 
 
 def plan_once(config, found, poison=None, files=None):
-    """`make_plan`; `found` is always that of `inventories`."""
+    """`make_plan`, cached; `found` is always what `inventories` returns."""
     key = (config, _frozen(poison), _frozen(files))
     if key not in _plans:
         _plans[key] = make_plan(config, found, poison, files)
@@ -51,7 +52,7 @@ def plan_once(config, found, poison=None, files=None):
 
 
 def read_once(source, files, part_bytes, poison=(), forgotten=()):
-    """`read_documents` as a list."""
+    """`read_documents` as a list, cached."""
     key = (source, tuple(file.path for file in files), part_bytes, tuple(poison), tuple(forgotten))
     if key not in _documents:
         _documents[key] = list(read_documents(source, files, part_bytes, poison, forgotten))
@@ -59,16 +60,16 @@ def read_once(source, files, part_bytes, poison=(), forgotten=()):
 
 
 def check_sample_once(source, files):
-    """`check_sample`."""
+    """`check_sample`, cached."""
     if source not in _samples:
         _samples[source] = check_sample(source, files)
     return _samples[source]
 
 
 def json_once(value):
-    """`_with_checksum`, whose indented JSON is made by Python code; the key is made by C code.
+    """`_with_checksum`, cached by the marshalled value, as indented JSON is made by slow Python code.
 
-    `run.json` has times, which hardly ever occur twice: it is written without indentation, by C code.
+    `run.json` holds times, so it hardly ever repeats: it is written without indentation instead.
     """
     if "finished" in value:
         return json.dumps({**value, "checksum": store.digest(value)}).encode()
@@ -79,14 +80,16 @@ def json_once(value):
 
 
 def value_once(data):
-    """`_parse_intact`, as a new object each time."""
+    """`_parse_intact`, cached; each call returns a new object."""
     if data not in _values:
         _values[data] = marshal.dumps(_parse_intact(data))
     return marshal.loads(_values[data])
 
 
 def columns_once(path, wanted, expected):
-    """`_columns`: a simulated host lends a file under a name that says what is in it."""
+    """`_columns`, cached by the name under which the simulated host lends the file, which identifies its
+    contents.
+    """
     key = (lent(path), tuple(wanted), tuple(expected.items()))
     if key not in _tables:
         with replaced((manifest, "lent", lambda _: key[0])):
@@ -95,7 +98,7 @@ def columns_once(path, wanted, expected):
 
 
 def once_by_id(function):
-    """A function of one value that never changes, computed once for each object."""
+    """Return a function of one immutable value that is computed once for each object."""
     memory = {}
 
     def remembering(value):
@@ -110,8 +113,10 @@ def once_by_id(function):
 
 
 def provenance_of_ours(module, name):
-    """`_provenance`, where the stages of the tests count as our own: else the names of steps, and with them the order of
-    directories, would depend on the text of all tests, and a seed would not be the same schedule tomorrow.
+    """`_provenance`, except that stages defined in the tests count as the product's own.
+
+    Otherwise the names of steps, and with them the order of directories, would depend on the text of all
+    tests, and a seed would not give the same schedule tomorrow.
     """
     return () if module.startswith("tests.") else _provenance(module, name)
 
@@ -167,7 +172,7 @@ class SilentDisplay:
 
 @contextmanager
 def remembered():
-    """While the block runs, the product uses the remembered results."""
+    """While the block runs, the product uses the cached results."""
     with replaced(
         (provenance, "_provenance", provenance_of_ours),
         (build, "make_plan", plan_once),

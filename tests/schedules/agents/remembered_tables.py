@@ -1,7 +1,9 @@
-"""Functions of tables are computed once, though they read: their reads are repeated, and their result is remembered.
+"""Functions of tables are computed once although they read: later calls repeat their reads and reuse the
+result.
 
-A function whose result depends on its arguments and on what `read_table` returns is run once; what it read is written down.
-Later calls read the same again, operation by operation. If every table is the same object as then, so is the result.
+A function whose result depends only on its arguments and on what `read_table` returns is run once, and its
+reads are recorded. Later calls repeat these reads, operation by operation. If every table is the same object
+as before, so is the result.
 """
 
 from collections import defaultdict
@@ -23,7 +25,7 @@ _field_names: dict[type, tuple[str, ...]] = {}
 
 
 def read_and_tell(directory, record, columns, expected):
-    """`read_table`; calls in progress write it down."""
+    """`read_table`, recorded by the calls in progress."""
     wanted = tuple(columns)
     table = _read_table(directory, record, wanted, expected)
     for heard in _listening.get(greenlet.getcurrent(), ()):
@@ -32,9 +34,9 @@ def read_and_tell(directory, record, columns, expected):
 
 
 def once(function: Callable, key: Callable) -> Callable:
-    """`function`, computed once for each `key(*arguments)`.
+    """Return `function`, computed once for each `key(*arguments)`.
 
-    A key may hold the ids of objects: the arguments are kept alive as long as the entry.
+    A key may hold the ids of objects, since the arguments are kept alive as long as the entry.
     """
     memory: dict[Any, tuple] = {}
 
@@ -61,13 +63,17 @@ def once(function: Callable, key: Callable) -> Callable:
 
 
 def part_key(part: Part) -> tuple:
-    """What of a part determines what is read from it; the names of its directories say how they were made."""
+    """Return what determines the data read from a part; the names of its directories encode how they were
+    made.
+    """
     annotations = tuple((each.step, str(each.directory), each.file, id(each.table)) for each in part.annotations)
     return (part.source, part.index, str(part.directory), part.documents, part.order, annotations, id(part.loaded))
 
 
 def plain_dictionary(value: Any) -> Any:
-    """As `dataclasses.asdict`, for dataclasses that hold dataclasses, mappings, sequences and values that never change."""
+    """Like `dataclasses.asdict`, for dataclasses made of dataclasses, mappings, sequences and immutable
+    values.
+    """
     kind = type(value)
     if kind in (str, int, float, bool, type(None)):
         return value
@@ -88,7 +94,9 @@ _written: dict[int, tuple[pa.Table, bytes]] = {}
 
 
 def write_plain(table: pa.Table) -> Callable:
-    """`write_table` without compression, whose set-up takes longer than all the rest; once for each table."""
+    """`write_table` without compression, whose set-up would take longer than everything else; each table is
+    serialised once.
+    """
 
     def write(sink):
         known = _written.get(id(table))

@@ -1,4 +1,4 @@
-"""The corpora that agents build: two sources on the real disk, and configurations with toy stages."""
+"""The corpora that agents build: two sources on the real disk, and configurations made of toy stages."""
 
 import json
 import tempfile
@@ -24,7 +24,9 @@ _kept_directories: list[tempfile.TemporaryDirectory] = []
 
 @cache
 def sources_directory(parts: int = 3) -> Path:
-    """`web` and `books`, each with so many files of three documents; a file is a part."""
+    """Return a directory with the sources `web` and `books`, each with `parts` files of three documents; a
+    file is a part.
+    """
     directory = tempfile.TemporaryDirectory(prefix="schedules-")
     _kept_directories.append(directory)
     for name in ("web", "books"):
@@ -59,18 +61,20 @@ _shape = SHAPES["whole"]
 
 
 def choose_shape(name: str) -> None:
-    """From now on, all corpora of this process have a shape."""
+    """Set the shape of all corpora of this process from now on."""
     global _shape
     _shape = SHAPES[name]
 
 
 def parts_of_each() -> int:
-    """The number of parts of each source."""
+    """Return the number of parts of each source."""
     return _shape[2]
 
 
 def corpus(least: int = 30, part_bytes: int = 800) -> CorpusConfig:
-    """The configuration of the chosen shape; `least` is a knob of one of its steps, `part_bytes` how large parts are."""
+    """Return the configuration of the chosen shape. `least` is a knob of one of its steps, `part_bytes` the
+    size of parts.
+    """
     return _corpus(*_shape, least, part_bytes)
 
 
@@ -88,7 +92,7 @@ def _corpus(names: str, sources: tuple[str, ...], parts: int, least: int, part_b
 
 @cache
 def inventories(sources):
-    """What `take_inventory` finds, which is the same in every schedule."""
+    """Return what `take_inventory` finds, which is the same in every schedule."""
     from gristmill.storage.disk import LocalPath
 
     return take_inventory(sources, LocalPath("/nonexistent"))

@@ -1,8 +1,8 @@
-"""Stages that do next to nothing, in all the ways in which stages write: they stand in for the real ones.
+"""Toy stages that do next to nothing, but write in all the ways that real stages do.
 
-`Length` and `Short` are fused into one task per part. `Elect` is a corpus stage that writes a column for each part by a task
-of its own, after tasks that leave files in `work/`. `Learn` is not reproducible: of several builds, the first publishes.
-`Pack` reads the file that `Learn` has written, and writes one file per part.
+`Length` and `Short` are fused into one task per part. `Elect` is a corpus stage that writes a column for each
+part in a task of its own, after tasks that leave files in `work/`. `Learn` is not reproducible: of several
+builds, the first publishes. `Pack` reads the file that `Learn` has written, and writes one file per part.
 """
 
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ _LENGTH, _DROPS = pa.schema([("length", pa.int64())]), pa.schema([(DROP, pa.stri
 
 @dataclass(frozen=True)
 class Length(PartStage):
-    """The bytes of each text."""
+    """Writes the length of each text in bytes."""
 
     def reads(self):
         return (TEXT,)
@@ -82,7 +82,7 @@ def _elect_part(task):
 
 @dataclass(frozen=True)
 class Elect(CorpusStage):
-    """Two rounds of tasks, with intermediate files in between; drops nothing."""
+    """Runs two rounds of tasks with intermediate files in between; drops nothing."""
 
     def reads(self):
         return (Column("length"), Drop())
@@ -99,7 +99,7 @@ class Elect(CorpusStage):
 
 @dataclass(frozen=True)
 class Learn(CorpusStage):
-    """A file with random content, under a name of its own."""
+    """Writes a file with random content under a unique name."""
 
     @property
     def reproducible(self):
@@ -136,7 +136,7 @@ def _pack_part(task):
 
 @dataclass(frozen=True)
 class Pack(CorpusStage):
-    """One file per part, which depends on what was learnt."""
+    """Writes one file per part, which depends on what was learnt."""
 
     def reads(self):
         return (TEXT, Drop(), StepFiles("learn"))

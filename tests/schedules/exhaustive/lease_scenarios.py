@@ -17,11 +17,12 @@ SUSPENSIONS = (4.0, 8.0)  # longer than TIMEOUT; the second also than what anoth
 
 
 def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
-    """A process for each machine in `machines` (names that may be equal) takes the lease of a place.
+    """One process for each entry of `machines` takes the lease of a place; entries may be equal.
 
-    Two are inside at the same time only if one of the two was suspended, or if they are on two machines, which have no lock
-    in common, and have both taken over the lease of a third that was suspended or killed. Who passes `Lease.check` was the
-    last to take it. All end, and another then gets the lease at once where nothing keeps it, or after the time-out.
+    Two processes hold the lease at the same time only if one of them was suspended, or if they are on two
+    machines (which share no lock) and have both taken over the lease of a third process that was suspended or
+    killed. A process that passes `Lease.check` was the last to take the lease. All processes end; afterwards
+    another one gets the lease at once if nothing holds it, otherwise after the time-out.
     """
 
     def start(world: Simulation) -> None:
@@ -69,18 +70,18 @@ def _took_over_at_once(world: Simulation, both: Sequence[str]) -> bool:
 
 
 def three_processes() -> Scenario:
-    """Two on one machine and one on another."""
+    """Two processes on one machine and one on another."""
     return take_lease("aab")
 
 
 def assert_here(world: Simulation, holds: bool, what: str) -> None:
-    """End the run if something does not hold, whatever the code around it makes of exceptions."""
+    """End the run if `holds` is false, even if the surrounding code would catch an exception."""
     if not holds:
         world.fail_run(what)
 
 
 def judge(world: Simulation) -> None:
-    """What holds at the end."""
+    """Check what must hold at the end."""
     processes = world.processes.values()
     for process in processes:
         lost = isinstance(process.error, ConflictError)

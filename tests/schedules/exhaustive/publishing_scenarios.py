@@ -37,7 +37,9 @@ _MANIFEST = f"{ROOT}/{_STEP}/manifest.json"
 
 
 def write_new() -> Scenario:
-    """Two processes write a new file, and a third sweeps temporary files: one of the two succeeds, and its bytes stay."""
+    """Two processes write a new file while a third sweeps temporary files: one of the two succeeds, and its
+    bytes stay.
+    """
     path = f"{ROOT}/file"
 
     def start(world: Simulation) -> None:
@@ -95,7 +97,9 @@ def publish_the_first() -> Scenario:
 
 
 def publish_a_step(units: int = 1) -> Scenario:
-    """Two builds of a step of some units of work: whenever it is published its files are there and whole; nothing is left."""
+    """Two builds of a step with `units` units of work: whenever it is published, its files exist and are
+    complete; nothing is left over.
+    """
 
     def build_step(root: LocalPath) -> StepManifest:
         out = StepOutput(root, _STEP)
@@ -133,7 +137,9 @@ def publish_a_step(units: int = 1) -> Scenario:
 
 
 def publish_a_removed_step() -> Scenario:
-    """A build publishes a step whose file is there, and another command removes the step: it is never published without it."""
+    """A build publishes a step whose file exists while another command removes the step, which is never
+    published without the file.
+    """
 
     def publish_it() -> bool:
         root, record = LocalPath(ROOT), FileRecord("parts/unit", 4, xxhash.xxh3_128_hexdigest(b"unit"))
@@ -165,8 +171,8 @@ def publish_a_removed_step() -> Scenario:
 
 
 def write_while_forgetting() -> Scenario:
-    """A task that began before writes a file, while `forget` writes its tombstone and removes the step: no file is there
-    once it has removed it, and none appears.
+    """A task that started earlier writes a file while `forget` writes its tombstone and removes the step: no
+    file is left after the removal, and none appears later.
     """
     text, root = b"to be forgotten", LocalPath(ROOT)
 
@@ -206,8 +212,9 @@ def write_while_forgetting() -> Scenario:
 
 
 def write_while_old_files_are_removed() -> Scenario:
-    """A task that began before writes a file of a published step, while `forget` goes on after a kill: the step is rewritten
-    already, and what its manifest does not name goes. No other file is there then, and none appears.
+    """A task that started earlier writes a file of a published step while `forget`, resumed after a kill,
+    removes the files that the rewritten step's manifest does not name. No such file is left afterwards, and
+    none appears later.
     """
     root, name = LocalPath(ROOT), f"{_STEP}/parts/unit"
 
@@ -243,7 +250,9 @@ def write_while_old_files_are_removed() -> Scenario:
 
 
 def write_while_removed() -> Scenario:
-    """A process writes a file of a directory that another creates as well, and removes: the file is written, before or after."""
+    """A process writes a file into a directory that another process creates too and removes: the file is
+    written, before the removal or after it.
+    """
     place = LocalPath(ROOT) / "units"
 
     def remove() -> None:
@@ -263,7 +272,7 @@ def write_while_removed() -> Scenario:
 
 
 def _nothing_to_check() -> None:
-    """No other command removes anything here."""
+    """Stands in for `Lease.check`, as no other command removes anything here."""
 
 
 def _unit(out: StepOutput, unit: str) -> Receipt:
@@ -275,7 +284,7 @@ def _manifest(*records: FileRecord) -> StepManifest:
 
 
 def _never_changes(path: str, world: Simulation, event: Event) -> None:
-    """What is published once is never published with other bytes, and does not disappear."""
+    """Check that what is published is never published again with other bytes, and does not disappear."""
     content, before = world.disk.peek(path), world.facts.get(path)
     assert before is None or content == before, f"{path} was replaced or removed by {event.agent}'s {event.operation}"
     if content is not None and before is None:
@@ -283,7 +292,7 @@ def _never_changes(path: str, world: Simulation, event: Event) -> None:
 
 
 def _is_whole(world: Simulation, event: Event) -> None:
-    """The files of a published step exist and are whole."""
+    """Check that the files of a published step exist and are complete."""
     manifest = world.disk.peek(_MANIFEST)
     if manifest is None:
         return

@@ -42,7 +42,7 @@ def _save(step: int, attempt: str | None = None) -> None:
 
 @cache
 def _begun_run() -> Node:
-    """A disk with a checkpoint of step 1 and its ledger."""
+    """Return a disk with a checkpoint of step 1 and its ledger."""
     return _prepared(partial(_save, 1))
 
 
@@ -55,7 +55,9 @@ def _prepared(work: Callable[[], None]) -> Node:
 
 
 def save_while_another_copies() -> Scenario:
-    """A trainer saves step 2, and another command copies the ledger: in the end it is that of the newest checkpoint."""
+    """A trainer saves step 2 while another command copies the ledger; in the end the ledger is that of the
+    newest checkpoint.
+    """
 
     def start(world: Simulation) -> None:
         world.watch(_ledger_is_not_ahead)
@@ -68,7 +70,9 @@ def save_while_another_copies() -> Scenario:
 
 
 def save_by_two_attempts() -> Scenario:
-    """A saves step 2 while B begins another attempt and saves the step after the newest checkpoint: A ends, or was first."""
+    """A saves step 2 while B begins another attempt and saves the step after the newest checkpoint: either A
+    saves first, or A is superseded.
+    """
 
     def work_again() -> None:
         run = LocalPath(_RUN)
@@ -140,7 +144,7 @@ def _write_export(place: LocalPath, step: int) -> None:
 
 @cache
 def _exports() -> Node:
-    """A disk with an export of step 1, and two that are to be published."""
+    """Return a disk with an export of step 1, and two more that are ready to be published."""
 
     def prepare() -> None:
         for place, step in ((_EXPORT, 1), (f"{_WORK}/A.tmp", 2), (f"{_WORK}/B.tmp", 3)):
@@ -155,7 +159,9 @@ def _replace(name: str) -> bool:
 
 
 def replace_twice() -> Scenario:
-    """Two processes replace an export of step 1, by those of steps 2 and 3: it is whole or absent, and in the end the later."""
+    """Two processes replace an export of step 1 with those of steps 2 and 3: it is always complete or absent,
+    and in the end it is the later one.
+    """
 
     def start(world: Simulation) -> None:
         world.watch(_export_is_whole)
@@ -171,7 +177,9 @@ def replace_twice() -> Scenario:
 
 
 def replace_while_another_reads() -> Scenario:
-    """A process replaces an export, and another reads it: one of the two exports, as a whole, or a message."""
+    """A process replaces an export while another reads it: the reader gets one of the two exports as a whole,
+    or a message.
+    """
 
     def start(world: Simulation) -> None:
         world.watch(_export_is_whole)

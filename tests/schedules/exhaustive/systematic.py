@@ -1,9 +1,10 @@
-"""All interleavings of a small scenario, with a few faults at any place, skipping what commutes.
+"""Exhaustive search: all interleavings of a small scenario, with a few faults at any place, except those that
+only reorder commuting operations.
 
-A depth-first search that runs the scenario again for each branch. It skips orders of operations that commute by sleep
-sets, and states that it has seen (Godefroid 1996, sections 5 and 6.3). What a run has done is known by its effects: the paths
-that each transition has read and changed. A state is the disk, the clock, and what each agent has seen so far, since an agent
-is a function of that.
+A depth-first search that reruns the scenario for each branch. Sleep sets skip equivalent orders of commuting
+operations, and states seen before are skipped too (Godefroid 1996, sections 5 and 6.3). Which operations
+commute follows from their effects: the paths that each transition has read and changed. A state consists of
+the disk, the clock, and what each agent has seen so far, as the agent is a function of that.
 """
 
 from collections.abc import Callable, Hashable
@@ -33,13 +34,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a transition has read and changed; two that share nothing changed commute."""
+    """What a transition has read and changed. Two transitions commute unless one changes what the other reads
+    or changes.
+    """
 
     read: frozenset[str]
     changed: frozenset[str]
 
     def commutes(self, other: "Effects") -> bool:
-        """Whether the order of the two makes no difference."""
+        """Whether the order of the two transitions makes no difference."""
         if _ALL in (self.changed, other.changed):
             return False
         return not (self.changed & (other.read | other.changed) or other.changed & self.read)
@@ -47,7 +50,9 @@ class Effects:
 
 @dataclass
 class _Choice:
-    """A state on the current path: what is to be tried, what need not be, and what is being tried."""
+    """A state on the current path: the options still to be tried, those that need not be (`asleep`), and the
+    one being tried.
+    """
 
     left: list[Option]
     asleep: dict[Option, Effects]
@@ -56,7 +61,7 @@ class _Choice:
 
 @dataclass
 class Report:
-    """What was explored. `failure` is a story, or empty."""
+    """Statistics of what was explored. `failure` is a story, or empty."""
 
     states: int = 0
     transitions: int = 0
@@ -69,7 +74,9 @@ class Report:
 
 
 class _ObservedHost(SimulatedHost):
-    """What the methods that `_observe` wraps return or raise, the current agent has seen."""
+    """A host whose methods, wrapped by `_observe`, record what they return or raise as seen by the current
+    agent.
+    """
 
 
 def _observe(name: str) -> None:
@@ -101,7 +108,7 @@ def _plain(result: Any) -> Hashable:
 
 
 class _Observed(Simulation):
-    """A simulation that knows what each agent has seen, and what each transition reads and changes."""
+    """A simulation that records what each agent has seen, and what each transition reads and changes."""
 
     make_host = _ObservedHost
 
@@ -128,14 +135,14 @@ class _Observed(Simulation):
         self.changed.add(what)
 
     def state(self) -> int:
-        """A digest of all that determines how the run can go on."""
+        """Return a digest of everything that determines how the run can continue."""
         agents = [(agent.name, agent.ended, agent.kind, agent.wake, self.seen.get(agent)) for agent in self.agents]
         processes = [(p.name, p.alive, max(self.now, p.resumes)) for p in self.processes.values()]
         facts = tuple(sorted(self.facts.items()))
         return hash((self.now, tuple(agents), tuple(processes), facts, _contents(self.disk.root)))
 
     def _node_number(self) -> int:
-        """The number of a file does not depend on what others have made before."""
+        """Return a file number that does not depend on what other agents have created before."""
         agent = self.current
         return 1 if agent is None else (agent.number + 1) << 32 | agent.ops
 
@@ -148,9 +155,10 @@ def _contents(node: Node) -> Hashable:
 
 @lru_cache(maxsize=100_000)
 def _effects(kind: str, path: str, other: str) -> Effects:
-    """The paths that an operation reads, and those that it changes; `PATH/` stands for the names in a directory.
+    """Return the paths that an operation reads and those that it changes; `PATH/` stands for the names in a
+    directory.
 
-    Every operation depends on the directories that lead to its paths.
+    Operations that look up a path also read the directories that lead to it.
     """
     place, target = (each.rpartition("/")[0] for each in (path, other))
     ways = [*_ancestors(path), *_ancestors(other)]
@@ -175,7 +183,7 @@ def _ancestors(path: str) -> list[str]:
 
 
 class _Search:
-    """The depth-first search, as the strategy of each run."""
+    """The depth-first search, in the form of a strategy for each run."""
 
     seed = 0
 
@@ -190,14 +198,14 @@ class _Search:
         self._before = 0.0
 
     def begin(self) -> None:
-        """Another run is about to start."""
+        """Prepare for another run."""
         self._depth, self.cut = 0, False
 
     def disturb(self, world: World, current: Agent) -> None:
-        """Faults are options like others."""
+        """Do nothing: faults are options like any other."""
 
     def choose(self, world: World, current: Agent | None) -> Agent | None:
-        """Repeat the path up to its last choice, then go on with the first options."""
+        """Repeat the path up to its last choice, then continue with the first option of each state."""
         assert isinstance(world, _Observed)
         if self._depth == len(self.path) and not self._enter(world, current):
             self.cut = True
@@ -211,7 +219,7 @@ class _Search:
         return _do(world, choice.taken)
 
     def _enter(self, world: _Observed, current: Agent | None) -> bool:
-        """A new state: whether there is anything to try in it."""
+        """Add a new state to the path; False if there is nothing to try in it."""
         asleep = self.asleep_after(world)
         key = hash((world.state(), *self._left().values()))
         options, before = self._options(world, current), self.known.get(key)
@@ -227,7 +235,7 @@ class _Search:
         return True
 
     def asleep_after(self, world: _Observed) -> dict[Option, Effects]:
-        """What need not be tried after the last transition, of which the effects are now known."""
+        """Return the options that need not be tried after the last transition, whose effects are now known."""
         if not self.path:
             return {}
         last = self.path[-1]
@@ -255,7 +263,7 @@ class _Search:
         return options
 
     def back(self) -> bool:
-        """Go to the last state with an option that was not tried; False if there is none."""
+        """Go back to the last state with an untried option; False if there is none."""
         while self.path:
             choice = self.path[-1]
             choice.left = [option for option in choice.left if option not in choice.asleep]
@@ -268,7 +276,7 @@ class _Search:
 
 
 def _own(world: World, option: Option) -> frozenset[str]:
-    """What every transition of a process changes: an agent commutes with none of its own process."""
+    """Return markers that every transition of a process changes, so that agents of one process never commute."""
     if option.action == "run":
         process = next(agent.process for agent in world.agents if agent.name == option.target)
         return frozenset((f"agents of {process.name}",))
@@ -296,7 +304,9 @@ def explore_all(
     commuting: bool = True,
     progress: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """Run every schedule of a scenario that makes a difference, with up to so many faults, until one fails."""
+    """Run all essentially different schedules of a scenario, with up to the given numbers of faults, until
+    one fails.
+    """
     search, report = _Search(kills, suspensions, seconds, commuting), Report()
     while True:
         world, what = _run(scenario, search, trace=False)

@@ -1,4 +1,6 @@
-"""The lease, in every order of two or three processes, with a kill and a suspension anywhere. Prints the numbers of states."""
+"""The lease, in every interleaving of two or three processes, with a kill and a suspension anywhere. Prints
+the numbers of states.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Publishing, in every order of two processes, with a kill or a suspension anywhere. Prints the numbers of states."""
+"""Publishing, in every interleaving of two processes, with a kill or a suspension anywhere. Prints the
+numbers of states.
+"""
 
 import pytest
 

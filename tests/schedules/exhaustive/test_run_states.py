@@ -1,4 +1,6 @@
-"""Ledger, checkpoints and exports, in every order of two processes, with a kill or a suspension anywhere. Prints the states."""
+"""Ledger, checkpoints and exports, in every interleaving of two processes, with a kill or a suspension
+anywhere. Prints the numbers of states.
+"""
 
 import pytest
 

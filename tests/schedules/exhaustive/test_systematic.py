@@ -1,4 +1,6 @@
-"""The exhaustive search with toys: it finds what only one order shows, and skipping what commutes loses nothing."""
+"""The exhaustive search on toy scenarios: it finds bugs that only one order shows, and skipping commuting
+orders misses none.
+"""
 
 import itertools
 
@@ -11,7 +13,7 @@ from tests.schedules.simulation import Simulation
 
 
 def counting(processes: int, ends: set, *, locked: bool = False) -> Scenario:
-    """Processes that add 1 to a file, and write a file of their own before."""
+    """Processes that each write a file of their own, then add 1 to a shared file."""
 
     def add(world: Simulation, name: str) -> None:
         with world.host.open(f"{ROOT}/{name}", "wb") as own:

@@ -1,6 +1,7 @@
-"""How many schedules each mutant takes: `python -m tests.schedules.mutants --schedules 2000 [NAME ...]`.
+"""Count the schedules needed to find each mutant.
 
-Each is explored in a process of its own, with the same seeds.
+Usage: `python -m tests.schedules.mutants --schedules 2000 [NAME ...]`. Each mutant is explored in a process
+of its own, with the same seeds.
 """
 
 import argparse
@@ -22,7 +23,7 @@ def find(
     shape: str = "whole",
     directed: bool = False,
 ) -> str:
-    """`found N MESSAGE` or `survives N`."""
+    """Explore one mutant in this process; return `found N MESSAGE` or `survives N`."""
     mutant = next(each for each in MUTANTS if each.name == name)
     if mutated:
         import_mutated(mutant)
@@ -57,7 +58,9 @@ def find(
 
 
 def _explore(name: str, schedules: int, seconds: float, first: int, shape: str, *more: str) -> str:
-    """What `find` says, in a process of its own."""
+    """Explore a mutant in a process of its own; return the line that `find` prints there, or the end of the
+    error.
+    """
     command = [sys.executable, "-m", "tests.schedules.mutants", "--here", name, "--schedules", str(schedules)]
     command += ["--seconds", str(seconds), "--first", str(first), "--corpus", shape, *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -65,7 +68,7 @@ def _explore(name: str, schedules: int, seconds: float, first: int, shape: str, 
 
 
 def main() -> int:
-    """0 if all are found."""
+    """Return 0 if all mutants are found."""
     parser = argparse.ArgumentParser(prog="python -m tests.schedules.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of a patch, without hyphens; all by default")
     parser.add_argument("--schedules", type=int, default=2000)

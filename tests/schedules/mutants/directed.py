@@ -1,9 +1,10 @@
-"""Schedules with the fewest switches where two agents meet, which random ones take long to find.
+"""Directed schedules: those with the fewest switches where two agents interact, which random ones take long
+to find.
 
-One agent is stopped before an operation that publishes or removes something. Another runs to its end, or to one of its operations
-in the same directory, and the first one goes on. In others the machine loses power right after such an operation, or the first
-agent is suspended for long if the two do not share a machine. Last, one agent checks what it publishes between two operations of
-the other.
+One agent is stopped before an operation that publishes or removes something. Another runs to its end, or to
+one of its operations in the same directory, and the first one continues. In other schedules the machine loses
+power right after such an operation, or the first agent is suspended for long if the two do not share a
+machine. Last come schedules in which one agent checks what it publishes between two operations of the other.
 """
 
 import itertools
@@ -21,7 +22,7 @@ Directed = tuple[Decision, ...]
 
 
 def directed_schedules(scenario: Scenario) -> Iterator[Directed]:
-    """Yield lists of decisions, those with one switch first; the others in an order drawn at random."""
+    """Yield lists of decisions: first those with one switch, then the others in random order."""
     alone = _operations(scenario, ())
     agents = tuple(name for name in alone if "." not in name)  # not heartbeats
     later = []
@@ -45,8 +46,8 @@ def directed_schedules(scenario: Scenario) -> Iterator[Directed]:
 
 
 def _windows(scenario: Scenario, first: str, second: str) -> Iterator[Directed]:
-    """Yield schedules in which `first` checks what it is about to publish while `second` is between two of its operations, and
-    publishes it when `second` has ended.
+    """Yield schedules in which `first` checks what it is about to publish between two operations of `second`,
+    and publishes it after `second` has ended.
     """
     start = (Decision("", 0, "run", first),)
     for number, (kind, path, _) in enumerate(_operations(scenario, start)[first], 1):
@@ -62,7 +63,7 @@ def _windows(scenario: Scenario, first: str, second: str) -> Iterator[Directed]:
 
 
 def _operations(scenario: Scenario, decisions: Directed) -> dict[str, list[tuple[str, str, str]]]:
-    """The operations of each agent in a schedule: kind, path, other path. The first has number 1."""
+    """Return the operations of each agent in a schedule as (kind, path, other path)."""
     found: dict[str, list[tuple[str, str, str]]] = {}
     for event in run(scenario, Replay(decisions, 0), trace=True)[0].trace or ():
         if event.operation not in _FAULTS:
@@ -78,5 +79,5 @@ def _stops(operations: list[tuple[str, str, str]]) -> Iterator[tuple[int, tuple[
 
 
 def _meet(one: tuple[str, str], two: tuple[str, str]) -> bool:
-    """Whether operations are in one directory, or one is on the directory of the other."""
+    """Whether two operations are in the same directory, or one is on the directory of the other."""
     return any({a, a.rpartition("/")[0]} & {b, b.rpartition("/")[0]} for a in one if a for b in two if b)

@@ -1,4 +1,4 @@
-"""Importing a module of the product with one piece of its text replaced."""
+"""Imports a module of the product with one piece of its text replaced."""
 
 import importlib.machinery
 import sys
@@ -14,13 +14,13 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class Finder:
-    """Finds the module of a mutant before all other finders do."""
+    """Finds the module of a mutant ahead of all other finders."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
 
     def find_spec(self, name, path=None, target=None):
-        """The module's specification, with a loader that replaces text; None for all others."""
+        """Return the module's specification, with a loader that replaces text; None for all other modules."""
         if name != self._mutant.module:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -30,6 +30,6 @@ class Finder:
 
 
 def import_mutated(mutant: Mutant) -> None:
-    """From now on this process imports the mutant."""
+    """Make this process import the mutant from now on."""
     assert mutant.module not in sys.modules, f"{mutant.module} is imported already"
     sys.meta_path.insert(0, Finder(mutant))

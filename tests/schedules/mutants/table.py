@@ -1,7 +1,7 @@
 """Mutants: each patch in `patches/` removes one protection of the product.
 
-Its first line says which commands must meet for the harm to show. The rest is a hunk of a diff without line numbers: it applies
-where its lines are found.
+Its first line names the commands that must run concurrently for the harm to show. The rest is a diff hunk
+without line numbers, which applies wherever its lines are found.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ _PATCHES = Path(__file__).with_name("patches")
 
 @dataclass(frozen=True)
 class Mutant:
-    """What is removed, in words; the module; the lines there that are replaced, and those that replace them."""
+    """A mutant: its name, which says what is removed; the module; the commands; and the lines to replace,
+    with their replacement.
+    """
 
     name: str
     module: str
@@ -21,7 +23,7 @@ class Mutant:
     new: str
 
     def apply(self, source: str) -> str:
-        """The text of the module without the protection."""
+        """Return the text of the module without the protection."""
         count = source.count(self.old)
         assert count == 1, f"{self.name}: its lines occur {count} times in {self.module}, expected once"
         return source.replace(self.old, self.new)

@@ -1,4 +1,6 @@
-"""Mutants apply to the code as it is; `python -m tests.schedules.mutants` finds them all, by many schedules."""
+"""All mutants apply to the current code. `python -m tests.schedules.mutants` checks, with many schedules,
+that all are found.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path

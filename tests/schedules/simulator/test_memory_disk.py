@@ -1,4 +1,4 @@
-"""The file system in memory behaves as the real one does, and loses what a real one may lose."""
+"""The file system in memory behaves like the real one, and loses only what a real one may lose."""
 
 import random
 from collections.abc import Callable
@@ -19,7 +19,7 @@ NAMES = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "missing/a", "a/below")
 
 
 def operations(host: Host, root: str) -> dict[str, Callable[[str, str], object]]:
-    """What a random test calls with two paths."""
+    """Return the operations, each on two paths, that a random test calls."""
 
     def write(mode: str, path: str) -> None:
         with host.open(path, mode) as file:
@@ -89,7 +89,7 @@ def test_an_open_file_stays_readable_when_its_name_is_gone():
 
 
 def written(seed: int, *, fsync: bool, fsync_directory: bool) -> tuple[bytes | None, list[str]]:
-    """What a loss of power leaves of a file that was replaced by a rename."""
+    """Return what a loss of power leaves of a file that was replaced by a rename."""
     disk = MemoryDisk()
     host = SimulatedHost(World(Default()), disk, scratch())
 

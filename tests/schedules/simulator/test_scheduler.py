@@ -34,7 +34,7 @@ def count_without_lock(choices):
 
 
 def count_with_lock(choices):
-    """As `count_without_lock`, with a lock that cannot be lost."""
+    """Like `count_without_lock`, with a lock that cannot be lost."""
     world, count, holder = World(choices), [0], []
 
     def add():
@@ -242,7 +242,7 @@ def test_a_failing_run_is_shrunk_to_the_one_switch_that_it_needs():
 
 
 def disturbed(choices):
-    """Three processes with operations of all kinds, some of them critical, and pauses. Returns the world."""
+    """Run three processes with pauses and operations of all kinds, some of them critical. Returns the world."""
     world = World(choices)
 
     def work():

@@ -1,4 +1,6 @@
-"""Scenario: builds of one corpus that meet in an object store, where requests fail, are late or doubled, and lose answers."""
+"""Scenario: concurrent builds of one corpus in an object store, where requests fail, arrive late or twice,
+and lose their answers.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -24,13 +26,13 @@ _FAILED = (r"RemoteError: s3:.*: OSError", r"failed 3 times: s3:.*: OSError")
 
 @cache
 def store_corpus():
-    """The configuration of the builds."""
+    """Return the configuration of the builds."""
     return replace(corpus(), output=f"s3://{_ROOT}", remote=Remote(allow_private=True))
 
 
 @cache
 def store_reference():
-    """The objects of an undisturbed build."""
+    """Return the objects of an undisturbed build."""
     world = Simulation(Default())
     with remembered():
         process = world.start("build", build(store_corpus(), world.say))
@@ -44,7 +46,7 @@ def _check_objects(world):
 
 
 def two_store_builds():
-    """Two builds on machines of their own."""
+    """Two builds, each on a machine of its own."""
 
     def start(world):
         world.facts["published"] = Published(world, _ROOT, Objects(world.disk))

@@ -1,4 +1,4 @@
-"""Processes that meet in an object store: at a lease, and at a new file."""
+"""Concurrent processes in an object store that take the same lease or write the same new file."""
 
 from gristmill.errors import ConflictError, StorageError
 from gristmill.storage.lease import TIMEOUT_SECONDS, lock
@@ -15,17 +15,18 @@ _WORK = 12.0  # seconds: two heartbeats
 
 
 def place() -> RemotePath:
-    """The prefix where they meet."""
+    """Return the prefix that all processes use."""
     found = parse_location("s3://bucket/place", Remote(allow_private=True))
     assert isinstance(found, RemotePath)
     return found
 
 
 def take_store_lease() -> Scenario:
-    """Two processes take a lease, and all end; the next one waits no longer than for a dead holder.
+    """Two processes take a lease and both end; the next process waits no longer than it would for a dead
+    holder.
 
-    A store replaces nothing on a condition, so a heartbeat that was late may overwrite the lease of another: `check` proves
-    nothing there, and the commands that remove files need a local directory.
+    A store has no conditional replacement, so a late heartbeat may overwrite another's lease. `check`
+    therefore proves nothing there, and commands that remove files need a local directory.
     """
 
     def start(world: Simulation) -> None:
@@ -46,7 +47,9 @@ def take_store_lease() -> Scenario:
 
 
 def write_new_object() -> Scenario:
-    """Three processes write the same new file: one succeeds, and its bytes stay; a late request of another changes nothing."""
+    """Three processes write the same new file: one succeeds, and its bytes stay; late requests of the others
+    change nothing.
+    """
 
     def start(world: Simulation) -> None:
         def saw(_: Simulation, event: Event) -> None:
@@ -83,7 +86,7 @@ def _next_run(world: Simulation, work):
 
 
 def _all_ended(world: Simulation) -> None:
-    """All ended, some with a message: a suspended process may say that the store did not answer in time."""
+    """Check that all processes ended; a suspended one may report that the store did not answer in time."""
     disturbed = any(decision.action != "kill" for decision in world.record)
     for process in world.processes.values():
         assert process.done or process.killed, f"{process.name} has not ended"

@@ -1,4 +1,4 @@
-"""Builds that meet in an object store: fixed seeds."""
+"""Concurrent builds in an object store, for fixed seeds."""
 
 import pytest
 

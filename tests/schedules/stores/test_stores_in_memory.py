@@ -1,4 +1,6 @@
-"""Processes that meet in an object store, with lost answers, failed and late requests, kills and suspensions."""
+"""Concurrent processes in an object store, with lost answers, failed and late requests, kills and
+suspensions.
+"""
 
 import itertools
 

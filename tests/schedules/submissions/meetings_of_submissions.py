@@ -1,4 +1,6 @@
-"""Scenarios: `pipelines submit` of the same command at the same moment, for other slots, with other code, or for the same."""
+"""Scenarios: concurrent runs of `pipelines submit` for the same command, with the same or different slots or
+code.
+"""
 
 from types import SimpleNamespace
 
@@ -14,9 +16,11 @@ _COMMAND = ("python", "-m", "pipelines", "build", "web.yaml")
 
 
 class MemoryCluster:
-    """What a client of Ray's job server does: each call is a request, and one that changes something also an answer.
+    """Stands in for a client of Ray's job server. Each call is a request; a call that changes something is
+    also answered.
 
-    Jobs run until they are stopped. A request that fails raises what the client raises; it may have had its effect.
+    Jobs run until they are stopped. A failed request raises what the real client raises, and may still have
+    taken effect.
     """
 
     def __init__(self, world):
@@ -31,17 +35,17 @@ class MemoryCluster:
             raise RuntimeError(f"Request failed: {error}") from error
 
     def list_jobs(self):
-        """All jobs, as they are now."""
+        """Return all jobs in their current state."""
         self._request("list")
         return [SimpleNamespace(**vars(job)) for job in self.known.values()]
 
     def get_job_info(self, job_id):
-        """One job, as it is now."""
+        """Return one job in its current state."""
         self._request("get", job_id)
         return SimpleNamespace(**vars(self.known[job_id]))
 
     def submit_job(self, **request):
-        """Start a job; an id is taken once."""
+        """Start a job; an id can be used only once."""
         name = request["submission_id"]
         self._request("put", name)
         if name in self.known:
@@ -80,7 +84,9 @@ def _submit(cluster, work, say):
 
 
 def meeting_of_submissions(*works):
-    """Processes that submit the same command at the same moment; in the end one job runs, and all know which."""
+    """Processes submit the same command at the same moment; in the end one job runs, and all of them know
+    which.
+    """
 
     def start(world):
         cluster = MemoryCluster(world)
@@ -111,7 +117,7 @@ def _active(world):
 
 
 def _submit_again(world, work):
-    """One more submission finds what runs, and starts nothing beside it."""
+    """Check that one more submission finds the running job and starts nothing else."""
     before = _active(world)
     again = Simulation(Default(), disk=world.disk)
     process = again.start("submit again", _submit(MemoryCluster(again), work, again.say))
@@ -122,10 +128,10 @@ def _submit_again(world, work):
 
 
 def two_slots():
-    """The same work for two slots, and the first once more."""
+    """The same work for two slots, and again for the first."""
     return meeting_of_submissions(_work("mon"), _work("tue"), _work("mon"))
 
 
 def two_versions():
-    """The same command with other code, and the first once more."""
+    """The same command with two versions of the code, and again with the first."""
     return meeting_of_submissions(_work("mon"), _work("tue", "other code"), _work("mon"))

@@ -1,4 +1,6 @@
-"""Submissions of one command at the same moment, in random orders, with kills, suspensions, failed requests and lost answers."""
+"""Concurrent submissions of one command in random orders, with kills, suspensions, failed requests and lost
+answers.
+"""
 
 import pytest
 
@@ -18,7 +20,9 @@ def test_of_submissions_at_the_same_moment_one_job_runs(scenario):
 
 
 def test_a_submission_attaches_to_no_job_that_is_about_to_be_stopped():
-    """The third finds the job that the first has just submitted, and that an older one of the second will end."""
+    """Submission 3 finds the job that submission 1 has just started, and that will be stopped in favour of an
+    older job of submission 2.
+    """
     turns = [
         ("", 0, "submit 3"), ("submit 3", 2, "submit 2"), ("submit 2", 2, "submit 1"), ("submit 1", 2, "submit 2"),
         ("submit 3", 4, "submit 1"),

@@ -1,4 +1,4 @@
-"""Scenarios: training beside another attempt at the same run, exports, readers and reports."""
+"""Scenarios: training concurrent with another attempt at the same run, exports, readers and reports."""
 
 from functools import cache
 
@@ -49,7 +49,7 @@ NAMES = tuple(_MAKE)
 
 @cache
 def undisturbed_run():
-    """The files of a run that nothing disturbed."""
+    """Return the files of an undisturbed run."""
     with without_numbers():
         world = Simulation(Default())
         process = world.start("pretrain", pretrain(world.say))
@@ -60,7 +60,7 @@ def undisturbed_run():
 
 @cache
 def begun_run():
-    """A snapshot of a disk with a run that was killed after some steps, and an export of it."""
+    """Return a snapshot of a disk with a run that was killed after some steps, and an export of it."""
 
     def stop(world, event):
         if event.other == f"{RUN}/ledger.json" and parsed(world.disk.peek(event.other))["step"] == _BEGUN:
@@ -79,7 +79,9 @@ def begun_run():
 
 
 def meeting_of_runs(*names, faults=("kills", "suspensions", "power"), begun=True):
-    """Commands that meet at a run: some of NAMES; a name may occur twice. A run that has not `begun` has no directory yet."""
+    """Commands that access one run concurrently, chosen from NAMES; a name may occur twice. A run that has
+    not `begun` has no directory yet.
+    """
     reference = undisturbed_run()
 
     def start(world):

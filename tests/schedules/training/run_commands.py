@@ -1,6 +1,8 @@
-"""Commands of trainers as functions for agents: the code of the product, without its command line and its numbers.
+"""Commands of trainers as functions for agents: the product's code, without its command line and its
+computation.
 
-Each returns a function that a simulated process runs. Its result is 0 or the message with which the command ends.
+Each returns a function that a simulated process runs. Its result is 0 or the message with which the command
+ends.
 """
 
 from functools import partial
@@ -23,7 +25,7 @@ _WORKER_SECONDS = 60.0  # for which a worker may be silent; training takes 12
 
 
 def pretrain(say=print, train=launch):
-    """`trainers pretrain`, from the lease on; `train` is as `launch`."""
+    """`trainers pretrain`, from the lease on; `train` has the signature of `launch`."""
 
     def run():
         path = LocalPath(RUN)
@@ -41,8 +43,8 @@ def pretrain(say=print, train=launch):
 
 
 def pretrain_on_workers(world):
-    """`trainers pretrain` on a cluster of one worker, whose process outlives that of a command that is killed, and is
-    believed to be dead when it is silent.
+    """`trainers pretrain` on a cluster of one worker. The worker's process outlives a killed command, and is
+    taken for dead when it is silent.
     """
 
     def train(config, tasks, path, workers, say):
@@ -65,7 +67,7 @@ def pretrain_on_workers(world):
 
 
 def model_export():
-    """`trainers export`, to the place where training exports too."""
+    """`trainers export`, to the same place as the export of the training run."""
 
     def run():
         output = export_checkpoint(LocalPath(RUN), LocalPath(EXPORT))
@@ -75,12 +77,12 @@ def model_export():
 
 
 def generate():
-    """What `trainers generate` reads: the model of the export and its tokenizer."""
+    """Read what `trainers generate` reads: the exported model and its tokenizer."""
     return command(lambda: _use(EXPORT))
 
 
 def evaluate():
-    """What `trainers evaluate` reads of a run while it trains."""
+    """Read what `trainers evaluate` reads of a run while it trains."""
     return command(lambda: _use(RUN))
 
 

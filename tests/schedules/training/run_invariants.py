@@ -1,4 +1,4 @@
-"""What must hold of a run's directory after every operation, and in the end."""
+"""Invariants of a run's directory, checked after every operation and at the end."""
 
 import re
 from fnmatch import fnmatchcase
@@ -18,11 +18,12 @@ _AFTER_CHECK = 6  # operations of a worker from its look for another attempt unt
 
 
 class Whole:
-    """Looks at a run after each operation.
+    """Checks a run after each operation.
 
-    The newest checkpoint that was published is there, whole, with the ledger of its step; the run's ledger is of no later step;
-    an export is whole or absent, and of one step. Once another attempt has begun, earlier ones publish at most what they were
-    about to.
+    - The newest published checkpoint exists and is complete, with the ledger of its step.
+    - The run's ledger is never of a later step.
+    - An export is complete or absent, and of a single step.
+    - Once another attempt has begun, earlier ones publish at most what they were about to.
     """
 
     def __init__(self, world):
@@ -34,7 +35,7 @@ class Whole:
         world.watch(self.look)
 
     def look_at_all(self):
-        """Begin anew, from what is there."""
+        """Start over from the current contents."""
         steps = [
             step for step, name in self._checkpoints() if self._is_whole(f"{_CHECKPOINTS}/{name}", "checkpoint.json")
         ]
@@ -103,7 +104,9 @@ class Whole:
 
 
 def check_scores(world):
-    """Evaluate once more: each checkpoint that is there has the result of its own weights, and nothing is left over."""
+    """Evaluate once more, and check that each existing checkpoint has the result of its own weights and that
+    nothing is left over.
+    """
     run_again(world, "score checkpoints", lambda again: score_checkpoints(again.say))
     found = files_below(world.disk, RUN)
     results = {path: parsed(data) for path, data in found.items() if fnmatchcase(path, "evaluations/*/step-*.json")}
@@ -121,7 +124,9 @@ def check_scores(world):
 
 
 def check_run(world, reference):
-    """Train once more: the run finishes within a bounded number of operations, as if nothing had happened."""
+    """Train once more, and check that the run finishes within a bounded number of operations, as if nothing
+    had happened.
+    """
     run_again(world, "pretrain", lambda again: pretrain(again.say))
     once = run_again(world, "pretrain", lambda again: pretrain(again.say))
     assert "nothing to do" in once.processes["pretrain"].output, "a finished run trains on"
@@ -144,8 +149,10 @@ def check_run(world, reference):
 
 
 def _trained(log):
-    """(step, loss) of the measurements that no later part of the run has repeated, by step: a worker that was suspended
-    right before its line in the log may write it when others have continued from an earlier step.
+    """Return the (step, loss) pairs of the log that no later part of the run has repeated, sorted by step.
+
+    They must be sorted because a worker suspended right before writing its line may write it after others
+    have continued from an earlier step.
     """
     events = drop_superseded(events_of(log.split(b"\n")[:-1]))
     return sorted((event["step"], event["loss"]) for event in events if event["event"] == "step")

@@ -1,7 +1,7 @@
-"""A run of training that takes no time: the real configuration, and stand-ins of corpus, data and engine.
+"""A training run that takes no time: the real configuration, and stand-ins for corpus, data and engine.
 
-The state of the stand-in engine is one number, a function of the steps done, so a checkpoint, an export and a log can be compared
-with what they must hold.
+The state of the stand-in engine is a single number determined by the steps done, so the expected contents of
+a checkpoint, an export and a log are known.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ _kept_directories: list[tempfile.TemporaryDirectory] = []
 
 
 def state_after(steps: int) -> int:
-    """What the engine's weight is after so many steps."""
+    """Return the engine's weight after `steps` steps."""
     value = 1
     for step in range(steps):
         value = (value * 31 + step + 7) % 9973
@@ -48,7 +48,7 @@ class StandInCorpus:
 
 @cache
 def corpus() -> StandInCorpus:
-    """The corpus of all runs."""
+    """Return the corpus of all runs."""
     directory = tempfile.TemporaryDirectory(prefix="schedules-")
     _kept_directories.append(directory)
     path = LocalPath(directory.name)
@@ -60,7 +60,9 @@ def corpus() -> StandInCorpus:
 
 @cache
 def job():
-    """A resolved configuration: four steps, a checkpoint after each, the newest two are kept."""
+    """Return a resolved configuration: four steps with a checkpoint after each, of which the newest two are
+    kept.
+    """
     recipe = RECIPES["llama_tiny"]()
     data = replace(recipe.data, corpora=("corpus",), weights={"web": 1.0})
     return replace(
@@ -76,7 +78,7 @@ def job():
 
 
 class _Order:
-    """An order of samples whose state is the number of those drawn."""
+    """An order of samples whose state is the number of samples drawn."""
 
     def phase_of(self, samples):
         return 0
@@ -123,7 +125,7 @@ READER = DataReader(lambda job: corpus(), lambda corpus, job, excluded: _Data(),
 
 
 class StandInEngine:
-    """One worker, whose weight is a number."""
+    """An engine of one worker whose weight is a number."""
 
     rank, world, zero_stage = 0, 1, 0
 

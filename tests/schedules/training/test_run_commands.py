@@ -1,4 +1,6 @@
-"""Training beside its neighbours: fixed seeds of each scenario, and what schedules have found."""
+"""Training concurrent with other commands: fixed seeds of each scenario, and regression tests of what
+schedules have found.
+"""
 
 import pytest
 
@@ -48,7 +50,7 @@ def test_an_export_removes_the_lease_that_a_killed_one_was_about_to_write():
 
 
 def suspended_anywhere(scenario, who, operations, seconds):
-    """What failed where a process was suspended before one of its first operations."""
+    """Suspend a process before each of its first operations in turn; return the first failure, or None."""
     for number in range(1, operations):
         failed = run(scenario, Replay([Decision(who, number, "suspend", who, seconds)], 0))[1]
         if failed is not None:

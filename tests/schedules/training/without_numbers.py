@@ -1,4 +1,6 @@
-"""What takes time in training and its neighbours, and does not depend on storage: models, configurations, pages."""
+"""Stand-ins for the slow parts of training and related commands that do not depend on storage: models,
+configurations, pages.
+"""
 
 import json
 import marshal
@@ -50,14 +52,14 @@ class _Clock:
 
 
 class _Page:
-    """Stands in for the page of a run, and shows what was read."""
+    """Stands in for the page of a run, and lists what was read."""
 
     def __new__(cls, runs):
         return json.dumps([[each.state, each.last_step, [step for step, _, _ in each.checkpoints]] for each in runs])
 
 
 class _Evaluation:
-    """Stands in for an evaluation, whose score is the model, a number."""
+    """Stands in for an evaluation; its score is the model, which is a number."""
 
     def __init__(self, results, suite):
         self.value = results[0].value
@@ -67,7 +69,7 @@ class _Evaluation:
 
 
 class _Meter:
-    """Stands in for the cost of an evaluation."""
+    """Stands in for the cost meter of an evaluation."""
 
     def cost(self, scorer):
         return SimpleNamespace(plain=dict)

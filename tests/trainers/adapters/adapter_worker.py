@@ -1,8 +1,9 @@
-"""What the workers of one launch do for test_adapters_zero: train every kind of method under every ZeRO stage, three of them
-from its beginning, two from the state of another stage half way. At stage `partitioned` no tensor is small enough to stay whole.
+"""Worker of test_adapters_zero: trains every kind of method under every ZeRO stage, three of them from the
+beginning and two resumed half way from the state of another stage. At stage `partitioned` every tensor is
+partitioned, however small.
 
-Started by `run_workers` as `adapter_worker.py OUTPUT`; the first worker writes {case: {stage: {"losses", "trained"}}}, and for a
-resumed run {case: {"STAGE after STAGE": {...}}}.
+Started by `run_workers` as `adapter_worker.py OUTPUT`. The first worker writes {case: {stage: {"losses",
+"trained"}}}, and for resumed runs {case: {"STAGE after STAGE": {...}}}.
 """
 
 import json
@@ -51,7 +52,9 @@ def configuration(stage: str) -> Any:
 
 
 def batch(case: str, step: int, part: int = 0, parts: int = 1) -> Batch:
-    """A part of the rows of a step: two documents each, every one after its virtual tokens, which have no targets."""
+    """Return part `part` of the rows of a step. Each row holds two documents, each after its virtual tokens,
+    which have no targets.
+    """
     method, generator = CASES[case], np.random.default_rng(step)
     ids = generator.integers(128, 200, (SEQUENCES, 2, 8))
     virtual = np.broadcast_to(np.arange(200, 200 + method.virtual_tokens), (SEQUENCES, 2, method.virtual_tokens))

@@ -1,8 +1,9 @@
-"""The matrix of fine-tuning: every method on every architecture for every kind of task, each a tiny run.
+"""The fine-tuning matrix: every method on every architecture for every kind of task, each cell a tiny run.
 
 job -> rows of a task -> two steps -> checkpoint -> a fresh model -> the same predictions
 
-`docs/finetuning_matrix.py` makes all cells, and the tests a selection that covers every pair of two axes.
+`docs/finetuning_matrix.py` runs all cells; the tests run a selection that covers every pair of values of two
+axes.
 """
 
 import itertools
@@ -60,25 +61,27 @@ WORDS = ("abcd", "bcde", "cde", "defgh", "ef", "fghi")
 
 
 def every_cell():
-    """(method, architecture, kind) for all values of the axes."""
+    """Return (method, architecture, kind) for all values of the axes."""
     return list(itertools.product(*AXES))
 
 
 def is_sensible(method, architecture, kind):
-    """Whether a cell trains; the others are refused: encoders write no text, and writing has no head to train."""
+    """Whether a cell can be trained. Others are refused: encoders do not generate text, and generation has no
+    head to train.
+    """
     if kind == "generate" and (ARCHITECTURES[architecture].family == "encoder" or method in ("head", "features")):
         return False
     return METHODS[method]().refusal(architecture) is None
 
 
 def pairs_of(cell):
-    """The pairs of values of two axes that a cell covers."""
+    """Return the pairs of values of two axes that a cell covers."""
     return set(itertools.combinations(enumerate(cell), 2))
 
 
 def pairwise_cover(cells):
-    """A selection of cells that covers every pair that some cell covers: greedily, the first of those with most new ones
-    (Cohen et al., 1997, section 4, without its random candidates).
+    """Return cells that cover every pair that any cell covers, chosen greedily by the number of pairs added,
+    ties by order (Cohen et al., 1997, section 4, without its random candidates).
     """
     missing, chosen = set().union(*map(pairs_of, cells)), []
     left = {cell: pairs_of(cell) for cell in cells}
@@ -90,7 +93,7 @@ def pairwise_cover(cells):
 
 
 def write_rows(folder):
-    """The files of the tasks: examples of all kinds in one."""
+    """Write the files of the tasks; each example serves all kinds of task."""
     rng = np.random.default_rng(0)
     for split, count in (("train", STEPS * BATCH), ("dev", 3)):
         rows = []
@@ -115,13 +118,15 @@ def write_rows(folder):
 
 @dataclass(frozen=True)
 class Refused:
-    """A cell that makes no sense, and why."""
+    """A cell that is refused, and why."""
 
     reason: str
 
 
 class Matrix:
-    """The cells, made in a folder that has the tasks' files and a base of each architecture in Hugging Face layout."""
+    """Runs cells in a folder with the tasks' files and a base model of each architecture in Hugging Face
+    format.
+    """
 
     def __init__(self, folder):
         self._folder, self._bases, self._made = folder, {}, itertools.count()
@@ -158,7 +163,9 @@ class Matrix:
         return resolve_finetuning(job, corpus), corpus
 
     def make(self, method, architecture, kind):
-        """Make a cell. Returns `Refused` if it makes no sense, None if all is well; raises AssertionError for what is not."""
+        """Run a cell. Returns `Refused` if the product refuses it, None if all is well; raises AssertionError
+        if a check fails.
+        """
         run = LocalPath(self._folder / f"run{next(self._made)}")
         try:
             job, corpus = self._job(method, architecture, kind)
@@ -185,7 +192,9 @@ def fail(message):
 
 
 def train_steps(forward, job, corpus):
-    """Two steps, each with a finite loss and a gradient for everything that is trained, which changes, and for nothing else."""
+    """Train two steps; check that each loss is finite, and that exactly the trained parameters have gradients
+    and change.
+    """
     data, parameters = task_training(corpus, job), dict(forward.model.named_parameters())
     before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     optimizer = SkippingAdamW(parameter_groups(forward.model, job.optimizer))
@@ -214,7 +223,7 @@ def train_steps(forward, job, corpus):
 
 
 def predict(forward, job, corpus):
-    """What a model predicts for dev: arrays, and scores of the predictions that are made of them."""
+    """Return the outputs of a model on dev as arrays, and the scores of the predictions made from them."""
     held_out = task_split(corpus, job, "dev")
     forward.eval()
     if not job.writes_text:

@@ -1,4 +1,6 @@
-"""Methods under every ZeRO stage on two workers: the losses of plain torch on one, and a resume under another stage."""
+"""Methods under every ZeRO stage on two workers: the losses equal those of plain torch on one, and a run can
+resume under another stage.
+"""
 
 import json
 from pathlib import Path

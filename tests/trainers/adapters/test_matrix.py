@@ -1,4 +1,4 @@
-"""Every method on every architecture: what is trained, packed rows, saving and loading, merging."""
+"""Every method on every architecture: what is trained, packed rows, saving and loading, and merging."""
 
 from dataclasses import fields
 
@@ -64,7 +64,9 @@ cells = pytest.mark.parametrize(("case", "name"), CELLS)
 
 
 def thinned(chosen):
-    """Each case with every third architecture, each architecture with every third case; the other cells are slow."""
+    """Return parameters in which each case runs with every third architecture, and vice versa; the others are
+    marked slow.
+    """
     places = {cell: list(CASES).index(cell[0]) + list(SIZES).index(cell[1]) for cell in chosen}
     return [pytest.param(*cell, marks=[pytest.mark.slow] * (place % 3 > 0)) for cell, place in places.items()]
 
@@ -127,7 +129,7 @@ def test_rows_of_a_batch_do_not_change_one_another(name):
 
 
 def beside(one, two):
-    """The inputs of two rows of the same length, as one batch."""
+    """Return the inputs of two rows of the same length as one batch."""
 
     def both(first, second):
         if first is None:

@@ -1,4 +1,4 @@
-"""Tiny models of every architecture and packed rows for them, with virtual tokens."""
+"""Tiny models of every architecture, and packed rows with virtual tokens for them."""
 
 from functools import cache
 
@@ -32,7 +32,7 @@ def _base(architecture):
 
 
 def base(architecture):
-    """A fresh copy of the tiny model of an architecture, with a head of three classes."""
+    """Return a fresh copy of the tiny model of an architecture, with a three-class head."""
     network = _base(architecture).copy()
     torch.default_generator.manual_seed(1)
     network.task_head = torch.nn.Linear(32, 3)
@@ -44,15 +44,15 @@ def family(architecture):
 
 
 def applied(architecture, method, seed=0):
-    """A fresh copy with a method applied."""
+    """Return a fresh copy with a method applied."""
     network = base(architecture)
     method.apply(network, architecture, family(architecture), seed, encode=lambda text: [150, 151, 152])
     return network
 
 
 def row(texts, method, first):
-    """(ids, positions, segments) [1, length] of documents side by side, each after its virtual tokens; positions of text
-    begin after these, or after a prefix.
+    """Return (ids, positions, segments), each [1, length], of documents packed into one row, each after its
+    virtual tokens. Positions start after the prefix, if there is one.
     """
     virtual = np.arange(first, first + method.virtual_tokens)
     documents = [np.concatenate([virtual, text]) for text in texts]
@@ -62,7 +62,9 @@ def row(texts, method, first):
 
 
 def inputs(architecture, method, texts, first=ROWS):
-    """The inputs of a packed row of these texts; the decoder of an encoder-decoder reads them backwards."""
+    """Return the inputs of a packed row of these texts; the decoder of an encoder-decoder reads them
+    backwards.
+    """
     ids, positions, segments = row(texts, method, first)
     if family(architecture) != "encoder_decoder":
         return Inputs(ids, positions, attention_mask(segments, segments, family(architecture) == "decoder"))
@@ -74,18 +76,18 @@ def inputs(architecture, method, texts, first=ROWS):
 
 
 def states(architecture, network, method, texts, first=ROWS):
-    """Hidden states [1, length, width] of a packed row."""
+    """Return the hidden states [1, length, width] of a packed row."""
     return MODELS[architecture].hidden(network, inputs(architecture, method, texts, first))
 
 
 def outputs(architecture, network, method, texts, first=ROWS):
-    """Logits of vocabulary and head, side by side, [1, length, ROWS + 3]."""
+    """Return the logits of vocabulary and head, concatenated: [1, length, ROWS + 3]."""
     its = states(architecture, network, method, texts, first)
     return torch.cat([MODELS[architecture].logits(network, its), network.task_head(its)], 2)
 
 
 def perturb(network):
-    """Change everything trained, so that adapters that begin as nothing do something."""
+    """Change all trained parameters, so that adapters initialised to have no effect have one."""
     torch.default_generator.manual_seed(2)
     with torch.no_grad():
         for parameter in network.parameters():

@@ -1,4 +1,4 @@
-"""The lists of what `pretrain` can name hold every name, with its meaning."""
+"""The listings of what `pretrain` can be given contain every name with its meaning."""
 
 import pytest
 

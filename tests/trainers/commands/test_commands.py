@@ -1,4 +1,4 @@
-"""The command line: fast to start, with one clear line for errors that users can fix."""
+"""The command line: it starts fast, and reports errors that users can fix in one clear line."""
 
 import subprocess
 import sys

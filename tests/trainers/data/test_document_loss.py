@@ -1,4 +1,4 @@
-"""Bits per byte of whole documents: the same documents and chunks for every run, and correct sums."""
+"""Bits per byte of whole documents: the same documents and chunks in every run, and correct sums."""
 
 import math
 from dataclasses import replace
@@ -45,7 +45,9 @@ def total(data, config, size=8, world=1):
 
 
 def texts(source, budget):
-    """(tokens, bytes) of the documents of the smallest ids, as many as hold `budget` bytes."""
+    """Return (tokens, bytes) of the documents with the smallest ids, as many as it takes to reach `budget`
+    bytes.
+    """
     found = []
     for record in source.shards:
         shard = open_shard(source.directory, record.file)
@@ -58,7 +60,7 @@ def texts(source, budget):
 
 
 def by_hand(corpus, config, half, budget):
-    """Bits and bytes by source, chunk by chunk through the plain model."""
+    """Return bits and bytes by source, computed chunk by chunk with the plain model."""
     model = build_model(config.model, SPECIAL_IDS, 0).eval()
     found = {}
     for name, source in sorted(corpus.validation.items()):
@@ -82,7 +84,7 @@ def few(monkeypatch):
 
 @pytest.fixture(scope="module")
 def plain(corpus):
-    """(the plain configuration, its data, their sums)."""
+    """The plain configuration, its data, and their sums."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_loss, "BUDGET_BYTES", 1_000)
         config = configured(corpus)

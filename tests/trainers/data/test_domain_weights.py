@@ -1,4 +1,6 @@
-"""Weights of domains: any level may be named, and what is not named takes part in the nearest level above it."""
+"""Domain weights: any level may be given a weight, and a domain without one shares that of the nearest level
+above it.
+"""
 
 import shutil
 from dataclasses import replace
@@ -75,7 +77,9 @@ def test_levels():
 
 @pytest.fixture(scope="module")
 def grouped(corpus_directory, tmp_path_factory):
-    """The tiny corpus with each training shard of `plays` as a domain; its validation documents are of the first."""
+    """The tiny corpus with each training shard of `plays` as a domain; all its validation documents belong to
+    the first.
+    """
     directory = tmp_path_factory.mktemp("grouped") / "corpus"
     shutil.copytree(corpus_directory, directory)
     manifest = load_corpus(directory)

@@ -1,4 +1,4 @@
-"""Mixtures in stages with caps on epochs: the tokens read follow the request at every sample, across every
+"""Mixtures in stages with epoch caps: the tokens read follow the request at every sample, across every
 change.
 """
 
@@ -41,7 +41,9 @@ def order(stages=THREE, sizes=SIZES, epochs=None, length=16):
 
 
 def request(stages, caps, tokens):
-    """Tokens requested from each source, token by token: the reference for the closed form."""
+    """Return the tokens requested from each source, counted token by token: the reference for the closed
+    form.
+    """
     given, done = np.zeros(len(caps)), 0
     table = [given.copy()]
     for until, weights in stages:
@@ -54,7 +56,7 @@ def request(stages, caps, tokens):
 
 
 def worst(drawn, samples):
-    """The largest distance of realised tokens from the request over all samples and sources."""
+    """Return the largest deviation of the tokens read from the request, over all samples and sources."""
     total = np.cumsum(samples.tokens)
     wanted = np.array([drawn.mixture().requested(int(tokens)) for tokens in total])
     read = np.stack(
@@ -156,7 +158,7 @@ def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads
     steps, size = 30, 6
 
     def rows(batch):
-        """The rows that are no padding, without theirs, by number of the sample."""
+        """Return the rows other than padding, without the padding in them, by sample number."""
         arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
         assert (batch.targets[batch.sample < 0] == IGNORED).all()
         there = np.flatnonzero(batch.sample >= 0)
@@ -181,7 +183,7 @@ def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads
 
 @dataclass(frozen=True)
 class Reading(Causal):
-    """An objective that changes nothing."""
+    """An objective that leaves batches unchanged."""
 
     def apply(self, batch, context):
         return batch
@@ -194,7 +196,7 @@ class Reading(Causal):
 def test_the_ledger_is_what_rows_hold_and_within_a_sequence_of_the_request_at_every_step(
     numbered_directory, frame, packing, phases
 ):
-    """Three stages and a cap, on shards in which no two tokens are the same: none is seen twice in an epoch."""
+    """With three stages and a cap, on shards without repeated tokens, no token is seen twice in an epoch."""
     corpus = open_corpus((str(numbered_directory),), None, frame)
     stages = (MixtureStage(1_500, {"plays": 1.0, "code": 3.0}), MixtureStage(4_000, {"plays": 1.0, "notes": 0.05}))
     weights, caps = {"code": 1.0, "plays": 0.5}, {"code": 0.8}
@@ -236,7 +238,7 @@ def test_the_ledger_is_what_rows_hold_and_within_a_sequence_of_the_request_at_ev
 
 
 def _cut_short(data, numbers):
-    """The (source, epoch) that were being read when a phase ended."""
+    """Return the (source, epoch) pairs that were being read when a phase ended."""
     ends = [phase.until for phase in data.order.phases[:-1]]
     return {
         max((key for key in numbers if key[0] == index and min(numbers[key]) < end), default=None)

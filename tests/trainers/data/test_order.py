@@ -1,4 +1,6 @@
-"""The order of samples: exact shares at every sample, every sequence once per epoch, a function of the sample number alone."""
+"""The order of samples: exact shares at every sample, every sequence once per epoch, and a function of the
+sample number alone.
+"""
 
 import itertools
 import json
@@ -16,7 +18,9 @@ def order(weights, tokens, length=16, seed=0, fingerprint="corpus"):
 
 
 def staged(stages, tokens, epochs, length=16, seed=0, fingerprint="corpus"):
-    """An order over sources s0, s1 ...; stages are (tokens at the end, weights), epochs a cap by number of the source."""
+    """Return an order over sources s0, s1 and so on. Stages are (tokens at the end, weights); `epochs` maps
+    source numbers to caps.
+    """
     streams = [Stream(f"s{i}", size) for i, size in enumerate(tokens)]
     names = [stream.name for stream in streams]
     caps = {f"s{i}": epoch_cap(tokens[i], most) for i, most in epochs.items()}
@@ -82,7 +86,9 @@ def test_drawn_counts_sequences_and_tokens():
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
 def test_every_order_of_a_small_source_is_equally_likely(count):
-    """Chi-square of the orders of many epochs against a uniform choice, within five standard deviations."""
+    """The chi-square statistic of the orders of many epochs is within five standard deviations of a uniform
+    choice.
+    """
     epochs, orders = 300 * math.factorial(count), math.factorial(count)
     read = order((1.0,), (16 * count,)).take(0, epochs * count).sequence.reshape(epochs, count)
     observed = np.unique(read @ count ** np.arange(count), return_counts=True)[1]
@@ -112,14 +118,14 @@ def test_a_source_of_weight_zero_is_never_read():
 
 
 def listed(rng, tokens, length):
-    """The sizes of the sequences of a source as a packing lists them, each of 1 to `length` tokens."""
+    """Return the sequence sizes of a source as listed by a packing, each from 1 to `length` tokens."""
     ends = np.cumsum(rng.integers(1, length + 1, tokens))
     return np.diff([0, *ends[ends < tokens], tokens])
 
 
 def random_order(seed, phases=3):
-    """A random mixture in two stages over sources with and without listed sequences, read in phases of other lengths; the
-    epochs that some of the sources are limited to.
+    """Return a random two-stage mixture over sources with and without listed sequences, read in phases of
+    different lengths, and the epoch limits of some of the sources.
     """
     rng = np.random.default_rng(seed)
     names = [f"s{i}" for i in range(int(rng.integers(1, 6)))]
@@ -143,7 +149,9 @@ def random_order(seed, phases=3):
 @pytest.mark.long
 @pytest.mark.parametrize("phases", [1, 3])
 def test_phases_follow_the_mixture_within_a_sequence(phases):
-    """Within one of its length, and for a while after a switch within one more of an earlier phase's length."""
+    """The deviation is at most one sequence length of the phase, plus, for a while after a switch, one of an
+    earlier phase.
+    """
     for seed in range(60):
         drawn, limits = random_order(seed, phases)
         samples = drawn.take(0, 400)

@@ -1,5 +1,5 @@
-"""Order and packings for any sources, weights, lengths and stopping points: every token once per epoch, and
-no state but the sample number.
+"""Order and packings for any sources, weights, lengths and stopping points: every token is read once per
+epoch, and the sample number is the only state.
 """
 
 import json
@@ -19,7 +19,9 @@ LENGTH = 16
 
 @st.composite
 def orders(draw):
-    """Two orders of the same identity, and the tokens and shares of their sources."""
+    """Draw two identical orders, their streams, and the sample at which their first phase ends (None for a
+    single phase).
+    """
     tokens = draw(st.lists(st.integers(1, 200), min_size=1, max_size=4))
     weights = draw(st.lists(st.floats(0.01, 1), min_size=len(tokens), max_size=len(tokens)))
     sizes = [draw(st.none() | st.lists(st.integers(1, LENGTH), min_size=1, max_size=9)) for _ in tokens]

@@ -1,4 +1,4 @@
-"""Prefetching yields the same batches in order, and raises errors where the result would have come."""
+"""Prefetching yields the same batches in order, and raises an error where the batch would have come."""
 
 import threading
 

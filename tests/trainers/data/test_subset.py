@@ -1,4 +1,4 @@
-"""A run that reads a fixed random subset of each source repeats data as a larger run of the whole would."""
+"""A run on a fixed random subset of each source repeats data as a larger run on the whole corpus would."""
 
 from dataclasses import replace
 

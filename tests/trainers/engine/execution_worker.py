@@ -1,8 +1,11 @@
-"""What the workers of one launch do for test_execution: train the runs of a list, each new or going on with another.
+"""Worker of test_execution: trains a list of runs, each new or continuing another.
 
-Started as `execution_worker.py CORPUS OUTPUT RUNS.json` by `run_workers`. A run is {"name", "recipe", "set": {field:
-value}, and where it goes on, "after": name of a run whose newest checkpoint but one it takes over}; with an export and a page
-only if it has "exports": true; where blocks are compiled by another backend of torch.compile than its own, "backend".
+Started by `run_workers` as `execution_worker.py CORPUS OUTPUT RUNS.json`. A run is {"name", "recipe", "set":
+{field: value}} with these optional fields:
+
+- "after": name of a run that this one continues, from its newest checkpoint but one.
+- "exports": true if it has an export and a page.
+- "backend": the backend of torch.compile for compiled blocks (default "inductor").
 """
 
 import json
@@ -34,7 +37,7 @@ SMALL = {
 
 
 def configuration(corpus, recipe, changes):
-    """The recipe made small, then with `changes`."""
+    """Return the recipe scaled down, then with `changes` applied."""
     fields = plain(RECIPES[recipe]())
     for name, value in {**SMALL, **changes}.items():
         section, _, field = name.partition(".")

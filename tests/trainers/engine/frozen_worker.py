@@ -1,8 +1,8 @@
-"""What the workers of one launch do for test_frozen: train the first block of a model alone under every ZeRO stage, and go
-on from the state of each stage under the next one.
+"""Worker of test_frozen: trains only the first block of a model under every ZeRO stage, and resumes from the
+state of each stage under the next one.
 
-Started by `run_workers` as `frozen_worker.py CORPUS OUTPUT`; the first worker writes
-{name: {stage: {"losses", "resumed", "state", "frozen"}}}.
+Started by `run_workers` as `frozen_worker.py CORPUS OUTPUT`; the first worker writes {name: {stage:
+{"losses", "resumed", "state", "frozen"}}}.
 """
 
 import json
@@ -24,7 +24,7 @@ RECIPE_NAMES = ("tiny_gpt2", "tiny_t5")
 def prepared(
     recipe: str, corpus: str, stage: int = 0, precision: str = "fp32"
 ) -> tuple[Pretraining, TrainingData, object]:
-    """(configuration, data, fresh model whose first blocks alone are trained)."""
+    """Return (configuration, data, fresh model in which only the first blocks are trained)."""
     whole = RECIPES[recipe]()
     config = replace(
         whole,

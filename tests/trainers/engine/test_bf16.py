@@ -19,7 +19,7 @@ ROWS, LENGTH, VOCABULARY = 256, 8, 160
 
 
 def batches(size):
-    """ROWS rows of tokens of very different frequency, in micro-batches of `size`."""
+    """Return ROWS rows of tokens of very different frequencies, in micro-batches of `size`."""
     ids = np.random.default_rng(0).zipf(1.3, (ROWS, LENGTH + 1)) % 32 + 128
     for first in range(0, ROWS, size):
         rows = ids[first : first + size]
@@ -30,7 +30,9 @@ def batches(size):
 
 @cache
 def gradients(precision, stage, size):
-    """From each parameter to a tenth of its gradient: AdamW's first moment after one step; stage 0 is without DeepSpeed."""
+    """Return a tenth of the gradient of each parameter, read from AdamW's first moment after one step. Stage
+    0 runs without DeepSpeed.
+    """
     from trainers.engine import engine as module
     from trainers.engine.forward import forward_of
 

@@ -1,4 +1,4 @@
-"""Learning rates by layer."""
+"""Layer-wise learning rates."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""One worker without DeepSpeed against one worker under ZeRO: the same losses, norms and state, and resuming either way; and
-averaged SGD against torch's.
+"""One worker without DeepSpeed against one under ZeRO: the same losses, norms and state, resuming in both
+directions; and averaged SGD against torch's.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def batches(step, parts):
 
 @pytest.fixture
 def make(monkeypatch):
-    """An engine of the model, with or without DeepSpeed."""
+    """A function that returns an engine of the model, with or without DeepSpeed."""
     engines = []
 
     def make(zero, precision, parts, stage=2, optimizer=None):
@@ -57,7 +57,7 @@ def make(monkeypatch):
 
 
 def train(engine, steps, parts):
-    """Losses and gradient norms of some steps."""
+    """Train some steps; return their losses and gradient norms."""
     rate = engine._config.optimizer.learning_rate
     made = [engine.train_step(list(batches(step, parts)), step, rate, 1, False) for step in steps]
     return np.array([(totals.loss, norm) for totals, norm in made])
@@ -127,7 +127,9 @@ def test_averages_are_those_of_zero_and_take_the_place_of_the_weights_for_a_whil
 
 
 def test_weights_and_averages_are_those_of_the_authors_code(make):
-    """salesforce/awd-lstm-lm, main.py: clipping, torch.optim.SGD, and from the trigger on a new torch.optim.ASGD."""
+    """As in salesforce/awd-lstm-lm, main.py: clipping, torch.optim.SGD, and a new torch.optim.ASGD once it is
+    triggered.
+    """
     engine, trigger, steps = make(False, "fp32", 2, optimizer=ASGD), 4, 11
     network = build_model(MODEL, SPECIAL_IDS, 0)
     forward = forward_of(network, engine._config).train()

@@ -1,4 +1,4 @@
-"""Attention without a mask: only where every position of every row may see what it sees without one."""
+"""Attention without a mask is used only where every position of every row may see all that it then sees."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def padded():
 
 
 def read(name, batch, isolation=True, **changed):
-    """The nats of a batch, and whether the model was given a mask."""
+    """Return the nats of a batch, and whether the model was given a mask."""
     forward = Forward(build(name), TINY[name].architecture, isolation)
     seen = []
     hidden = forward._architecture.hidden

@@ -1,9 +1,9 @@
-"""What the workers of one launch do for test_zero: train under every ZeRO stage, and one model of each of their families, in
-the same processes; where there are several they also resume, and two train where one of them alone meets a loss that is not a
-number.
+"""Worker of test_zero: trains under every ZeRO stage, and one model of each family, in the same processes.
+Several workers also resume; two also train a run in which only one of them gets a NaN loss.
 
-Started by `run_workers` as `zero_worker.py CORPUS OTHER OUTPUT`, where OTHER has the columns `spans` and `target`; each run is
-a directory below OUTPUT, beside it what it read. With names of runs after OUTPUT, these are continued and nothing else is done.
+Started by `run_workers` as `zero_worker.py CORPUS OTHER OUTPUT`, where OTHER has the columns `spans` and
+`target`. Each run is a directory below OUTPUT, with a record of what it read next to it. If names of runs
+follow OUTPUT, these are continued and nothing else is done.
 """
 
 import os
@@ -50,29 +50,31 @@ POISONED_STEP = 5
 
 
 def execution(stage: int, world: int) -> dict[str, int]:
-    """How the run under a ZeRO stage is executed by so many workers: over all, every pair of settings comes together."""
+    """Return the settings of the run under a ZeRO stage with `world` workers, chosen so that all runs
+    together cover every pair of settings.
+    """
     return {"zero_stage": stage, "micro_batch": 1 + (stage + world) % 3, "loader_threads": (stage + 2 * world) % 3}
 
 
 def without_dropout(model: Model) -> Model:
-    """The model without dropout, whose draws depend on how a batch is divided."""
+    """Return the model without dropout, whose random numbers depend on how a batch is divided."""
     return replace(model, **{name: 0.0 for name in ("dropout", *RECURRENT_RATES) if name in model.traits.has})
 
 
 def pretraining_of(family: str) -> Pretraining:
-    """The recipe of a family."""
+    """Return the recipe of a family."""
     recipe, *objectives = VARIED.get(family, (family,))
     whole = RECIPES[recipe]()
     return replace(whole, objective=objectives[0]) if objectives else whole
 
 
 def corpus_for(objective: TrainingObjective, corpora: tuple[str, str]) -> str:
-    """The second corpus if the first lacks a column that the objective needs."""
+    """Return the second corpus if the first lacks a column that the objective needs, otherwise the first."""
     return corpora[bool(objective.span_types or objective.needs_pairs)]
 
 
 def configuration(corpora: tuple[str, str], recipe: str, steps: int, **execution: int) -> Pretraining:
-    """A recipe, or one of VARIED, for some steps of SEQUENCES sequences, every step logged."""
+    """Return a recipe, or one of VARIED, for some steps of SEQUENCES sequences, with every step logged."""
     whole = pretraining_of(recipe)
     objective = Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective
     small = replace(
@@ -92,7 +94,7 @@ def configuration(corpora: tuple[str, str], recipe: str, steps: int, **execution
 
 
 def runs(corpora: tuple[str, str], world: int) -> dict[str, Pretraining]:
-    """What is trained by so many workers."""
+    """Return what `world` workers train, by name."""
     stages = {
         f"stage{stage}": configuration(corpora, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
     }
@@ -105,9 +107,11 @@ def runs(corpora: tuple[str, str], world: int) -> dict[str, Pretraining]:
 
 
 def without_corners() -> None:
-    """From here on ReLU is softplus. The gradient of ReLU jumps at 0, and of the hundred thousand inputs of a step some are so
-    near 0 that the order of a sum decides on which side they are. Losses then differ from the fourth decimal on, with some
-    numbers of workers on some CPUs.
+    """Replace ReLU by softplus from now on.
+
+    The gradient of ReLU jumps at 0. Of the hundred thousand inputs of a step, some are so near 0 that the
+    order of summation decides their sign; losses then differ from the fourth decimal on, with some numbers of
+    workers on some CPUs.
     """
     import torch
 
@@ -117,8 +121,8 @@ def without_corners() -> None:
 
 
 def poison(rank: int) -> list[object]:
-    """From here on the second worker's loss at POISONED_STEP of each run is not a number; the calls are to be cleared
-    before each.
+    """Make the second worker's loss at POISONED_STEP of each run NaN from now on. Return the list of calls,
+    which must be cleared before each run.
     """
     from trainers.engine.forward import Forward
 
@@ -137,14 +141,16 @@ def poison(rank: int) -> list[object]:
 
 
 def no_process(*arguments: object, **named: object) -> None:
-    """In place of subprocess.Popen: ends the worker, as DeepSpeed catches errors of the processes that it may start."""
+    """Stands in for subprocess.Popen and ends the worker; an error would not do, as DeepSpeed catches those
+    of its processes.
+    """
     print(f"training starts a process: {arguments}", flush=True)
     os._exit(1)
 
 
 def slow_writer(rank: int, seconds: float) -> None:
-    """From here on a checkpoint, an export and the search for a checkpoint take the first worker half as long again as
-    `seconds`, the time limit of collectives.
+    """From now on, make a checkpoint, an export and the search for a checkpoint each take the first worker
+    half as long again as `seconds`, the time limit of collectives.
     """
     import torch
 

@@ -1,4 +1,6 @@
-"""Tiny models with a real tokenizer, and the likelihoods that stock `transformers` gives them, one text at a time."""
+"""Tiny models with a real tokenizer, and the likelihoods that stock `transformers` gives them, one text at a
+time.
+"""
 
 from functools import cache
 
@@ -87,7 +89,9 @@ def ids_of(folder, text):
 
 
 def likelihoods(network, wanted, **arrays):
-    """The log-likelihood of each id of `wanted` at its position in one text, float64; -100 is not wanted."""
+    """Return the log-likelihood of each id in `wanted` at its position in one text, in float64; ids of -100
+    are skipped.
+    """
     with torch.no_grad():
         logits = network(**{name: torch.tensor([ids]) for name, ids in arrays.items()}).logits[0].double()
     chosen = [(place, token) for place, token in enumerate(wanted) if token != IGNORED]
@@ -95,8 +99,8 @@ def likelihoods(network, wanted, **arrays):
 
 
 def reference(name, folder, context, continuation, word_ends=None):
-    """The log-likelihood of the ids of a continuation by a plain loop. `word_ends[i]` is where what is masked with token i
-    of the continuation ends.
+    """Return the log-likelihood of the ids of a continuation, by a plain loop. `word_ends[i]` is the end of
+    what is masked together with token i of the continuation.
     """
     _, network = network_of(name)
     specials, both = SPECIAL_IDS, [*context, *continuation]

@@ -1,4 +1,4 @@
-"""Blame on a corpus built from text: a planted garbage document ranks first, with its whole history."""
+"""Blame on a corpus built from text: a planted garbage document ranks first, with its full history."""
 
 import json
 import random
@@ -66,7 +66,9 @@ steps:
 
 @pytest.fixture(scope="module")
 def found(directory, tmp_path_factory):
-    """(run, data, step): a run with a checkpoint at step 3 of a model that has seen all but the garbage; it comes at `step`."""
+    """(run, data, step): the run has a checkpoint at step 3 of a model trained on everything but the garbage
+    document, which is read at `step`.
+    """
     corpus = open_corpus((str(directory),), None)
     recipe = llama_tiny()
     small = replace(recipe, batch=BatchSize(sequences=SEQUENCES), budget=TrainingBudget(steps=40))
@@ -114,7 +116,9 @@ def test_the_garbage_document_is_first_with_url_and_history(found, capsys):
 
 
 def test_where_no_checkpoint_before_the_step_is_kept_the_first_one_after_it_finds_the_garbage(found, tmp_path, capsys):
-    """Under the initial weights it is among the others, so nothing would be found in the first steps of a long run."""
+    """Under the initial weights the garbage does not stand out, so nothing would be found in the first steps
+    of a long run.
+    """
     run, _, step = found
     copy = shutil.copytree(run, tmp_path / "run")
     state = checkpoint.read_state(checkpoint.newest(copy, pytest.fail))
@@ -134,7 +138,9 @@ def test_where_no_checkpoint_before_the_step_is_kept_the_first_one_after_it_find
 
 
 def test_the_losses_are_those_of_the_step(found):
-    """Tokens and nats of all documents are those of the step's sequences, each document's with the others out of sight."""
+    """The documents' tokens and nats add up to those of the step's sequences; each document is scored without
+    seeing the others.
+    """
     run, data, step = found
     result = blame(run, step, pytest.fail)
     samples = data.order.take((step - 1) * SEQUENCES, SEQUENCES)

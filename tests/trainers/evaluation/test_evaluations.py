@@ -1,4 +1,4 @@
-"""`evaluate` on tasks, suites and texts: what it prints, what it writes, what it refuses."""
+"""`evaluate` on tasks, suites and texts: what it prints, writes and refuses."""
 
 import json
 import math

@@ -49,7 +49,7 @@ def choices(tmp_path):
 
 @pytest.fixture
 def labels(tmp_path):
-    """One item of a classification."""
+    """One classification item."""
     write_lines(tmp_path / "l.jsonl", [{"q": "q", "y": "no"}])
     prompt = {"context": "{text}", "continuation": " {label}"}
     columns = {"text": "q", "label": "y"}

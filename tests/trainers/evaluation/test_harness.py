@@ -1,4 +1,4 @@
-"""Log-likelihoods of items are those of lm-evaluation-harness's own `HFLM` on the exported model."""
+"""Log-likelihoods of items equal those of lm-evaluation-harness's own `HFLM` on the exported model."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def sentence(draw, count):
 
 @pytest.fixture(scope="module")
 def items(tmp_path_factory):
-    """Four tasks of the kinds of HellaSwag, WinoGrande, LAMBADA and BLiMP."""
+    """Four tasks in the style of HellaSwag, WinoGrande, LAMBADA and BLiMP."""
     folder, draw = tmp_path_factory.mktemp("tasks"), np.random.default_rng(4)
     numbers = range(12)
     choice = [
@@ -148,7 +148,7 @@ def test_tokens_that_merge_across_the_border_belong_to_the_side_where_hflm_puts_
 
 
 def yaml_of(folder, **changes):
-    """A task file of lm-evaluation-harness whose data is a local file."""
+    """Write a task file of lm-evaluation-harness whose data is a local file."""
     draw = np.random.default_rng(2)
     rows = [{"q": sentence(draw, 4), "c": [sentence(draw, 2), sentence(draw, 3)], "y": n % 2} for n in range(10)]
     write_lines(folder / "rows.jsonl", rows)
@@ -163,7 +163,7 @@ def yaml_of(folder, **changes):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Where `datasets` keeps what it reads."""
+    """Point the cache of `datasets` at a temporary directory."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""Items: prompts, shots, what is left out and what is refused."""
+"""Items: prompts, few-shot examples, what is left out and what is refused."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""What an evaluation shows beside scores: items won and lost, scores over seeds, unknown tokens, costs, files."""
+"""What an evaluation shows in addition to scores: items won and lost, scores over seeds, unknown tokens,
+costs, files.
+"""
 
 import csv
 import json
@@ -25,7 +27,7 @@ PROMPT = {"context": "{text}", "continuation": " {candidate}", "normalise": "non
 
 
 def choice(folder, count=6):
-    """Items with two candidates; the first is gold."""
+    """Write items with two candidates, of which the first is gold."""
     rows = [{"q": f"question {n} {HOSTILE}", "c": [f"good {n}", f"bad {n}"], "y": 0} for n in range(count)]
     write_lines(folder / "d.jsonl", rows)
     columns = {"text": "q", "candidates": "c", "label": "y"}

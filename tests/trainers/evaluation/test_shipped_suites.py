@@ -1,4 +1,6 @@
-"""Suites of facts, of held-out documents, of templates and of several numbers of shots; calibration of labels."""
+"""Suites of facts, of held-out documents, of templates and of several numbers of shots; and label
+calibration.
+"""
 
 import json
 import math
@@ -33,7 +35,7 @@ FACTS = {"files": {"test": "P*.jsonl"}, "columns": {"subject": "s", "target": "o
 
 
 class Known:
-    """A scorer that knows the logarithm of the probability of every continuation after a context."""
+    """A scorer with a known log-probability for every continuation of a context."""
 
     def __init__(self, of):
         self.of, self.asked = of, []
@@ -231,7 +233,7 @@ TEXTS = {"plays": ["a cab", "bad cafe, decade", "deaf"], "notes": ["a café"]}
 
 @pytest.fixture
 def held_out(corpus_directory, tmp_path):
-    """A corpus whose held-out documents are texts."""
+    """A corpus whose held-out documents are readable texts."""
     source, directory = LocalPath(corpus_directory), LocalPath(tmp_path)
     (directory / "tokenizer.json").write_atomic((source / "tokenizer.json").read_bytes())
     encoder = Encoder.load(str(directory / "tokenizer.json"))

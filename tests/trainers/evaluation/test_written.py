@@ -1,4 +1,4 @@
-"""Answers that a model writes: those of `transformers`, in any batch; stop sequences, sampling, scores."""
+"""Generated answers equal those of `transformers` in any batch; stop sequences, sampling, scores."""
 
 import copy
 import json
@@ -31,7 +31,9 @@ SAMPLED = Generation(until=("cat",), tokens=7, temperature=1.5, top_k=50, top_p=
 
 
 def parts(name, folder, context):
-    """What `transformers` reads for a context: the ids of the model, those of its decoder, and the tokens that end a text."""
+    """Return what `transformers` reads for a context: the model's ids, the decoder's ids, and the tokens that
+    end a text.
+    """
     ids, specials = ids_of(folder, context) if context else [], SPECIAL_IDS
     bos, eos, start, sentinel = (specials[each] for each in ("<bos>", "<eos>", "<pad>", "<extra_id_0>"))
     if name in ("gpt2", "gpt", "llama", "prefix"):
@@ -48,7 +50,7 @@ def parts(name, folder, context):
 
 
 def generated(name, folder, context, tokens):
-    """The greedy text of `transformers`, and whether it ended by itself."""
+    """Return the greedy text of `transformers`, and whether it ended by itself."""
     _, network = network_of(name)
     given, decoder, ends = parts(name, folder, context)
     allowed = {*range(encoder(folder).vocab_size)} - {*SPECIAL_IDS.values()} | {*ends}
@@ -217,7 +219,7 @@ def test_written_answers_in_the_command(decoder_run, other_run, tmp_path, capsys
 
 @pytest.mark.long
 def test_the_model_finds_the_answer_it_has_written(decoder_run, tmp_path, capsys):
-    """Gold that is taken from what the model writes is found: exact match 1, in rows of another order."""
+    """If the gold answers are what the model generates, exact match is 1, also with rows in another order."""
     write_lines(tmp_path / "qa.jsonl", ROWS)
     fields = {**QA, "prompt": {**QA["prompt"], "generation": {"tokens": 6, "temperature": 1.0, "until": ["zzz"]}}}
     (tmp_path / "qa.yaml").write_text(json.dumps({"kind": "generate", **fields}))

@@ -1,4 +1,4 @@
-"""The tokenizer files of an export of a model on characters: transformers gives our ids and restores the text."""
+"""The tokenizer files in the export of a character model: transformers gives our ids and restores the text."""
 
 import pyarrow as pa
 

@@ -1,5 +1,5 @@
-"""Exports of one run that meet, in processes of their own or one stepping in between two operations of the other; and
-readers of a run that trains.
+"""Concurrent exports of one run, in separate processes or with one running between two operations of the
+other; and readers of a run in training.
 """
 
 import shutil
@@ -30,7 +30,7 @@ def corpus(corpus_directory):
 
 
 def save(run, corpus, step):
-    """Publish a checkpoint of a freshly initialised model, whose seed is the step."""
+    """Publish a checkpoint of a freshly initialised model, with the step as seed."""
     config = read_config(run)
     model = build_model(config.model, corpus.tokenizer.specials, seed=step)
     state = ((name, {"weight": tensor.detach().clone()}) for name, tensor in model.named_parameters())
@@ -49,14 +49,16 @@ def run(corpus, tmp_path):
 
 
 def step_of(export):
-    """The step of an export whose files are whole, and of which nothing is left over beside it."""
+    """Return the step of an export; checks that its files are complete and that nothing is left over next to
+    it.
+    """
     load_trained(export)
     assert not list(export.parent.glob(f".{export.name}*"))
     return read_json(export / "gristmill.json")["step"]
 
 
 def step_in(monkeypatch, name, other):
-    """Once, before the function of that name in `model_export`, something else happens."""
+    """Call `other` once, right before the next call of function `name` in `model_export`."""
     whole, waiting = getattr(model_export, name), [other]
 
     def stepped(*arguments):
@@ -68,7 +70,7 @@ def step_in(monkeypatch, name, other):
 
 
 def export_held(run, output, file):
-    """In a process of its own: export, but before the tokenizer is saved make FILE.held, and wait for FILE.go."""
+    """Export in a process of its own; before the tokenizer is saved, create FILE.held and wait for FILE.go."""
     whole = model_export.save_tokenizer
 
     def save_tokenizer(*arguments):
@@ -159,7 +161,7 @@ def test_a_late_export_does_not_replace_one_of_a_later_step(run, corpus, tmp_pat
 
 
 def test_an_earlier_step_that_is_asked_for_replaces_a_later_one(run, corpus, tmp_path):
-    """Of a run that went back to an older checkpoint, since the newer one was corrupt."""
+    """The run went back to an older checkpoint because the newer one was corrupt."""
     save(run, corpus, 4)
     output = export_checkpoint(run, tmp_path / "model")
     save(run, corpus, 3)

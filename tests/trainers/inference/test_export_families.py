@@ -110,8 +110,8 @@ def corpus(corpus_directory):
 
 @pytest.fixture(scope="module")
 def made(corpus_directory, salient_directory, tmp_path_factory):
-    """{name: (run, export)} of runs whose checkpoint is a model that a few large random steps have led away from where it
-    began, so that nothing in it is as it was drawn.
+    """{name: (run, export)}. Each checkpoint is a model after a few large random steps, so that nothing in it
+    has its initial value.
     """
     found = {}
     for name, config in RUNS.items():
@@ -134,8 +134,8 @@ def made(corpus_directory, salient_directory, tmp_path_factory):
 
 
 def plain_losses(export, config):
-    """The validation losses of each source by a class of plain transformers, each document (or pair) alone: of targets, and
-    of pairs.
+    """Return the validation losses of each source, of targets and of pairs, by a plain transformers class
+    reading each document (or pair) by itself.
     """
     import transformers
 
@@ -179,7 +179,7 @@ def plain_losses(export, config):
 
 
 def losses(place):
-    """The losses of each source that `evaluate` gives."""
+    """Return the losses of each source according to `evaluate`."""
     return {
         source: {name: value for name, value in found.items() if name in ("loss", "sentence_loss")}
         for source, found in evaluate(place, tokens=2000)["sources"].items()
@@ -574,7 +574,7 @@ def test_a_mixtures_model_reads_a_prompt_as_the_part_that_it_is_for(
 
 @dataclass(frozen=True)
 class Backwards(Causal):
-    """An objective with a prompt of its own: a gap named `<sep>`, and an answer that is read from its end."""
+    """An objective with its own prompt format: the gap is called `<sep>`, and the answer is read backwards."""
 
     @property
     def prompt_format(self):

@@ -1,4 +1,4 @@
-"""Answers are those that `transformers` generates for each source alone."""
+"""Answers equal those that `transformers` generates for each source by itself."""
 
 import numpy as np
 import pytest

@@ -1,8 +1,8 @@
-"""What the workers of one launch do for test_models_zero: a few steps of every model and objective of MODELS under every ZeRO
+"""Worker of test_models_zero: trains every model and objective of MODELS for a few steps under every ZeRO
 stage.
 
-Started by `run_workers` as `model_worker.py CORPUS OTHER OUTPUT`, where OTHER has the columns `spans` and `target`; the first
-worker writes {name: {stage: [loss of each step]}}.
+Started by `run_workers` as `model_worker.py CORPUS OTHER OUTPUT`, where OTHER has the columns `spans` and
+`target`; the first worker writes {name: {stage: [loss of each step]}}.
 """
 
 import json
@@ -57,7 +57,9 @@ MODELS = {
 
 
 def prepared(name: str, corpora: tuple[str, str]) -> tuple[Pretraining, TrainingData, object]:
-    """(configuration, data, fresh model) of one of MODELS, on the second corpus if the first lacks a column that it needs."""
+    """Return (configuration, data, fresh model) of one of MODELS, on the second corpus if the first lacks a
+    column that it needs.
+    """
     recipe, sizes = MODELS[name]
     whole = pretraining_of(recipe)
     config = replace(

@@ -1,4 +1,6 @@
-"""CANINE: characters of tokens against Python's, states against `transformers` on the text, padding, masks, sizes."""
+"""CANINE: the characters of tokens against Python's, states against `transformers` on the text, padding,
+masks, sizes.
+"""
 
 from dataclasses import replace
 from itertools import chain
@@ -38,13 +40,13 @@ def network(tokenizer):
 
 
 def encoded(tokenizer, text):
-    """A document as training reads it; rare characters are several tokens of a byte each."""
+    """Return a document as training reads it; rare characters become several single-byte tokens."""
     ids, _ = Encoder.load(str(tokenizer)).encode(pa.array([text], pa.large_string()))
     return [SPECIAL_IDS["<cls>"], *ids.tolist(), SPECIAL_IDS["<sep>"]]
 
 
 def packed(documents):
-    """(ids, segments), int64 [1, length], of documents in a row, then padding."""
+    """Return (ids, segments), int64 [1, length], of documents in a row followed by padding."""
     ids = [*chain.from_iterable(documents), *[SPECIAL_IDS["<pad>"]] * 5]
     segments = [*np.repeat(np.arange(len(documents)), list(map(len, documents))), *[-1] * 5]
     return torch.tensor([ids]), torch.tensor([segments])
@@ -57,7 +59,9 @@ def hidden(model, ids, segments, **others):
 
 
 def stock(network, codes, width=None):
-    """The states of a text's code points in transformers' model, padded to a multiple of 128 that leaves 8, or to `width`."""
+    """Return the states of a text's code points in transformers' model, padded to `width`, or to a multiple
+    of 128 that leaves at least 8 characters.
+    """
     width = width or -(-(len(codes) + 8) // 128) * 128
     ids = torch.tensor([[*codes, *[0] * (width - len(codes))]])
     with torch.no_grad():
@@ -65,7 +69,9 @@ def stock(network, codes, width=None):
 
 
 def first_characters(definition, ids):
-    """The place, among a document's characters, of the one in which each token begins: from its bytes and Python's UTF-8."""
+    """Return the index of the character in which each token begins, from the tokens' bytes and Python's UTF-8
+    decoder.
+    """
     spelled = [b"\0" if number < len(SPECIAL_IDS) else definition.token_bytes(number) for number in ids]
     whole, places, read = b"".join(spelled), [], 0
     for text in spelled:
@@ -86,7 +92,9 @@ def test_a_packed_documents_states_are_those_of_transformers_on_its_text(network
 
 @pytest.mark.parametrize("size", [1, 3, 4, 118, 119, 120, 121, 126, 128, 256])
 def test_more_padding_changes_nothing(network, size):
-    """Also where a text fills its molecule or its window of local attention, and `transformers` reads beyond it."""
+    """Also where a text exactly fills a downsampling block (molecule) or a local attention window, so that
+    `transformers` reads beyond it.
+    """
     codes = list(range(200, 200 + size))
     least = stock(network, codes)[:size]
     torch.testing.assert_close(stock(network, codes, 512)[:size], least, atol=1e-5, rtol=0)
@@ -156,8 +164,9 @@ def test_characters_beyond_the_table_share_its_last_position_and_rows_of_padding
 
 
 def test_the_published_size_has_the_parameters_of_transformers():
-    """133 M in the checkpoints and 121 M without the positions beyond 2,048, which were not trained (google-research/language,
-    canine/README.md). The output layer was discarded, and the pooler is part of a head here.
+    """The checkpoints have 133 M parameters, or 121 M without the positions beyond 2,048, which were not
+    trained (google-research/language, canine/README.md). They lack the output layer, and the pooler belongs
+    to a head here.
     """
     from transformers import CanineConfig, CanineModel
 

@@ -1,5 +1,5 @@
-"""DeBERTa, all versions, against a plain reading of the paper: attention disentangled into content and distance, and the
-enhanced mask decoder; its published sizes.
+"""All versions of DeBERTa against a direct implementation of the paper: attention disentangled into content
+and distance, the enhanced mask decoder, and published sizes.
 """
 
 import math
@@ -26,7 +26,7 @@ FIRST, FIRST_PLAIN = tiny("deberta", **OF_FIRST, mask_decoder=True), tiny("deber
 
 
 def build(model):
-    """With biases and norms that are not as they were drawn."""
+    """Build a model whose biases and norms differ from their initial values."""
     network = build_model(model, SPECIAL_IDS, 0).eval()
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -37,7 +37,9 @@ def build(model):
 
 
 def bucket(distance):
-    """Half of the buckets hold one distance each, the others grow logarithmically up to the longest distance."""
+    """Return the bucket of a distance: half of the buckets hold one distance each, the others grow
+    logarithmically up to the longest distance.
+    """
     half = BUCKETS // 2
     if abs(distance) <= half:
         return distance
@@ -46,14 +48,16 @@ def bucket(distance):
 
 
 def row_of(i, j, first):
-    """The row of the table of 2 k distances, delta(i, j) of equation 3: in version 1, k is the number of positions."""
+    """Return delta(i, j) of equation 3, the row of the table of 2 k distances; in version 1, k is the number
+    of positions.
+    """
     distance, most = (i - j, POSITIONS) if first else (bucket(i - j), BUCKETS)
     return min(max(distance + most, 0), 2 * most - 1)
 
 
 def split_projections(attention):
-    """The projections of content of version 1, whose matrix has the rows of query, key and value of one head after the other.
-    Keys have no bias.
+    """Return the content projections of version 1, whose matrix holds the rows of query, key and value head
+    by head. Keys have no bias.
     """
     by_head = attention.in_proj.weight.view(HEADS, 3, WIDTH // HEADS, WIDTH)
     query, key, value = (by_head[:, part].reshape(WIDTH, WIDTH) for part in range(3))
@@ -65,9 +69,9 @@ def split_projections(attention):
 
 
 def attend(network, layer, queries, keys):
-    """Equation 4 for one document, states [length, width]: content to content, content to position and position to content.
-    As in the authors' code, both tables are read at delta(i, j). From version 2 on the projections of content are those of
-    distances, and the table has a norm.
+    """Compute equation 4 for one document, states [length, width]: content to content, content to position
+    and position to content. As in the authors' code, both tables are read at delta(i, j). From version 2 on,
+    distances use the content projections, and their table has a norm.
     """
     own, table = layer.attention.self, network.deberta.encoder.rel_embeddings.weight
     first, size = hasattr(own, "in_proj"), WIDTH // HEADS
@@ -91,7 +95,7 @@ def attend(network, layer, queries, keys):
 
 
 def run_layer(network, layer, queries, keys):
-    """One layer on one document, post-norm, with a residual connection from the queries."""
+    """Run one layer on one document: post-norm, with a residual connection from the queries."""
     attention = layer.attention.output
     states = attention.LayerNorm(queries + attention.dense(attend(network, layer, queries, keys)))
     inner = torch.nn.functional.gelu(layer.intermediate.dense(states))
@@ -99,7 +103,7 @@ def run_layer(network, layer, queries, keys):
 
 
 def by_hand(network, ids, decodes):
-    """The final states of one document."""
+    """Return the final states of one document."""
     embeddings = network.deberta.embeddings
     states = embeddings.LayerNorm(embeddings.word_embeddings(ids))
     layers = network.deberta.encoder.layer
@@ -140,7 +144,7 @@ def test_far_distances_share_a_bucket():
 
 @pytest.mark.parametrize(("model", "plain"), [(MODEL, PLAIN), (FIRST, FIRST_PLAIN)], ids=["version 2", "version 1"])
 def test_only_the_mask_decoder_knows_absolute_positions(model, plain):
-    """Its table is trained with the rest, and the layers below do not see it."""
+    """The table of positions is trained with the rest, and the layers below do not see it."""
     network, batch, name = build(model), packed("encoder"), model.architecture
     moved = tensors(batch, "cpu")
     with torch.no_grad():
@@ -168,7 +172,7 @@ def test_the_mask_decoder_costs_a_layer_and_distances_cost_their_products():
 
 
 def test_distances_of_version_1_cost_as_much_as_a_row_of_keys_in_each_direction():
-    """Their projections multiply a table once a pass, and no token."""
+    """Their projections are applied to the table once per pass, not to each token."""
     plain, decoded = (flops_of(build(model), model, 50) for model in (FIRST_PLAIN, FIRST))
     layer = 4 * WIDTH * WIDTH + 3 * WIDTH + 2 * WIDTH * 64 + 64 + WIDTH + 4 * WIDTH
     assert decoded.read - plain.read == 6 * layer + 12 * WIDTH * 50 + 24 * WIDTH * 50
@@ -205,7 +209,9 @@ def test_the_published_models_have_their_parameters(name):
 
 @pytest.mark.parametrize("kind", ["base", "large"])
 def test_the_first_version_has_the_parameters_of_its_class_in_transformers(kind):
-    """With its output layer, in the configuration of microsoft/deberta-base, or of microsoft/deberta-large."""
+    """Counted with the output layer, for the configurations of microsoft/deberta-base and
+    microsoft/deberta-large.
+    """
     architecture, sizes, _ = PUBLISHED[f"deberta-{kind}"]
     model = fill(Model(architecture, positions=512, **sizes), 1)
     wide = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}

@@ -1,4 +1,6 @@
-"""Architectures: initialisation from a seed, isolation of packed documents, the pass in two parts against the stock model."""
+"""Architectures: initialisation from a seed, isolation of packed documents, and the two-part forward pass
+against the stock model.
+"""
 
 from dataclasses import replace
 
@@ -35,7 +37,7 @@ def tiny(architecture, **others):
 
 # The initial weights of most architectures are small, and so would be what leaks; larger ones show it.
 def wide(architecture, **others):
-    """A tiny model with large initial weights, if the architecture's can be chosen."""
+    """Return a tiny model with large initial weights, if its architecture lets these be chosen."""
     if "initializer_range" in ARCHITECTURES[architecture].has:
         others.setdefault("initializer_range", 0.2)
     return tiny(architecture, **others)
@@ -67,7 +69,7 @@ TINY = {name: wide(name) for name in ARCHITECTURES} | {
 
 
 def having(field):
-    """The architectures that have a field, as a message lists them."""
+    """Return a pattern that matches the list of architectures with a field, as messages print it."""
     return "one of " + ", ".join(name for name, traits in ARCHITECTURES.items() if field in traits.has) + "$"
 
 
@@ -93,7 +95,9 @@ def test_the_seed_decides_the_weights_and_the_callers_random_state_is_kept(name)
 
 
 def rows(generator, lengths):
-    """(ids, positions, segments) [1, width] of documents of these lengths side by side, then padding."""
+    """Return (ids, positions, segments), each [1, width], of documents of these lengths packed into a row,
+    followed by padding.
+    """
     width = sum(lengths) + 5
     ids = np.zeros((1, width), dtype=np.int64)
     positions, segments = np.zeros_like(ids), np.full_like(ids, -1)
@@ -107,8 +111,8 @@ def rows(generator, lengths):
 
 
 def packed(family):
-    """A row of four documents, one of them longer than a local window of ModernBERT reaches, with every fifth token a
-    target.
+    """Return a row of four documents in which every fifth token is a target. One document is longer than the
+    local attention window of ModernBERT.
     """
     generator = np.random.default_rng(0)
     inputs, positions, segments = rows(generator, [9, 1, 90, 17])
@@ -124,7 +128,7 @@ def packed(family):
 
 
 def alone(batch, segment):
-    """What the stock model is called with for one document."""
+    """Return the arguments of the stock model for one document."""
     arguments = {"input_ids": batch.inputs[:, batch.segments[0] == segment]}
     if batch.decoder is not None:
         arguments["decoder_input_ids"] = batch.decoder.inputs[:, batch.decoder.segments[0] == segment]
@@ -181,7 +185,7 @@ def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_els
 @pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_weights_in_bf16_give_nearly_the_same_nats(name):
-    """As DeepSpeed does it: parameters become bf16, what is no parameter stays fp32."""
+    """As under DeepSpeed, parameters become bf16 and everything else stays fp32."""
     network, batch = build(name), packed(TINY[name].family)
     forward = Forward(network, TINY[name].architecture)
     with torch.no_grad():
@@ -251,7 +255,7 @@ def test_a_sentence_pairs_nats_are_those_of_the_stock_model(architecture, label)
 
 
 def test_an_electra_without_a_generator_is_a_bert():
-    """So a BERT with embeddings of their own width is one."""
+    """So a BERT with a separate embedding width can be configured as such an ELECTRA."""
     bert, electra = build("bert"), build("electra, embeddings of the width")
     renames = {
         "electra.": "bert.",

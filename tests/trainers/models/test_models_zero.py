@@ -1,6 +1,6 @@
-"""Every objective, and models that are more than stock ones or are called in parts, under every ZeRO stage on two workers: tied
-stacks, layers that share parameters, an untied output layer, fixed tables, relative positions, layers called one by one, two
-losses, a generator.
+"""Every objective under every ZeRO stage on two workers, and models that differ from stock ones or are called
+in parts: tied stacks, layers that share parameters, an untied output layer, fixed tables, relative positions,
+layers called one by one, two losses, a generator.
 """
 
 import json

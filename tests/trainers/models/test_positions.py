@@ -45,7 +45,9 @@ def test_a_sinusoidal_table_replaces_the_learned_one_and_is_not_trained(architec
 
 
 def projections(layer, states):
-    """(queries, rows of W_K with its bias, values) of an attention layer, each [length, width], by the layer's names."""
+    """Return (queries, rows of W_K with its bias, values) of an attention layer, each [length, width], looked
+    up by the layer's names.
+    """
     if hasattr(layer, "c_attn"):
         query, key, value = layer.c_attn(states).split(WIDTH, dim=-1)
         weight, bias = layer.c_attn.weight[:, WIDTH : 2 * WIDTH].T, layer.c_attn.bias[WIDTH : 2 * WIDTH]
@@ -98,7 +100,7 @@ def test_relative_positions_continue_after_a_cache():
 
 
 def rotated(network, vectors, positions):
-    """Vectors [n, head width], turned as the model turns queries and keys at these positions."""
+    """Return vectors [n, head width], rotated as the model rotates queries and keys at these positions."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     cosines, sines = network.model.rotary_emb(vectors[None], torch.tensor(positions)[None])
@@ -119,7 +121,7 @@ def test_rotary_products_depend_only_on_the_distance_and_position_0_is_the_ident
 
 
 def test_interleaved_and_split_rotary_embeddings_are_one_after_a_permutation():
-    """RoFormer turns dimensions (2i, 2i + 1), Llama (i, i + d / 2)."""
+    """RoFormer rotates dimensions (2i, 2i + 1), Llama (i, i + d / 2)."""
     network = build("llama")
     vectors = torch.randn(20, 8, generator=torch.Generator().manual_seed(2))
     positions = list(range(3, 23))
@@ -145,8 +147,8 @@ def test_a_model_with_rotary_positions_does_not_see_where_its_text_begins(archit
 
 
 def bucket(distance, buckets):
-    """Raffel et al. (2020, section 2.1): half of the buckets hold one distance each, the others grow logarithmically up to
-    128, beyond which there is one.
+    """Return the bucket of a distance (Raffel et al., 2020, section 2.1): half of the buckets hold one
+    distance each, the others grow logarithmically up to 128, beyond which all distances share one.
     """
     exact = buckets // 2
     if distance < exact:

@@ -1,5 +1,5 @@
-"""XLNet in windows of a row: against transformers' XLNet with its own memory, over document borders, without gradients into the
-window before, and in any division of a step.
+"""XLNet in windows of a row: against transformers' XLNet with its own memory, across document borders,
+without gradients into the previous window, and for any division of a step.
 """
 
 from dataclasses import replace
@@ -33,18 +33,18 @@ def network():
 
 
 def packed(sizes, count):
-    """Rows of documents of these many tokens with their marks, 72 in all."""
+    """Return `count` rows of 72 tokens, with documents of these sizes including their marks."""
     batch = texts([size - 2 for size in sizes], count)
     return replace(batch, **{name: getattr(batch, name)[:, :LENGTH] for name in ARRAYS})
 
 
 def rows(sizes, count=2):
-    """Permuted rows."""
+    """Return permuted rows."""
     return OBJECTIVE.apply(packed(sizes, count), CONTEXT)
 
 
 def windowed(model, batch, isolation=True):
-    """Nats of the targets of a row in windows, with one set of weights: float32 [rows, length]."""
+    """Return the nats of the targets of rows read in windows with one set of weights, float32 [rows, length]."""
     forward, carried = Forward(model, "xlnet", isolation), Carried()
     parts = [window(batch, first, WINDOW) for first in range(0, LENGTH, WINDOW)]
     with torch.no_grad():
@@ -53,7 +53,7 @@ def windowed(model, batch, isolation=True):
 
 
 def test_losses_are_those_of_transformers_with_its_memory():
-    """The test builds the masks itself: every target sees the whole memory."""
+    """The test builds the masks itself; every target sees the whole memory."""
     batch, model = rows([LENGTH]), network()
     found, checked = windowed(model, batch), 0
     model.transformer.mem_len, memory = WINDOW, None
@@ -133,8 +133,8 @@ def test_a_window_keeps_the_order_of_its_targets():
 
 
 def train(bptt=WINDOW, parts=1, steps=2, length=LENGTH, model=MODEL, **execution):
-    """Losses and norms of some steps, in micro-batches of rows of which one ends before the others, and the weights after
-    them. Of each micro-batch, columns of padding after its last token are left out.
+    """Train some steps; return their losses and norms, and the final weights. One row ends before the others,
+    and the columns after the last token of each micro-batch are dropped.
     """
     config = Pretraining(
         name="x", model=model, objective=OBJECTIVE, batch=BatchSize(sequences=2), budget=TrainingBudget(steps=steps),

@@ -1,4 +1,4 @@
-"""Hand-written packed batches, and their inverse: reading them document by document."""
+"""Hand-written packed batches, and functions that read batches back document by document."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ TOKENS = TokenTexts(Definition("words", {"model": _WORDS, "added_tokens": [], "p
 
 
 def ids(words):
-    """The ids of words of the sentence above, and of the marks that tests write as X, Y, Z and M."""
+    """Return the ids of words of the sentence above, and of the marks that tests write as X, Y, Z and M."""
     named = {
         "X": "<extra_id_0>",
         "Y": "<extra_id_1>",
@@ -36,13 +36,15 @@ def ids(words):
 
 
 def context(family="encoder_decoder", seed=3, start="<pad>"):
-    """What objectives know of a run with the vocabulary of these tests."""
+    """Return what objectives know about a run with the vocabulary of these tests."""
     return Context(seed, dict(SPECIAL_IDS), VOCABULARY, family, 64, decoder_start=start, texts=TOKENS)
 
 
 def packed(rows, length=None, frame=False, cut=()):
-    """A batch with one row for each list of documents (lists of tokens), then padding; with `frame` each document begins
-    with `<bos>` and has next-token targets. Rows in `cut` begin inside of their first document and end inside of the last.
+    """Return a batch with one row for each list of documents (lists of tokens), then padding.
+
+    With `frame`, each document begins with `<bos>` and has next-token targets. Rows in `cut` begin inside
+    their first document and end inside their last.
     """
     streams = [[[BOS, *text] if frame and not (r in cut and i == 0) else list(text) for i, text in enumerate(texts)]
                for r, texts in enumerate(rows)]  # fmt: skip
@@ -64,14 +66,16 @@ def packed(rows, length=None, frame=False, cut=()):
 
 
 def random_rows(seed, count, sizes=(0, 1, 2, 3, 17, 40)):
-    """Documents of random tokens for `count` rows."""
+    """Return documents of random tokens for `count` rows."""
     rng = np.random.default_rng(seed)
     return [[rng.integers(FIRST, VOCABULARY, rng.choice(sizes)).tolist() for _ in range(rng.integers(0, 5))]
             for _ in range(count)]  # fmt: skip
 
 
 def paired(rows):
-    """A batch of rows of documents: (number of tokens, token at which the target begins or None). All tokens of a row differ."""
+    """Return a batch of rows of documents, each given as (number of tokens, index of the token at which the
+    target begins or None). All tokens of a row differ.
+    """
     numbers = [iter(range(FIRST, VOCABULARY)) for _ in rows]
     batch = packed(
         [[[next(number) for _ in range(size)] for size, _ in row] for row, number in zip(rows, numbers, strict=True)]
@@ -87,7 +91,7 @@ def paired(rows):
 
 
 def random_pairs(seed, count=5):
-    """Rows of documents that are pairs, one side alone, or begin in the middle of a target."""
+    """Return rows of documents: pairs, single sides, and some that begin in the middle of a target."""
     rng = np.random.default_rng(seed)
 
     def document():
@@ -98,13 +102,13 @@ def random_pairs(seed, count=5):
 
 
 def chosen(batch, rows):
-    """Some rows of a batch as it is packed."""
+    """Return a batch of the given rows of a batch."""
     arrays = {name: value[rows] for name, value in vars(batch).items() if value is not None}
     return Batch(**arrays)
 
 
 def both_sides(batch):
-    """(row, segment) to (encoder's tokens, decoder's tokens, targets) of an encoder-decoder batch."""
+    """Return {(row, segment): (encoder's tokens, decoder's tokens, targets)} of an encoder-decoder batch."""
     found = {}
     for row in range(len(batch.inputs)):
         for number in sorted(set(batch.segments[row]) | set(batch.decoder.segments[row])):
@@ -116,7 +120,7 @@ def both_sides(batch):
 
 
 def one_side(batch):
-    """(row, segment) to (tokens, targets, prefix) of a decoder's batch."""
+    """Return {(row, segment): (tokens, targets, prefix)} of a decoder's batch."""
     found = {}
     prefix = np.zeros(batch.inputs.shape, bool) if batch.prefix is None else batch.prefix
     for row in range(len(batch.inputs)):
@@ -128,7 +132,9 @@ def one_side(batch):
 
 
 def over_workers(data, documents, size, world):
-    """(sample, segment) to what `documents` finds of it in the micro-batches of `size` rows of all workers."""
+    """Return {(sample, segment): value}, collecting what `documents` returns for the micro-batches of `size`
+    rows of all workers.
+    """
     found = {}
     for rank in range(world):
         for batch in data.micro_batches(0, 24, size, rank, world):

@@ -33,12 +33,12 @@ ONE = np.zeros(1, np.int64), np.full(1, 100)  # a document in a row that has roo
 
 
 def letters(text):
-    """Ids of letters; `_` is the mask."""
+    """Return the ids of letters; `_` is the mask."""
     return np.array([MASK if letter == "_" else FIRST + ord(letter) for letter in text], dtype=np.int64)
 
 
 def written(ragged):
-    """The lists of letters as texts."""
+    """Return lists of letter ids as texts."""
     words = "".join("_" if token == MASK else chr(token - FIRST) for token in ragged.tokens.tolist())
     return [words[a:b] for a, b in pairwise(ragged.offsets.tolist())]
 
@@ -63,7 +63,7 @@ def test_the_papers_figure():
 
 
 def test_spans_of_infilling_become_one_mask_and_empty_ones_are_inserted():
-    """A_.D_E. of the figure: BC is one span, an empty one lies between D and E."""
+    """The figure's A_.D_E.: BC is one span, and an empty span lies between D and E."""
     text, poisson = ragged(LETTERS), [exp(-3) * 3**k / factorial(k) for k in range(4)]
     below = np.cumsum([0, *poisson])
     lengths = np.array([below[0], below[2] + 0.01, 0, 0, 0, 0, 0]) + 1e-9
@@ -78,7 +78,9 @@ def test_spans_of_infilling_become_one_mask_and_empty_ones_are_inserted():
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
 def test_no_document_outgrows_its_row_however_short_its_spans(share):
-    """Rows stay within the position table: at a mean of one token, half of all draws insert more than they take."""
+    """Rows stay within the position table. At a mean span of one token, half of all draws insert more than
+    they remove.
+    """
     sizes = np.arange(140).repeat(20)
     text = Ragged(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     rng = np.random.default_rng(0)
@@ -99,7 +101,7 @@ def test_no_document_outgrows_its_row_however_short_its_spans(share):
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_infilled_rows_stay_within_the_position_table(share):
-    """Documents as long as a row has room for, with spans so short that empty ones outnumber the others."""
+    """Documents fill their rows, and spans are so short that empty ones outnumber the others."""
     objective = Denoising(infilling=share, mean_span=1.0, permute_sentences=False)
     settings = context()
     size = objective.room(settings.sequence_length, settings.family).length
@@ -133,7 +135,9 @@ def test_infilling_takes_its_share_in_spans_of_poisson_lengths():
 
 @pytest.mark.long
 def test_single_spans_are_poisson():
-    """With one token in a hundred only the first lengths matter: those before the first that is not empty are 0."""
+    """With one token in a hundred to remove, the spans before the first nonempty one are empty, and hardly
+    any follow.
+    """
     count, size = 50_000, 100
     text = Ragged(np.tile(np.arange(size) + FIRST, count), np.arange(count + 1) * size)
     rng, room = np.random.default_rng(1), (np.arange(count), np.full(count, size))
@@ -169,7 +173,7 @@ def test_a_rotation_begins_anywhere():
 
 
 def sentences(text, starts):
-    """A document's sentences: each begins where `starts` says, or at the document's beginning."""
+    """Return a document's sentences; each begins where `starts` says, or at the document's beginning."""
     begins = sorted({0, *np.flatnonzero(starts).tolist()})
     return [tuple(text[a:b]) for a, b in pairwise([*begins, len(text)])]
 
@@ -213,7 +217,9 @@ def test_every_order_of_sentences_is_as_likely():
 
 @given(st.integers(0, 1000))
 def test_what_no_noise_meets_is_in_the_input(seed):
-    """All noises but permutations leave the order: what is left of the input is the original with some taken out."""
+    """All noises except permutations keep the order: what remains of the text in the input is a subsequence
+    of the original.
+    """
     rows = random_rows(seed, 4)
     objective = Denoising(infilling=0.3, masking=0.2, deletion=0.2, permute_sentences=False)
     for (row, number), (encoder, _, target) in both_sides(objective.apply(packed(rows), context(seed=seed))).items():

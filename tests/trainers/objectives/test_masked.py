@@ -1,5 +1,5 @@
-"""Masks against the papers' descriptions: shares, whole words, spans, static copies; and that nothing else
-enters.
+"""Masks against the papers' descriptions: shares, whole words, spans, static copies, and that they depend on
+nothing else.
 """
 
 from dataclasses import replace
@@ -22,7 +22,9 @@ UNITS = ("tokens", "words", "spans")
 
 
 def rows_of(documents, first=0):
-    """A batch with one row for each list of documents (arrays of tokens), between `<cls>` and `<sep>`, then padding."""
+    """Return a batch with one row for each list of documents (arrays of tokens), between `<cls>` and `<sep>`,
+    then padding.
+    """
     shape = (len(documents), LENGTH)
     inputs, segments = np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
     for row, texts in enumerate(documents):
@@ -39,7 +41,7 @@ def rows_of(documents, first=0):
 
 
 def batch_of(sizes, rows, seed=0):
-    """Rows of documents of these many tokens, an unknown one among them now and then."""
+    """Return rows of documents of these sizes, with an occasional unknown token."""
     rng = np.random.default_rng(seed)
 
     def text(size):
@@ -50,12 +52,12 @@ def batch_of(sizes, rows, seed=0):
 
 
 def eligible(batch):
-    """Positions that may be chosen, bool."""
+    """Return a boolean array of the positions that may be chosen."""
     return (batch.segments != PADDING) & ~np.isin(batch.inputs, list(SPECIALS.values()))
 
 
 def words_of(batch, row):
-    """The columns of each word of a row, by what the marks of its tokens say."""
+    """Return the columns of each word of a row, according to the marks of its tokens."""
     words, goes_on = [], False
     may = eligible(batch)[row]
     for column in range(LENGTH):
@@ -146,14 +148,16 @@ def test_words_are_never_split(unit):
 
 
 def test_short_documents_are_masked_no_more_than_long_ones():
-    """Documents of one word of four tokens: it is chosen as often as `rate` says, though the budget is at most one token."""
+    """In documents of one four-token word, the word is chosen at the given rate, although the budget is at
+    most one token.
+    """
     batch = rows_of([[np.array([700, 20, 21, 22])] * 30] * 200)
     chosen = Masked(unit="words").apply(batch, CONTEXT).targets != IGNORED
     assert chosen.sum() / eligible(batch).sum() == pytest.approx(0.15, abs=5 * np.sqrt(0.15 * 0.85 / 6000))
 
 
 def test_span_lengths_are_those_of_spanbert():
-    """p = 0.2, at most 10, 3.8 in the mean (Joshi et al., 2020, section 3.1)."""
+    """p = 0.2, truncated at 10, with a mean of 3.8 (Joshi et al., 2020, section 3.1)."""
     shares = np.diff([0, *longer_spans(0.2, 10), 1])
     assert len(shares) == 10
     assert (shares * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.005)
@@ -161,7 +165,7 @@ def test_span_lengths_are_those_of_spanbert():
 
 
 def test_spans_have_geometric_lengths():
-    """In long rows, of which so few words are chosen that hardly a span meets another or the end of the budget."""
+    """Rows are long and few words are chosen, so that hardly any span meets another or the end of the budget."""
     shape, rng = (40, 20_000), np.random.default_rng(0)
     inputs, group = np.full(shape, 950), np.empty(shape, np.int64)  # words of one token
     special, longer = np.zeros(VOCABULARY, bool), longer_spans(0.2, 10)
@@ -208,7 +212,7 @@ def test_the_split_into_batches_does_not_enter(unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_of_10_static_masks_each_is_seen_4_times_in_40_epochs(unit):
-    """BERT: 10 copies of the data, 40 epochs. Where the sequence stands in the run does not matter."""
+    """As in BERT: 10 copies of the data, 40 epochs. The position of the sequence in the run does not matter."""
     batch, objective = batch_of([200], 8), Masked(unit=unit, copies=10)
     seen = [{} for _ in range(8)]
     for epoch in range(40):
@@ -241,7 +245,7 @@ def test_static_masks_differ_between_sources_and_sequences():
 
 
 def test_rows_may_begin_with_their_own_mark_instead_of_documents():
-    """RoBERTa's full sentences: `<cls> ... <sep> ... <sep>`; the mark is the first document's."""
+    """RoBERTa's full sentences: `<cls> ... <sep> ... <sep>`; the mark belongs to the first document."""
     objective = Masked(marks="rows")
     assert (objective.frame, objective.stream_length(128, "encoder")) == (Frame(None, "<sep>"), 127)
     assert (Masked().frame, Masked().stream_length(128, "encoder")) == (Frame("<cls>", "<sep>"), 128)

@@ -28,7 +28,9 @@ def rows(count, size=100):
 
 
 def test_ul2_is_as_published():
-    """Tay et al., table 1: (mean span, rate) of the R and X denoisers, and S, which is the last quarter."""
+    """Tay et al., table 1: (mean span, rate) of the R and X denoisers, and the S denoiser, which takes the
+    last quarter.
+    """
     spans = {(p.objective.mean_span, p.objective.rate): p.token for p in UL2 if isinstance(p.objective, SpanCorruption)}
     r, x = "<reserved_0>", "<reserved_2>"
     assert spans == {(3, 0.15): r, (8, 0.15): r, (3, 0.5): x, (8, 0.5): x, (64, 0.15): x, (64, 0.5): x}

@@ -1,4 +1,6 @@
-"""Pairs among text: each pair read plainly, documents as in span corruption, the rows of a corpus, and what is refused."""
+"""Pairs mixed with text: each pair against a direct implementation, documents as in span corruption, the rows
+of a corpus, and what is refused.
+"""
 
 from dataclasses import replace
 
@@ -43,7 +45,9 @@ STYLES = ["replace", "drop", "mass", "bert", "deshuffle"]
 
 
 def texts_of(rows, batch):
-    """(row, segment) to (tokens, token at which the target begins or None) of the documents that have tokens."""
+    """Return {(row, segment): (tokens, index of the token at which the target begins or None)} of the
+    nonempty documents.
+    """
     found = {}
     for row, documents in enumerate(rows):
         column = 0

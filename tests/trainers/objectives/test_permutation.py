@@ -1,5 +1,5 @@
-"""Permutation language modelling against a plain reading of the paper, and against the losses of transformers' XLNet with its
-masks.
+"""Permutation language modelling against a direct implementation of the paper, and against the losses of
+transformers' XLNet with its masks.
 """
 
 import random
@@ -34,9 +34,11 @@ def network():
 
 
 def reading(rng, count):
-    """The places of targets among `count` tokens: "we first sample a length L in [1, 5], and then randomly select a
-    consecutive span of L tokens as prediction targets within a context of (K L) tokens" (section 3.1), K = 6, with the
-    authors' code's probabilities of L.
+    """Return the positions of targets among `count` tokens.
+
+    "We first sample a length L in [1, 5], and then randomly select a consecutive span of L tokens as
+    prediction targets within a context of (K L) tokens" (section 3.1). Here K = 6, and the probabilities of L
+    are those of the authors' code.
     """
     targets, first = [], 0
     while first < count:
@@ -51,24 +53,24 @@ def reading(rng, count):
 
 
 def plain_texts(count, rows):
-    """Rows of one document of this many tokens, none of them special."""
+    """Return rows of one document of `count` tokens, none of them special."""
     return rows_of([[np.full(count, 950)] for _ in range(rows)])
 
 
 def runs_of(chosen):
-    """How often neighbouring targets come in each number."""
+    """Return how often runs of neighbouring targets have each length."""
     edges = np.diff(np.pad(chosen.astype(int), ((0, 0), (1, 1))), axis=1)
     return Counter((np.nonzero(edges == -1)[1] - np.nonzero(edges == 1)[1]).tolist())
 
 
 def assert_alike(found, expected):
-    """Two counts of the same, within five standard deviations."""
+    """Assert that two counts agree within five standard deviations."""
     for number in found.keys() | expected.keys():
         assert found[number] == pytest.approx(expected[number], abs=5 * np.sqrt(2 * expected[number]) + 5)
 
 
 def chosen_of(made, segment=0):
-    """The targets of one document of each row, bool [rows, its length]."""
+    """Return the targets of one document of each row, bool [rows, length of the document]."""
     here = made.segments[0] == segment
     return (made.targets != IGNORED)[:, here]
 
@@ -76,7 +78,9 @@ def chosen_of(made, segment=0):
 @pytest.mark.long
 @pytest.mark.parametrize("count", [1, 5, 13, 40])
 def test_targets_are_those_of_the_paper(count):
-    """Places are targets, and numbers of targets and of neighbouring ones occur, as often as in a plain reading."""
+    """Positions of targets, their numbers and the lengths of their runs are as frequent as in a direct
+    implementation.
+    """
     rows = 5_000
     made = OBJECTIVE.apply(plain_texts(count, rows), CONTEXT)
     found = chosen_of(made)[:, 1:-1]  # between the marks
@@ -129,7 +133,7 @@ def test_orders_and_spans_are_functions_of_seed_and_sample_and_not_of_the_batch(
 
 
 def stock_nats(model, made, row, segment):
-    """{column: nats} of a document alone by `XLNetLMHeadModel`, with masks that are written out."""
+    """Return {column: nats} of a document by itself, from `XLNetLMHeadModel` with explicit masks."""
     here = np.flatnonzero(made.segments[row] == segment)
     order = [column - here[0] for column in made.factorization[row] if column in here]
     length = len(here)

@@ -67,7 +67,9 @@ def test_first_and_second_part_are_the_document(seed, share):
 
 @given(st.integers(0, 1000))
 def test_with_a_loss_on_the_prefix_a_decoder_learns_all_of_the_text(seed):
-    """Then it is the causal objective, but for documents of one token and the first part of cut ones."""
+    """The objective then equals the causal one, except for single-token documents and the first part of cut
+    ones.
+    """
     rows = [[text for text in texts if len(text) > 1] for texts in random_rows(seed, 5)]
     batch = packed(rows, frame=True)
     made = PrefixLM(bidirectional_prefix=False, loss_on_prefix=True).apply(batch, context("decoder", seed))

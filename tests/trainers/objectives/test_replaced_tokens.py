@@ -1,5 +1,5 @@
-"""Replaced token detection against a plain reading of the paper, one token at a time, and against transformers' own loss;
-that samples depend on nothing but seed and sample; and what is refused.
+"""Replaced token detection against a direct implementation of the paper, one token at a time, and against
+transformers' own loss; samples depend only on seed and sample number; and what is refused.
 """
 
 import math
@@ -41,7 +41,7 @@ NAMES = ["loss", "discriminator_loss", *OBJECTIVE.measures]
 
 
 def texts(sizes, rows):
-    """Rows of documents of these many tokens, with positions from 0 in each."""
+    """Return rows of documents of these sizes, with positions counted from 0 in each."""
     batch = batch_of(sizes, rows)
     begins = np.diff(batch.segments, prepend=PADDING) != 0
     columns = np.arange(batch.inputs.shape[1])
@@ -64,7 +64,9 @@ def softmax(logits):
 
 
 def draw(shares, first, second):
-    """A token by two uniform numbers: a group of neighbouring tokens in proportion to its share, then a token of it."""
+    """Draw a token with two uniform numbers: first a group of neighbouring tokens in proportion to its share,
+    then a token from it.
+    """
     width = math.ceil(math.sqrt(len(shares)))
     groups = [shares[start : start + width] for start in range(0, len(shares), width)]
 
@@ -81,7 +83,9 @@ def draw(shares, first, second):
 
 
 def by_hand(model, original, made, row, segment):
-    """(nats of the generator, labels, logits of the discriminator, stock loss) of a document alone, from stock models."""
+    """Return (nats of the generator, labels, logits of the discriminator, stock loss) of a document by
+    itself, from stock models.
+    """
     parts = stock_parts(model, MODEL)
     here = made.segments[row] == segment
     masked, targets, draws = made.inputs[row][here], made.targets[row][here], made.draws[row][here]
@@ -305,7 +309,9 @@ def test_a_task_trains_no_generator():
 
 @pytest.mark.slow
 def test_both_networks_learn_more_than_shares(corpus_directory):
-    """The generator's loss falls below that of a unigram model, the discriminator's below the entropy of its two classes."""
+    """The generator's loss falls below that of a unigram model, and the discriminator's below the entropy of
+    its two classes.
+    """
     recipe = RECIPES["tiny_electra"]()
     config = replace(recipe, data=replace(recipe.data, corpora=(str(corpus_directory),)))
     corpus = corpus_of(config)

@@ -1,4 +1,6 @@
-"""Salient spans: the example of the paper's text, a plain reading of how spans are chosen, and what is refused."""
+"""Salient spans: the example in the paper's text, a direct implementation of how spans are chosen, and what
+is refused.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -49,8 +51,8 @@ DATE, NAME = 0, 1
 
 
 def marked(rows):
-    """A batch of rows of documents: (number of tokens, spans as (first, end, type), tokens at which later sentences begin).
-    No two tokens of a row are the same.
+    """Return a batch of rows of documents, each given as (number of tokens, spans as (first, end, type),
+    tokens at which later sentences begin). No two tokens of a row are the same.
     """
     number = iter(range(FIRST, VOCABULARY))
     batch = packed([[[next(number) for _ in range(size)] for size, _, _ in row] for row in rows])
@@ -66,7 +68,7 @@ def marked(rows):
 
 
 def random_documents(seed, count=5):
-    """Rows of documents with spans that are side by side or not, and with sentences."""
+    """Return rows of documents with sentences and with spans, adjacent or not."""
     rng = np.random.default_rng(seed)
 
     def document():
@@ -79,13 +81,13 @@ def random_documents(seed, count=5):
 
 
 def texts_of(batch):
-    """(row, number of the document) to its tokens, before an objective is applied."""
+    """Return {(row, number of the document): its tokens}, before an objective is applied."""
     numbers = {(r, int(s)) for r, row in enumerate(batch.segments) for s in row if s != PADDING}
     return {(r, s): batch.inputs[r][batch.segments[r] == s].tolist() for r, s in numbers}
 
 
 def units(document, unit, types):
-    """The spans of these types of each document or sentence that has any, as numbers of spans."""
+    """Return the numbers of the spans of these types, grouped by document or by sentence."""
     _, spans, starts = document
     found = {}
     for number, (first, _, kind) in enumerate(spans):
@@ -97,7 +99,7 @@ def units(document, unit, types):
 
 
 def pair_of(text, spans, gone):
-    """Input and target of a document without the spans with the numbers `gone`, as T5 writes them."""
+    """Return the input and target of a document without the spans numbered `gone`, as T5 writes them."""
     removed = {i for number in gone for i in range(*spans[number][:2])}
     source, target, used = [], [], iter(SENTINEL)
     for i, token in enumerate(text):

@@ -1,5 +1,5 @@
-"""The span boundary objective against a plain reading of the paper (Joshi et al., 2020, section 3): its spans by another
-sampler, its loss token by token; and what is refused.
+"""The span boundary objective against a direct implementation of the paper (Joshi et al., 2020, section 3):
+its spans by another sampler, its loss token by token; and what is refused.
 """
 
 import math
@@ -30,8 +30,10 @@ ROWS, SIZE = 1500, 100
 
 
 def sample_spans(words, rng):
-    """Spans of words of a text, lists of columns: lengths are geometric with p = 0.2, drawn again above 10, and begin at a
-    random word, until 15 % of the tokens are masked. A word that exceeds what is left is taken by chance.
+    """Sample spans of whole words, as lists of columns, until 15 % of the tokens are masked.
+
+    Lengths in words are geometric with p = 0.2, redrawn above 10, and each span begins at a random word. A
+    word longer than the remaining budget is taken with a probability.
     """
     left, taken, spans = int(0.15 * sum(map(len, words)) + rng.random()), set(), []
     while left > 0 and len(taken) < len(words):
@@ -55,7 +57,7 @@ def sample_spans(words, rng):
 
 
 def our_spans(group):
-    """Lists of columns of the spans of a row."""
+    """Return the columns of each span of a row."""
     spans = {}
     for column, first in enumerate(group):
         if first >= 0:

@@ -41,7 +41,9 @@ PUBLISHED = [
 
 
 def pair(objective, noise, words=ORIGINAL):
-    """(input, target) of a document of which the words `noise` are noise, without <eos>, which both end with."""
+    """Return (input, target) of a document in which the words `noise` are noise, without the <eos> that both
+    end with.
+    """
     documents = documents_of(packed([[ids(words)]]), context())
     chosen = np.isin(documents.content.tokens, ids(noise))
     pairs = objective.corrupt(documents, chosen, context())
@@ -122,7 +124,7 @@ def test_published_amounts():
 
 
 def runs(mask):
-    """How many runs of True."""
+    """Return the number of runs of True."""
     return int(mask[0]) + int((np.diff(mask.astype(int)) == 1).sum())
 
 
@@ -171,13 +173,13 @@ def test_tokens_chosen_one_by_one_are_within_binomial_bounds():
 
 
 def is_part(some, all_of_them):
-    """Whether `some` is left of a list when others are taken out."""
+    """Whether `some` is a subsequence of the list."""
     rest = iter(all_of_them)
     return all(token in rest for token in some)
 
 
 def put_back(encoder, target):
-    """The document that an input with sentinels and its target tell of."""
+    """Restore the document from an input with sentinels and its target."""
     names = {SPECIAL_IDS[f"<extra_id_{number}>"] for number in range(100)}
     spans, current = {}, None
     for token in target[:-1]:

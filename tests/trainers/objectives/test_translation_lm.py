@@ -1,4 +1,6 @@
-"""Translation language modelling: the figure of the paper, its text read plainly, the rows of a corpus, and what is refused."""
+"""Translation language modelling: the paper's figure, a direct implementation of its text, the rows of a
+corpus, and what is refused.
+"""
 
 from dataclasses import replace
 
@@ -40,7 +42,7 @@ CLS, SEP = SPECIAL_IDS["<cls>"], SPECIAL_IDS["<sep>"]
 
 
 def read_plainly(tokens, at):
-    """(tokens, positions, types) of a document as the paper's figure 1 has them, with BERT's marks."""
+    """Return (tokens, positions, types) of a document as in the paper's figure 1, with BERT's marks."""
     source, target = (tokens, []) if at is None else (tokens[:at], tokens[at:])
     sides = [(side, kind) for kind, side in enumerate((source, target)) if side]
     found = []
@@ -51,7 +53,7 @@ def read_plainly(tokens, at):
 
 
 def documents_in(batch, arrays):
-    """(row, segment) to the values of each of its positions, as tuples."""
+    """Return {(row, segment): the values at each of its positions, as tuples}."""
     found = {}
     for row in range(len(batch.inputs)):
         for column in np.flatnonzero(batch.segments[row] != PADDING):
@@ -62,7 +64,7 @@ def documents_in(batch, arrays):
 
 
 def whole(batch):
-    """The inputs with the tokens that were masked."""
+    """Return the inputs with the masked tokens restored."""
     return np.where(batch.targets == IGNORED, batch.inputs, batch.targets)
 
 

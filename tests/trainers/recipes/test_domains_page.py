@@ -1,4 +1,6 @@
-"""The corpora of docs/domains.md for a domain, a language and many languages build from samples, and their recipes train."""
+"""The corpora that docs/domains.md gives for a domain, a language and many languages can be built from
+samples, and their recipes train.
+"""
 
 import gzip
 import json
@@ -43,13 +45,13 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.ma
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Where the corpora are that tests have built, by recipe and changed fields."""
+    """The directory of the corpora built by tests, by recipe and changed fields."""
     return tmp_path_factory.mktemp("built")
 
 
 @pytest.fixture
 def sample(tmp_path, shared_data, monkeypatch, built):
-    """Build the corpus of a recipe, with changed fields, from articles of three languages."""
+    """A function that builds the corpus of a recipe, with changed fields, from articles in three languages."""
     monkeypatch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
     monkeypatch.chdir(tmp_path)
     for name, languages in (("web", DOCUMENTS), ("papers", ["en"])):

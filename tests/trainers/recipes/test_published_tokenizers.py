@@ -1,4 +1,4 @@
-"""Recipes with tokenizers of the published sizes and special tokens: each trains and exports."""
+"""Recipes with tokenizers of the published sizes and special tokens: each one trains and exports."""
 
 import json
 import os
@@ -121,7 +121,9 @@ TRAINED += ["camembert_base", "t5_v1_1_base", "deberta_base", "deberta_v2_xlarge
 
 
 def written(size: int, specials: dict[str, int]) -> bytes:
-    """A byte-level tokenizer.json of exactly `size` ids, without merges: the other ids are unused tokens."""
+    """Return a byte-level tokenizer.json of exactly `size` ids, without merges; the remaining ids are unused
+    tokens.
+    """
     taken = set(specials.values())
     free = [number for number in range(size) if number not in taken]
     vocabulary = dict(zip(characters_of_bytes(), free, strict=False))
@@ -137,7 +139,7 @@ def written(size: int, specials: dict[str, int]) -> bytes:
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """From the name of a published tokenizer to a corpus of it."""
+    """A function that returns a corpus encoded with a published tokenizer, given its name."""
     made: dict[str, Path] = {}
 
     def make(name: str, content: bytes | None = None) -> str:
@@ -150,7 +152,7 @@ def corpora(tmp_path_factory):
 
 
 def narrow(recipe, directory, **model):
-    """A recipe's vocabulary, objective and packing with the width of a toy, for two steps."""
+    """Return a recipe with its vocabulary, objective and packing, but toy widths, for two steps."""
     config = RECIPES[recipe]() if isinstance(recipe, str) else recipe
     sizes = {"layers": 2, "width": 16, "heads": 2, "positions": 64, "key_value_heads": None, "dropout": 0.0}
     own = {"head_width": None, "feed_forward": None, "decoder_layers": None}
@@ -255,7 +257,9 @@ def test_only_missing_tokens_of_an_objective_are_added(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", OBJECTIVES)
 def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path):
-    """From a tokenizer without any special: what `add_reserved: [kind]` gives is enough for a model that it trains."""
+    """For a tokenizer without special tokens, `add_reserved: [kind]` adds all that a model trained with the
+    objective needs.
+    """
     path = tmp_path / "tokenizer.json"
     path.write_bytes(written(400, {}))
     content = add_reserved(read_definition(str(path)), [kind])
@@ -282,7 +286,9 @@ def test_an_unknown_token_parts_documents_of_no_objective_that_reads_them_back(c
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("specials", [{"[PAD]": 2, "[CLS]": 0, "[SEP]": 1, "[MASK]": 3}, {"<|endoftext|>": 399}])
 def test_roberta_takes_padding_of_any_id(specials, corpora, tmp_path):
-    """Full rows, so that the last position is read; in plain transformers the same logits, padded rows included."""
+    """Rows are full, so the last position is read. Plain transformers gives the same logits, also for padded
+    rows.
+    """
     import transformers
 
     from trainers.inference.model_export import load_trained
@@ -324,7 +330,7 @@ def test_the_published_tokenizers_themselves(model, recipe, corpora, tmp_path):
 
 
 def _gpt2(folder: Path) -> bytes:
-    """GPT-2's published files as a tokenizer.json."""
+    """Return GPT-2's published files as a tokenizer.json."""
     from tokenizers import AddedToken, ByteLevelBPETokenizer
 
     made = ByteLevelBPETokenizer(str(folder / "encoder.json"), str(folder / "vocab.bpe"))

@@ -1,4 +1,4 @@
-"""Recipes: parameter counts against the published ones, and the settings that one shares with another."""
+"""Recipes: parameter counts against the published ones, and the settings that recipes share."""
 
 from dataclasses import replace
 
@@ -85,7 +85,9 @@ def test_a_recipe_has_the_published_parameters(name):
 
 
 def test_the_recipes_without_a_count_are_those_that_the_page_of_training_files_names():
-    """Others are counted below, or beside their architectures. That of ELMo there is without its vocabulary."""
+    """The others are counted below, or in the tests of their architectures; ELMo is counted there without its
+    vocabulary.
+    """
     elsewhere = {"awd_lstm", "byt5_small", "elmo", "skip_thought"}
     large = {name for name in RECIPES if "tiny" not in name and name != "demo_decoder"}
     assert large - set(COUNTS) - elsewhere == {"nanogpt_cpu", "nanogpt_gpu", "prefix_lm_base"}
@@ -106,7 +108,9 @@ def test_the_recipes_without_a_count_are_those_that_the_page_of_training_files_n
     ],
 )
 def test_a_model_of_a_language_or_domain_has_the_parameters_of_its_published_configuration(name, kind, sizes):
-    """In the class that transformers has for it. That of mT5 ties its output layer; the published one is not tied."""
+    """Compared in the class that transformers has for it. The one for mT5 ties its output layer; the
+    published model does not.
+    """
     head = (
         "ConditionalGeneration"
         if kind == "MT5"
@@ -156,7 +160,7 @@ def test_bert_without_its_heads_and_with_one_has_the_published_parameters():
     ],
 )
 def test_electras_networks_have_the_published_parameters(name, discriminator, generator):
-    """The paper gives 14 M, 110 M and 335 M for the discriminator (tables 1 and 2)."""
+    """The paper gives 14 M, 110 M and 335 M for the discriminators (tables 1 and 2)."""
     model = RECIPES[name]().model
     assert parameters(model, lambda network: network.discriminator()) == discriminator
     assert parameters(model, lambda network: network.generator) == generator
@@ -165,14 +169,14 @@ def test_electras_networks_have_the_published_parameters(name, discriminator, ge
 
 
 def stock_parameters(kind, config):
-    """The parameters of a class of transformers with a configuration."""
+    """Return the number of parameters of a transformers class with a configuration."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in kind(config).parameters())
 
 
 def test_electra_large_has_the_parameters_of_its_published_configurations():
-    """google/electra-large-discriminator and electra-large-generator, config.json: the generator has a quarter of the width, and
-    embeddings of the same.
+    """google/electra-large-discriminator and electra-large-generator, config.json: the generator has a
+    quarter of the width, and the same embedding width.
     """
     sizes = {"vocab_size": 30522, "embedding_size": 1024, "num_hidden_layers": 24}
     wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}
@@ -187,7 +191,7 @@ def test_electra_large_has_the_parameters_of_its_published_configurations():
 
 
 def test_xlnets_have_the_parameters_of_their_published_configurations():
-    """xlnet-base-cased and xlnet-large-cased, config.json, whose vocabulary has 32,000 pieces."""
+    """xlnet-base-cased and xlnet-large-cased, config.json, with a vocabulary of 32,000 pieces."""
     base = {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072}
     large = {"d_model": 1024, "n_layer": 24, "n_head": 16, "d_inner": 4096}
     for recipe, sizes in (("xlnet_base", base), ("xlnet_large", large)):
@@ -196,9 +200,10 @@ def test_xlnets_have_the_parameters_of_their_published_configurations():
 
 
 def test_an_xlm_of_the_published_size_differs_by_its_language_embeddings_and_the_layer_before_its_output():
-    """xlm-mlm-tlm-xnli15-1024, config.json; Conneau et al. (2020, appendix, table of model sizes) give 250 M for XLM-15. XLM adds
-    an embedding of one of 15 languages to every token, where the model of `tiny_translation_lm` adds one of the two sides of a
-    pair, and predicts from its states without BERT's dense layer and norm.
+    """xlm-mlm-tlm-xnli15-1024, config.json; Conneau et al. (2020, appendix, table of model sizes) give 250 M
+    for XLM-15. XLM adds an embedding of one of 15 languages to every token, where the model of
+    `tiny_translation_lm` adds one for the side of the pair. XLM also predicts directly from its states,
+    without BERT's dense layer and norm.
     """
     sizes = {"vocab_size": 95000, "emb_dim": 1024, "n_layers": 12, "n_heads": 8, "n_langs": 15}
     published = stock_parameters(transformers.XLMWithLMHeadModel, transformers.XLMConfig(**sizes))
@@ -210,9 +215,9 @@ def test_an_xlm_of_the_published_size_differs_by_its_language_embeddings_and_the
 
 
 def test_skip_thoughts_have_the_matrices_of_the_papers_equations():
-    """Kiros et al. (2015, section 2.1): W and U of the reset gate, the update gate and the state in the encoder, and C as well in
-    the decoders; embeddings of 620, states of 2,400, 20,000 words. The biases are ours: two for each of the three, one of the
-    output.
+    """Kiros et al. (2015, section 2.1): W and U of the reset gate, the update gate and the state in the
+    encoder, and C as well in the decoders; embeddings of 620, states of 2,400, 20,000 words. The biases are
+    our addition: two for each of the three, and one for the output.
     """
     words, embedding, state = 20_000, 620, 2400
     encoder = 3 * (state * embedding + state * state)
@@ -232,7 +237,7 @@ def test_skip_thoughts_have_the_matrices_of_the_papers_equations():
     ],
 )
 def test_what_alberts_layers_share_gives_the_published_parameters(sharing, narrow, wide):
-    """Lan et al. (2020, table 4), in millions: with embeddings of 128 and of 768."""
+    """Lan et al. (2020, table 4), in millions, for embeddings of 128 and of 768."""
     model = replace(RECIPES["albert_base"]().model, **sharing)
     counts = [parameters(replace(model, embedding_size=size), lambda network: network.albert) for size in (128, 768)]
     assert [int(count / 1e6) for count in counts] == pytest.approx([narrow, wide], abs=1)
@@ -242,7 +247,9 @@ def test_what_alberts_layers_share_gives_the_published_parameters(sharing, narro
 
 @pytest.mark.parametrize(("name", "published"), [("albert_large", 18), ("albert_xlarge", 60)])
 def test_the_larger_alberts_have_the_published_parameters(name, published):
-    """Lan et al. (2020, table 1), in millions. Its 235 M of xxlarge are not what the shape that it gives has."""
+    """Lan et al. (2020, table 1), in millions. The 235 M given there for xxlarge do not match the stated
+    shape.
+    """
     assert parameters(RECIPES[name]().model, lambda network: network.albert) == pytest.approx(published * 1e6, rel=0.03)
 
 
@@ -294,7 +301,9 @@ def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
     ],
 )
 def test_a_recipe_trains_as_published(name, published):
-    """Sequences in a batch, steps, peak rate and steps of warm-up, where the paper gives them for AdamW."""
+    """Batch size in sequences, steps, peak learning rate and warm-up steps, where the paper gives them for
+    AdamW.
+    """
     config = RECIPES[name]()
     set_ = (config.batch.sequences, config.budget.steps, config.optimizer.learning_rate, config.schedule.warmup_steps)
     assert [here for here, there in zip(set_, published, strict=True) if there is not None] == [
@@ -304,7 +313,9 @@ def test_a_recipe_trains_as_published(name, published):
 
 @pytest.mark.parametrize("name", ["bert_base", "electra_small", "electra_base", "electra_large"])
 def test_embeddings_decay_as_in_the_authors_code(name):
-    """It excludes only biases and layer norms (google-research/electra, model/optimization.py, from BERT's)."""
+    """The authors' code excludes only biases and layer norms from decay (google-research/electra,
+    model/optimization.py, taken from BERT's).
+    """
     optimizer = RECIPES[name]().optimizer
     assert (optimizer.weight_decay, optimizer.decay_embeddings) == (0.01, True)
 

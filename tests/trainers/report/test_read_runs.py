@@ -1,4 +1,4 @@
-"""Reading the directory of a run beside its training."""
+"""Reading the directory of a run while it trains."""
 
 from gristmill.storage.disk import LocalPath
 from trainers.report.read_runs import _checkpoints

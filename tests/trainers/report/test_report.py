@@ -36,7 +36,9 @@ def step_fields(step, loss, source="web"):
 
 
 def make_run(directory, parts, source="web", **changes):
-    """A run whose parts are (first step, losses of its steps): a validation follows the last step of each."""
+    """Make a run whose parts are given as (first step, losses of its steps); a validation follows the last
+    step of each.
+    """
     config = plain(RECIPES["llama_tiny"]())
     config["batch"] = {"tokens": 2048, "sequences": 16}
     config["data"]["corpora"] = ["corpus"]
@@ -75,7 +77,7 @@ def test_scores_of_different_versions_are_marked(tmp_path):
 
 
 class Strict(HTMLParser):
-    """Tags that are open, and all text."""
+    """A parser that tracks open tags and collects all text."""
 
     def __init__(self):
         super().__init__()
@@ -168,7 +170,7 @@ def test_runs_are_overlaid_and_their_settings_compared(tmp_path):
 
 
 def figures(page):
-    """From the title of each chart to the runs that are drawn in it."""
+    """Return {title of a chart: the runs drawn in it}."""
     parts = re.findall(r"<figcaption>(.*?)</figcaption>(.*?)</figure>", page, re.DOTALL)
     return {title: set(map(int, re.findall(r"var\(--series-(\d)\)", drawn))) for title, drawn in parts}
 
@@ -193,7 +195,9 @@ def add_document_fields(directory, value, window=256):
     ids=["objective", "length", "packing", "mixture"],
 )
 def test_losses_of_different_things_are_never_drawn_over_one_another(tmp_path, changes, why):
-    """Of three runs two agree; whole documents compare all that have a likelihood."""
+    """Two of three runs agree and share a chart; the chart of whole documents compares all runs that have
+    likelihoods.
+    """
     data = plain(RECIPES["llama_tiny"]())["data"] | {"corpora": ["corpus"]}
     changes = {**changes, "data": data | changes.get("data", {})}
     runs = [make_run(tmp_path / n, [(0, [3.0, 2.0])], **(changes if n == "b" else {"data": data})) for n in "abc"]

@@ -1,4 +1,4 @@
-"""What a run has cost, from its log."""
+"""The cost of a run, computed from its log."""
 
 import re
 
@@ -13,7 +13,7 @@ FLOPS = {"read": 4e9, "decoded": 0.0, "predicted": 1e9}
 
 
 def part(begins, ends, workers=1, joules=None, device="cpu"):
-    """The events of a part of a run, which takes two steps."""
+    """Return the events of a part of a run with two steps."""
     measured = {"energy_from": "RAPL" if joules else ""}
     return [
         {"event": "start", "time": begins, "step": 0, "workers": workers, "device": device, "threads": 2, **measured},
@@ -23,7 +23,7 @@ def part(begins, ends, workers=1, joules=None, device="cpu"):
 
 
 def test_the_formula_is_that_of_strubell_et_al():
-    """Section 2: 1.58 t (p_c + p_r + g p_g) / 1000 kWh, 0.954 pounds of CO2e each."""
+    """Section 2: 1.58 t (p_c + p_r + g p_g) / 1000 kWh, and 0.954 pounds of CO2e per kWh."""
     cost = footprint(FLOPS, 7200, "NVIDIA A100-SXM4-80GB", 1)
     assert cost.kwh == pytest.approx(1.58 * 2 * 400 / 1000)
     assert cost.kg_co2e == pytest.approx(0.954 * 0.45359237 * cost.kwh)
@@ -41,7 +41,7 @@ def test_work_that_was_repeated_counts_twice_and_workers_count_each():
 
 
 def test_the_time_between_two_parts_costs_nothing():
-    """A part logs that it resumes before it starts."""
+    """A part logs that it resumes before it logs its start."""
     before = [{"event": name, "time": 900, "step": 2, "message": ""} for name in ("warning", "resume", "excluded")]
     assert run_cost(part(0, 100) + before + part(1000, 1050)).device_hours == pytest.approx(150 / 3600)
 

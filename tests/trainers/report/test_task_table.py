@@ -1,4 +1,6 @@
-"""Scores of fine-tuned runs: over seeds, with intervals, compared on the same examples, as lines and on the page."""
+"""Scores of fine-tuned runs: over seeds, with intervals, compared on the same examples, as lines and on the
+page.
+"""
 
 from dataclasses import asdict
 from statistics import median, stdev
@@ -23,7 +25,7 @@ GOLD = np.arange(40) % 2
 
 
 def make_scored(folder, name, wrong, task="mine", examples=40, **changes):
-    """A run whose predictions differ from the gold in the first `wrong` of its examples."""
+    """Make a run whose predictions differ from the gold in its first `wrong` examples."""
     run = make_run(folder / name, [(0, [2.0])], **changes)
     rows = [{"a": f"text {n}", "y": int(GOLD[n])} for n in range(examples)]
     write_lines(folder / "dev.jsonl", rows)

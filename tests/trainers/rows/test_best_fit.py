@@ -1,5 +1,5 @@
-"""Best-fit packing: nothing that fits is lost or cut, as few sequences as the textbook algorithm, and a cache
-without effect on content.
+"""Best-fit packing: nothing that fits is lost or cut, it needs as few sequences as the textbook algorithm,
+and the cache does not affect content.
 """
 
 import math
@@ -36,12 +36,14 @@ def offsets(seed, documents=300, longest=200):
 
 
 def packed(ends, checksum="shard", length=LENGTH, frame=CAUSAL, seed=0, packing="best_fit"):
-    """The sequences of a shard with these document offsets."""
+    """Return the sequences of a shard with these document offsets."""
     return pack_shard(packing, lambda: Shard(None, ends, None, None, None, None, {}), checksum, length, frame, seed)
 
 
 def best_fit_rows(counts, length):
-    """How many sequences the textbook's best-fit decreasing needs: a list of rooms, searched from end to end."""
+    """Return how many sequences textbook best-fit decreasing needs, by linear search through the free space
+    of each.
+    """
     rooms = []
     for count in sorted(counts, reverse=True):
         fitting = [room for room in rooms if room >= count]

@@ -1,4 +1,4 @@
-"""Sentence pairs from the shards of a corpus: every token once per epoch, independent of the reader, and
+"""Sentence pairs from the shards of a corpus: every token once per epoch, independence of the reader, and
 errors.
 """
 
@@ -57,12 +57,12 @@ def config(corpus_directory, request):
 
 
 def original(batch):
-    """The inputs before they were masked."""
+    """Return the inputs before masking."""
     return np.where(batch.targets == IGNORED, batch.inputs, batch.targets)
 
 
 def text_of(source):
-    """How often each token is in a source."""
+    """Return how often each token occurs in a source."""
     held = (source.shard(number) for number in range(len(source.shards)))
     return sum((Counter(shard.tokens[shard.offsets[0] : shard.offsets[-1]].tolist()) for shard in held), Counter())
 
@@ -134,7 +134,7 @@ def test_workers_micro_batches_and_resuming_change_nothing(corpus_directory, obj
 
 
 def test_two_lengths_one_after_the_other(corpus_directory):
-    """BERT's schedule: pairs of one length, then of another; the ledger counts what both have read."""
+    """As in BERT's schedule, pairs of one length are followed by pairs of another; the ledger counts both."""
     config = configured(corpus_directory)
     config = replace(config, data=replace(config.data, phases=(LengthPhase(5, 24),)))
     config = resolve(config, corpus_of(config))
@@ -153,7 +153,9 @@ def test_two_lengths_one_after_the_other(corpus_directory):
 
 
 def test_as_many_copies_as_exchanges_are_copies_of_the_data(corpus_directory):
-    """BERT's data: 10 copies, each with pairs and masks of its own, seen 4 times in 40 epochs (here 3 copies, 6 epochs)."""
+    """As in BERT's data: 10 copies, each with its own pairs and masks, seen 4 times in 40 epochs (here 3
+    copies, 6 epochs).
+    """
     config = configured(corpus_directory, NextSentence(copies=3, exchanges=3))
     corpus = corpus_of(config)
     data = training_data(corpus, replace(config, data=replace(config.data, weights={"code": 1.0})))
@@ -206,8 +208,8 @@ def test_validation_has_pairs_as_well(config):
 
 @pytest.mark.parametrize("packing", ["segment_pairs", "sentence_pairs", "full_sentences", "doc_sentences"])
 def test_robertas_input_formats(corpus_directory, packing):
-    """Liu et al., 2019, section 4.2: every row begins with its own mark and holds whole sentences: of two parts with a label,
-    or without, of several documents or of one.
+    """Liu et al., 2019, section 4.2: every row begins with its own mark and holds whole sentences, either as
+    two parts with a label, or without a label from several documents or one.
     """
     paired = packing.endswith("pairs")
     config = configured(corpus_directory, NextSentence() if paired else Masked(marks="rows"), packing)

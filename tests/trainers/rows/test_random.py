@@ -1,4 +1,4 @@
-"""Uniform numbers of objectives: uniform, independent, and a function of seed, key, column and name only."""
+"""Random numbers of objectives: uniform, independent, and a function of seed, key, column and name only."""
 
 import numpy as np
 

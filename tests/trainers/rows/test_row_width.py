@@ -62,7 +62,7 @@ CASES = [
 
 
 def lengths_for(objective):
-    """The corpora that an objective reads. Documents of one token alone are refused where they give no target."""
+    """Return the corpora that an objective reads. Single-token documents are refused if they give no target."""
     return [name for name in LENGTHS if name != ("one" if objective.least_tokens > 1 else "one but for a few")]
 
 
@@ -104,7 +104,7 @@ def epoch_of(data):
 
 
 def text_of(source):
-    """Every token of a source, in order."""
+    """Return every token of a source, in order."""
     held = [source.shard(number) for number in range(len(source.shards))]
     return np.concatenate([shard.tokens[shard.offsets[0] : shard.offsets[-1]] for shard in held]).astype(np.int64)
 
@@ -113,7 +113,7 @@ def text_of(source):
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize(("objective", "architecture"), CASES)
 def test_no_row_is_wider_than_the_sequence_length(corpora, objective, architecture, packing):
-    """Every packing reads every corpus; of the two lengths each corpus has one, another with every other packing."""
+    """Every packing reads every corpus; the two sequence lengths alternate over corpora and packings."""
     for number, name in enumerate(lengths_for(objective)):
         length = (64, 90)[(number + PACKINGS.index(packing)) % 2]
         data = read(corpora[name, False], objective, architecture, length, packing)
@@ -146,7 +146,7 @@ def test_an_epoch_holds_every_token_once_and_counts_it(corpora, objective, archi
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("architecture", ["t5", "llama"])
 def test_inputs_and_targets_of_an_epoch_hold_every_token_once(corpora, architecture, packing):
-    """Span corruption moves the noise from one to the other."""
+    """Span corruption moves the noise from the inputs to the targets."""
     for name in lengths_for(SpanCorruption()):
         data = read(corpora[name, True], SpanCorruption(), architecture, packing=packing)
         batch = data.rows(epoch_of(data))
@@ -200,7 +200,9 @@ def test_workers_micro_batches_and_resuming_change_nothing(corpora, objective):
 
 
 def test_rows_are_full_where_the_next_token_has_no_room(corpora):
-    """T5's rows of 64: a row ends where one more token would not fit, and one document fills a row as it always did."""
+    """With T5's rows of 64, a row ends where one more token would not fit, and a single document still fills
+    a row.
+    """
     data = read(corpora["any", True], SpanCorruption())
     samples = epoch_of(data)
     held = (data.rows(samples).segments != PADDING).sum(axis=1)

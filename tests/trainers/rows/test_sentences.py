@@ -1,4 +1,4 @@
-"""Sequences of whole sentences, against a word-by-word reading of RoBERTa's section 4.2."""
+"""Sequences of whole sentences, against a direct implementation of RoBERTa's section 4.2."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,9 @@ PLAIN = np.empty(0, np.int64), 0  # no room for marks that an objective adds
 
 
 def shard(seed, documents=60):
-    """(tokens, offsets, sentences, sentence offsets): arrays as in a shard, whose offsets need not begin at 0; some documents
-    are empty, some sentences longer than a sequence, some begin where another one does or at the end of the document.
+    """Return (tokens, offsets, sentences, sentence offsets) of a shard, whose offsets need not start at 0.
+    Some documents are empty; some sentences are longer than a sequence, or begin where another one does or at
+    the end of the document.
     """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, 60, documents) * (rng.random(documents) < 0.9)
@@ -26,7 +27,7 @@ def shard(seed, documents=60):
 
 
 def sentences_of(offsets, values, value_offsets, lead, marks):
-    """Of each document the sizes of its sentences, marks included."""
+    """Return the sizes of each document's sentences, including marks."""
     found = []
     for d in range(len(offsets) - 1):
         size = int(offsets[d + 1] - offsets[d])
@@ -37,7 +38,7 @@ def sentences_of(offsets, values, value_offsets, lead, marks):
 
 
 def sequences(documents, length, across):
-    """The sizes of the sequences that hold whole sentences, each as many as fit."""
+    """Return the sizes of sequences of whole sentences, each with as many as fit."""
     rows, room = [], []
     for document in documents:
         for sentence in document:

@@ -1,5 +1,5 @@
-"""Damage at rest: a flipped bit or a lost end of any file of a run, of an export or of the cache of packings is found when
-the file is read, and the file is named; or what is read is what it was.
+"""Damage at rest: a flipped bit or a truncated end of any file of a run, an export or the cache of packings
+either is found on reading and reported with the file's name, or does not change what is read.
 """
 
 import shutil
@@ -41,7 +41,7 @@ def config(corpus):
 
 @pytest.fixture(scope="module")
 def run(corpus, config, tmp_path_factory) -> Path:
-    """A run with every kind of file that has a reader; its checkpoint is a freshly initialised model."""
+    """A run with every kind of file that is ever read; its checkpoint is a freshly initialised model."""
     path = tmp_path_factory.mktemp("runs") / "run"
     open_run(path, config, corpus)
     source = corpus.train["plays"]
@@ -65,7 +65,7 @@ def export(run):
 
 
 def weights_of(path: Path) -> list:
-    """What our commands read of a run or an export."""
+    """Return what our commands read of a run or an export."""
     from tokenizer.encode import Encoder
 
     trained = load_trained(path)
@@ -81,7 +81,7 @@ def weights_of(path: Path) -> list:
 
 
 def run_says(run: Path, config, corpus, heard: list[str]) -> str:
-    """A digest of all that a run holds: to a resumption, to our commands, to its report."""
+    """Return a digest of everything that a resumed run, our commands and the report read of a run."""
     opened = open_run(run, config, corpus)
     found = checkpoint.newest(run, heard.append)
     state = checkpoint.read_state(found)

@@ -1,10 +1,10 @@
-"""Which measurements of a log count, also when a worker wrote its line late."""
+"""Which measurements of a log count, also if a worker wrote its line late."""
 
 from trainers.runs.history import drop_superseded
 
 
 def events(*pairs):
-    """(event, step), or (event, step, attempt)."""
+    """Return events from (event, step) or (event, step, attempt)."""
     names = ("event", "step", "attempt")
     return [dict(zip(names, pair, strict=False)) for pair in pairs]
 

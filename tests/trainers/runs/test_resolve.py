@@ -1,4 +1,4 @@
-"""Resolved values, and the errors of settings that do not fit the corpus."""
+"""Resolved values, and the errors for settings that do not fit the corpus."""
 
 import math
 from dataclasses import replace
@@ -121,7 +121,7 @@ def test_windows_are_printed_before_training(corpus):
 
 
 def test_berts_schedule_reads_42_billion_tokens(corpus):
-    """1,000,000 steps of 256 sequences, 128 tokens for 900,000 of them and 512 for 100,000: 42.6 B tokens."""
+    """1,000,000 steps of 256 sequences, of 128 tokens for 900,000 steps and 512 for 100,000: 42.6 B tokens."""
     phases = "data.phases=[{until_step: 900000, sequence_length: 128}]"
     fixed = ("data.sequence_length=512", "model.positions=512", "batch.sequences=256", "budget.steps=1000000")
     resolved = resolve(settings(phases, *fixed), corpus)

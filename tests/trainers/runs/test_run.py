@@ -111,7 +111,7 @@ def test_a_kill_while_the_corpus_changes_leaves_a_run_that_the_same_command_open
 
 
 def replaced(run, directory):
-    """The run, whose resolved configuration says where the corpus is."""
+    """Write the directory of the corpus into the run's resolved configuration, and return the run."""
     found = read_config(run)
     placed = replace(found, data=replace(found.data, corpora=(str(directory),)))
     write_config(run, placed)

@@ -52,7 +52,7 @@ def recorder(monkeypatch):
 
 
 def part(run, start, events, last="finished", name="tensorboard"):
-    """One part of a run that begins at step `start`; what it printed."""
+    """Log one part of a run, beginning at step `start`; return what it printed."""
     lines = []
     run.mkdir(exist_ok=True)
     progress = Progress(run / "log.jsonl", lines.append, open_sinks([name], run, llama_tiny()))
@@ -213,7 +213,7 @@ def test_secrets_are_taken_out(monkeypatch):
 
 
 def two_parts(run, name, pause=0.0):
-    """Steps 1 to 4, then from step 2 on again to step 5."""
+    """Log steps 1 to 4, then resume from step 2 and log up to step 5."""
     part(run, 0, [step_event(step, 10.0 - step) for step in range(1, 5)], "stopped", name)
     sleep(pause)
     part(run, 2, [step_event(step, 20.0 - step) for step in range(3, 6)], "finished", name)
@@ -274,7 +274,9 @@ def test_wandb_goes_on_with_its_run(tmp_path, monkeypatch):
 
 
 def wandb_rows(data):
-    """The history in a `.wandb` file: protocol buffers in LevelDB's log format, in blocks of 32 KiB, after 7 bytes."""
+    """Return the history in a `.wandb` file: protocol buffers in LevelDB's log format, in blocks of 32 KiB,
+    after a 7-byte header.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
     place, whole = 7, b""

@@ -1,4 +1,4 @@
-"""Studies of the tiny corpus for tests, and results that a formula makes in place of training."""
+"""Studies of the tiny corpus for tests, with results computed by a formula in place of training."""
 
 import hashlib
 from dataclasses import asdict
@@ -43,8 +43,8 @@ def opened(file, *overrides):
 
 
 def planted(run):
-    """Bits per byte of each domain: more of it helps itself most, and plays help code a little. The seed adds noise that
-    all mixtures share, and a hundredth as much of their own.
+    """Return the bits per byte of each domain. A larger share of a domain helps that domain most, and plays
+    help code a little. The seed adds noise shared by all mixtures, and a hundredth as much of a run's own.
     """
     code, plays = (run.weights.get(name, 0.0) for name in ("code", "plays"))
     generator = np.random.default_rng(run.job.seed)

@@ -1,4 +1,6 @@
-"""docs/encoders: the shipped budgets are equal in tokens and operations, and the table compares predictions in pairs."""
+"""docs/encoders: the shipped budgets are equal in tokens and in operations, and the table makes paired
+comparisons of predictions.
+"""
 
 import importlib.util
 import math
@@ -45,7 +47,9 @@ def job_of(compare, name):
 
 
 def operations_of_a_step(job):
-    """Expected operations of a step whose rows are full. Tokens have 4.66 characters, as in the vocabulary of the study."""
+    """Return the expected operations of a step with full rows, at 4.66 characters per token as in the study's
+    vocabulary.
+    """
     model = fill(job.model, 4096)
     with torch.device("meta"):
         network = build_model(model, SPECIALS, 0)
@@ -85,7 +89,7 @@ def test_tasks_have_settings_that_parse(compare, name):
 
 
 def predict(folder, output, encoder, seed, right):
-    """Write a run's predictions for 40 examples, of which the first `right` are right."""
+    """Write a run's predictions for 40 examples, the first `right` of them correct."""
     write_lines(folder / "dev.jsonl", [{"a": f"text {n}", "y": n % 2} for n in range(40)])
     fields = {"files": {"dev": "dev.jsonl"}, "columns": {"text": "a", "label": "y"}, "labels": [0, 1]}
     examples = read(task_of(folder, "classify", **fields), "dev")

@@ -1,4 +1,4 @@
-"""Tables of runs in the files of RegMix and Olmix, and bad ones, each with an error of one line."""
+"""Run tables in the file formats of RegMix and Olmix, and invalid ones, each reported in one line."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""A sweep: every setting is a run, dev alone chooses, and only the chosen setting predicts the other splits."""
+"""A sweep: every setting is a run, only dev is used to choose, and only the chosen setting predicts the other
+splits.
+"""
 
 import json
 import math

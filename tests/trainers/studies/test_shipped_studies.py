@@ -1,4 +1,6 @@
-"""Every study that ships is run from its file to its page: corpora, runs, verdict, with small models and little text."""
+"""Every shipped study is run from its file to its page (corpora, runs, verdict), with small models and little
+text.
+"""
 
 import csv
 import gzip
@@ -74,7 +76,9 @@ def write_texts(folder: Path) -> None:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A working directory with the files that the studies name. Their tokenizers are small, because the texts are few."""
+    """A working directory with the files that the studies name. The tokenizers are small because there is
+    little text.
+    """
     (tmp_path / "corpora_configs").mkdir()
     for name in ("study_prose.yaml", "noisy_prose.yaml"):
         text = (ROOT / "corpora_configs" / name).read_text()

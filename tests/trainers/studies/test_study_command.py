@@ -1,4 +1,4 @@
-"""The commands of a study on results that are already there, and what they refuse."""
+"""The study commands on existing results, and what they refuse."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The studies of the T5 paper's table 2: its ten rows, the same text for all of them, and targets that can be compared."""
+"""The studies of table 2 of the T5 paper: its ten rows, the same text for all of them, and comparable
+targets.
+"""
 
 from pathlib import Path
 

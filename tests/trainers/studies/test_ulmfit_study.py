@@ -1,4 +1,6 @@
-"""docs/ulmfit: the shipped settings parse, each arm lacks one trick, and the table compares predictions in pairs."""
+"""docs/ulmfit: the shipped settings parse, each arm lacks one trick, and the table makes paired comparisons
+of predictions.
+"""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Every shipped task reads its set as the authors distribute it: small files under the official names."""
+"""Every shipped task reads its data set as the authors distribute it, tested with small files under the
+official names.
+"""
 
 import gzip
 import json

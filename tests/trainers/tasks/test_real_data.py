@@ -1,4 +1,4 @@
-"""The shipped tasks on real data: as many examples as it says, and scores of simple rules as it says."""
+"""The shipped tasks on real data: the numbers of examples and the scores of simple rules are as documented."""
 
 import csv
 import re
@@ -35,7 +35,7 @@ def manifest(data):
 
 @pytest.fixture(scope="module")
 def read(data):
-    """From (task, split) to its examples, which are read once."""
+    """A function that returns the examples of a (task, split), each of which is read once."""
     return cache(lambda name, split: read_examples(load_task(name), split, data))
 
 
@@ -72,14 +72,16 @@ def test_all_of_glue_and_what_superglue_has_is_at_hand(data):
 
 
 def jaccard(examples):
-    """The share of words that two texts have in common."""
+    """Return the Jaccard similarity of the words of two texts, for each example."""
     pairs = zip(*(texts.to_pylist() for texts in examples.texts), strict=True)
     sets = [tuple(set(re.findall(r"\w+", text.lower())) for text in pair) for pair in pairs]
     return np.array([len(first & second) / max(1, len(first | second)) for first, second in sets])
 
 
 def by_threshold(name, read, above):
-    """One threshold on word overlap, chosen on the training split, as the data's README measured."""
+    """Return the scores of a single threshold on word overlap, chosen on the training split as in the data's
+    README.
+    """
     train, dev = read(name, "train"), read(name, "dev")
     overlap, similar = jaccard(train), train.labels == above
     best = max(np.linspace(0, 1, 101), key=lambda threshold: np.mean((overlap >= threshold) == similar))

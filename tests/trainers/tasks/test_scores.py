@@ -236,7 +236,9 @@ def test_token_f1_is_the_harmonic_mean_of_precision_and_recall(text, references)
 
 
 def official_threshold(values, answerable, answered, no_answer):
-    """Best total and threshold by trying all: above the threshold, a question counts if it has no answer."""
+    """Return the best total and its threshold, found by trying all; above the threshold, a question counts as
+    correct if it has no answer.
+    """
     best = None
     for threshold in [min(no_answer) - 1, *sorted(set(no_answer))]:
         total = sum(

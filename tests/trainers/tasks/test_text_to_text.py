@@ -1,4 +1,4 @@
-"""A task of any kind as text to text, and back."""
+"""Tasks of any kind are converted to text to text, and predictions back."""
 
 import json
 

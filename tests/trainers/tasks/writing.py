@@ -1,4 +1,4 @@
-"""Small task files for tests."""
+"""Writes small task files for tests."""
 
 import json
 
@@ -8,7 +8,7 @@ from trainers.tasks.schema.task import Task
 
 
 def task_of(folder, kind, **fields):
-    """A task whose files are in `folder`."""
+    """Return a task whose files are in `folder`."""
     metrics = {
         "classify": "accuracy",
         "choose": "accuracy",

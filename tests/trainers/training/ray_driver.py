@@ -1,8 +1,8 @@
-"""What test_launch runs in a process of its own, on two Ray nodes of this machine: a run on a corpus with a corrupt
-shard, and a run that loses a worker, then a worker with its node.
+"""The process of test_launch with two Ray nodes on this machine: one run on a corpus with a corrupt shard,
+and one that loses a worker, then a worker together with its node.
 
-Started as `ray_driver.py OUTPUT CORRUPT CORPUS a.b=value ...`; the runs are OUTPUT/corrupt and OUTPUT/elastic, and
-OUTPUT/exits has the exit statuses of their commands.
+Started as `ray_driver.py OUTPUT CORRUPT CORPUS a.b=value ...`. The runs are OUTPUT/corrupt and
+OUTPUT/elastic; OUTPUT/exits has the exit statuses of their commands.
 """
 
 import os
@@ -17,8 +17,8 @@ from tests.trainers.launching import NODE_LOST_AT, WORKER_LOST_AT
 
 
 def losing(work, victim_node, output):
-    """`work`, which trains as one worker, so that a worker on `victim_node` is killed as it begins step WORKER_LOST_AT, and its
-    node with it at NODE_LOST_AT, once each.
+    """Wrap `work`, which trains as one worker, so that a worker on `victim_node` is killed as it begins step
+    WORKER_LOST_AT, and again with its node at NODE_LOST_AT, once each.
     """
 
     def work_and_lose(arguments):

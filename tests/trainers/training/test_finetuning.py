@@ -1,4 +1,4 @@
-"""Fine-tuning from the command line: what a run writes, which checkpoint it keeps, when it ends."""
+"""Fine-tuning from the command line: what a run writes, which checkpoint it keeps, and when it ends."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ SETTINGS = (
 
 
 def write_split(path, seed, count, labelled=True):
-    """Texts of five words; the label says whether `abcd` is among them."""
+    """Write texts of five words; the label tells whether `abcd` is among them."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -233,7 +233,7 @@ def test_answers_may_be_as_long_as_the_longest_target_of_the_training_split(task
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("alone")
 def test_models_that_write_are_scored_by_what_they_write(task_file, corpus_directory, tmp_path):
-    """Each split is predicted, and a file."""
+    """Each split is predicted, and a file too."""
     run = tmp_path / "run"
     settings = [
         *SETTINGS[1:],

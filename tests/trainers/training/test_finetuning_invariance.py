@@ -1,4 +1,6 @@
-"""Fine-tuning by three methods: workers, ZeRO stage, micro-batch, kill -9 and resume change no loss and no prediction."""
+"""Fine-tuning by three methods: number of workers, ZeRO stage, micro-batch size, kill -9 and resuming change
+no loss and no prediction.
+"""
 
 import json
 import signal
@@ -45,7 +47,9 @@ def task_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(task_file, corpus_directory, tmp_path_factory):
-    """The run of a method by an execution, killed at a step if one is given, and then continued by the last execution."""
+    """A function that returns the run of a method under an execution. If a step is given, the run is killed
+    there and continued under the last execution.
+    """
     folder = LocalPath(tmp_path_factory.mktemp("runs"))
 
     def launched(method, execution, run, moment, step):
@@ -99,7 +103,9 @@ def check_equal(run, reference):
 
 
 def executions():
-    """Each method under each execution; every execution once with some method, and the others in `make chaos`."""
+    """Return each method under each execution. Only one method for each execution runs by default; the others
+    run in `make chaos`.
+    """
     return [
         pytest.param(method, execution, marks=[pytest.mark.chaos] * (row != column))
         for row, method in enumerate(METHODS)

@@ -1,4 +1,4 @@
-"""Runs that start from weights: of another run, of an export, of a Hugging Face directory."""
+"""Runs initialised with the weights of another run, an export or a Hugging Face directory."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def losses(run):
 
 @pytest.fixture(scope="module")
 def parent(corpus, tmp_path_factory, process_group):
-    """A run of four steps at a constant rate, every checkpoint of which is kept."""
+    """A run of four steps at a constant learning rate, all of whose checkpoints are kept."""
     import os
 
     before = dict(os.environ)
@@ -175,7 +175,7 @@ def test_an_export_is_a_parent_and_what_does_not_fit_is_one_error(corpus, parent
 
 @pytest.mark.parametrize("name", ["bart", "bert", "gpt2", "llama", "modernbert", "roberta", "t5"])
 def test_a_hugging_face_directory_gives_the_model_that_it_holds(name, corpus, tmp_path):
-    """The stock model of `transformers`, saved; its tensors in ours; the logits of both."""
+    """A saved stock model of `transformers` is read; our tensors and logits equal its own."""
     import transformers
 
     recipe = RECIPES[f"tiny_{name}" if name != "llama" else "llama_tiny"]()

@@ -1,4 +1,4 @@
-"""Jobs of several kinds: told apart by `kind`, trained by one loop. The second kind is defined here."""
+"""Jobs of several kinds: distinguished by `kind`, trained by one loop. The second kind is defined here."""
 
 import json
 from dataclasses import dataclass, replace
@@ -27,7 +27,9 @@ STEPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Reciting(Job):
-    """Learns the plays of one corpus by heart: no sections `data`, `objective` and `validation`."""
+    """A job that learns the plays of one corpus by heart, without the sections `data`, `objective` and
+    `validation`.
+    """
 
     kind: Literal["reciting"] = "reciting"
     plays: str
@@ -49,7 +51,7 @@ class Reciting(Job):
         return replace(self, plays=inputs[0])
 
     def as_read(self):
-        """What the functions of pretraining read in its place."""
+        """The equivalent pretraining job, which the functions of pretraining read."""
         read = Data(corpora=self.inputs, sequence_length=self.length, weights={"plays": 1.0})
         return replace(llama_tiny(), model=self.model, batch=self.batch, budget=self.budget, data=read, seed=self.seed)
 
@@ -69,7 +71,7 @@ def two_kinds(monkeypatch):
 
 
 def reciting(corpus_directory):
-    """Plain data of a small job of the second kind."""
+    """Return a small job of the second kind as plain data."""
     recipe = plain(llama_tiny())
     shared = {name: recipe[name] for name in ("name", "model", "optimizer")}
     return {
@@ -144,7 +146,9 @@ def test_the_loop_trains_stops_and_resumes_a_job_of_another_kind(corpus_director
 
 
 def _stop_after(run, step):
-    """A function for the lines of a launch that asks it to stop once `step` steps are logged; None lets it finish."""
+    """Return a function for the output lines of a launch that asks it to stop once `step` steps are logged;
+    None lets it finish.
+    """
 
     def show(line):
         if step is not None and f"{step}/{STEPS}" in line:

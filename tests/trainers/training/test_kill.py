@@ -1,4 +1,4 @@
-"""kill -9 at any moment, then resuming with another number of workers: the tokens and losses of an
+"""kill -9 at any moment, then resuming with another number of workers, gives the tokens and losses of an
 undisturbed run.
 """
 
@@ -28,8 +28,8 @@ FORKS = ("--start-method", "fork", "--run-path")
 
 
 class Attempt(NamedTuple):
-    """A launch of some workers that begins at a step; worker `victim` dies at `moment` of step `at`. torchrun starts them on
-    so many machines; on none, nothing is between the test and its workers.
+    """A launch of `workers` workers from step `begins`; worker `victim` dies at `moment` of step `at`.
+    torchrun starts them on `machines` machines; with 0, the test starts its workers directly.
     """
 
     workers: int
@@ -54,7 +54,9 @@ ATTEMPTS = [
 
 
 def launch(attempt, corpus, directory):
-    """(exit statuses, output) of the torchrun of each machine, or of each worker. torchrun on one machine is tested below."""
+    """Return (exit statuses, output) of the torchrun of each machine, or of each worker. torchrun on one
+    machine is tested below.
+    """
     script = [WORKER, attempt.moment, attempt.at, attempt.victim, directory / "record"]
     execution = [f"execution.zero_stage={attempt.zero_stage}", "execution.micro_batch=1"]
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus}", f"run={directory / 'run'}", *SETTINGS, *execution]
@@ -74,7 +76,7 @@ def launch(attempt, corpus, directory):
 
 @pytest.fixture(scope="module")
 def broken(corpus_directory, tmp_path_factory):
-    """(run, what `launch` returned for each attempt)."""
+    """The run, and what `launch` returned for each attempt."""
     directory = tmp_path_factory.mktemp("broken")
     return directory / "run", [launch(attempt, corpus_directory, directory) for attempt in ATTEMPTS]
 

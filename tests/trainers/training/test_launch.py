@@ -37,7 +37,7 @@ ONLY_SOMETIMES = {"training_mfu", "training_skipped_total", "training_checkpoint
 
 @pytest.fixture
 def corrupt(corpus_directory, tmp_path):
-    """The corpus with one bit of one shard flipped, which opening it does not show."""
+    """The corpus with one bit of one shard flipped, which opening it does not reveal."""
     directory = shutil.copytree(corpus_directory, tmp_path / "corrupt")
     shard = directory / "shards" / "plays" / "train-00002.arrow"
     data = bytearray(shard.read_bytes())
@@ -85,7 +85,9 @@ def test_the_interface_of_an_address():
 
 @pytest.fixture
 def cluster(monkeypatch, tmp_path):
-    """A cluster in words: `fits` are (step of the newest checkpoint after it, nodes after it, what was lost), in turn."""
+    """A scripted cluster: `fits` lists, for each launch in turn, (step of the newest checkpoint afterwards,
+    nodes afterwards, what was lost).
+    """
 
     def play(workers, nodes, fits):
         state, sizes = {"step": 0, "nodes": nodes}, []

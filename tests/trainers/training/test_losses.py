@@ -1,4 +1,6 @@
-"""A loss that is added in one place is trained, logged, validated, resumed, reported, evaluated and blamed."""
+"""A loss that is added in one place is trained, logged, validated, resumed, reported, evaluated and used by
+blame.
+"""
 
 from dataclasses import replace
 
@@ -35,7 +37,7 @@ def echo_targets(batch):
 
 
 def echo_nats(made):
-    """Each third token predicts itself."""
+    """A loss in which each third token predicts itself."""
     arrays = made.arrays
     counted = (arrays["targets"] >= 0) & (arrays["positions"] % 3 == 0)
     logits = made.architecture.logits(made.network, made.states)
@@ -47,14 +49,16 @@ def row_targets(batch):
 
 
 def row_nats(made):
-    """Some rows have short states: a loss of whole rows, of which a step may have no target."""
+    """A loss of whole rows, whose states in some rows should be short vectors; a step may have no target of
+    it.
+    """
     counted = (made.arrays["sequence"] % 3 == 0) & (made.arrays["segments"][:, 0] >= 0)
     return made.states.float().square().mean(dim=(1, 2)) * counted
 
 
 @pytest.fixture
 def echo(monkeypatch):
-    """A causal objective of three losses."""
+    """A causal objective with three losses."""
     added = (Loss("echo_loss", echo_targets, echo_nats), Loss("row_loss", row_targets, row_nats))
     for loss in added:
         monkeypatch.setitem(LOSSES, loss.name, loss)
@@ -78,7 +82,9 @@ def train(corpus, run, stage=0):
 
 
 def by_hand(corpus, config, step):
-    """(nats and targets of each loss and source, gradient of the weighted sum) of a step under the initial weights."""
+    """Return (nats and targets of each loss and source, gradient of the weighted sum) of a step under the
+    initial weights.
+    """
     data = training_data(corpus, config)
     model = build_model(config.model, corpus.tokenizer.specials, config.seed)
     batch = data.rows(data.order.take(step * config.batch.sequences, config.batch.sequences))
@@ -95,7 +101,9 @@ def by_hand(corpus, config, step):
 
 
 def check_losses(event, sums):
-    """The losses of an event over all sources, and of each, are these sums of nats over these of targets."""
+    """Assert that the losses of an event, over all sources and of each, are these sums of nats divided by
+    these numbers of targets.
+    """
     for name in ("loss", "echo_loss", "row_loss"):
         nats, targets = np.sum([its for (loss, _), its in sums.items() if loss == name], axis=0)
         assert (name in event) == (targets > 0)

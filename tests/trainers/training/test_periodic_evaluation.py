@@ -1,4 +1,6 @@
-"""Evaluation in the loop: what is started, logged and repeated; kills change no loss and lose no finished result."""
+"""Evaluation in the training loop: what is started, logged and repeated; kills change no loss and lose no
+finished result.
+"""
 
 import os
 import shutil
@@ -32,8 +34,8 @@ SCORES = {"blimp": {"value": 0.6, "error": 0.1, "low": 0.4, "high": 0.8, "n": 9,
 
 @pytest.fixture
 def evaluator(tmp_path, monkeypatch):
-    """(make, started): a function that makes an evaluator of the run, whose processes end at once with the status that
-    `make` is given, after writing a result if it is 0; the steps whose evaluation was started.
+    """(make, started). `make` returns an evaluator of the run whose processes end at once with a given
+    status, after writing a result if it is 0; `started` lists the steps whose evaluation was started.
     """
     started, opened = [], []
     (tmp_path / "checkpoints").mkdir()
@@ -142,7 +144,7 @@ def test_a_process_that_leaves_no_result_is_a_warning_and_not_repeated(evaluator
 
 
 def test_training_looks_where_evaluate_stores(monkeypatch):
-    """Also for a suite that limits its items."""
+    """The same holds for a suite that limits its items."""
     suite = replace(load_suite("probes"), limit=2)
     monkeypatch.setattr(load_task, "load_suite", lambda name: suite)
     settings = resolve_evaluation(PeriodicEvaluation("probes"))

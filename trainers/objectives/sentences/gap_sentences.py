@@ -42,10 +42,12 @@ class GapSentences(PairObjective):
     Only the part of a document that is in the row is read. `full_sentences` and `doc_sentences` cut documents
     between sentences, unless a sentence is longer than a row; other packings may cut inside any sentence. A
     part of only one sentence has no target. Needs shards with `sentences`, and a source that has a document
-    with two sentences. Two parts of the paper are left out. One is masked tokens in the rest of the document
-    (section 3.2), which the paper's large model does not use either. The other is that this model keeps 20 %
-    of the chosen sentences in its input, and so has a rate of 0.45 (section 6.2). Rows have room for the
-    whole document on either side; the authors' code cuts inputs at 512 tokens and targets at 256.
+    with two sentences. Rows have room for the whole document on either side; the authors' code cuts inputs at
+    512 tokens and targets at 256.
+
+    Left out: masked tokens in the rest of the document (section 3.2), which the paper's large model does not
+    use either; and chosen sentences that stay in the input. The large model keeps 20 % of them, with a rate
+    of 0.45 (section 6.2).
     """
 
     rate: float = 0.3
@@ -66,8 +68,8 @@ class GapSentences(PairObjective):
             raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of the document's tokens plus one for `<eos>`. The input is as long as the
-        document if every removed sentence is a single token.
+        """Return the maximum number of positions that a document of `tokens` tokens takes: its tokens and
+        `<eos>`. An input is as long as its document if every removed sentence is a single token.
         """
         return tokens + 1
 
@@ -85,8 +87,8 @@ class GapSentences(PairObjective):
         return documents.pairs(inputs.with_marks(None, eos), targets.with_marks(None, eos, targets.sizes > 0))
 
     def _scores(self, documents: Documents, context: Context, bounds: np.ndarray, held: np.ndarray) -> np.ndarray:
-        """Return a score for each sentence, float64. The sentences with the highest scores are removed; of
-        equal ones, the earlier.
+        """Return a score for each sentence, float64 [sentences]. The sentences with the highest scores are
+        removed.
         """
         if self.choose == "principal":
             return shared_tokens(documents.content.tokens, bounds, held).astype(np.float64)
@@ -137,9 +139,11 @@ def shared_tokens(tokens: np.ndarray, bounds: np.ndarray, held: np.ndarray) -> n
 
 @kernel(nogil=True)
 def choose_gaps(scores: np.ndarray, held: np.ndarray, rate: float) -> np.ndarray:
-    """Choose max(floor(`rate` n), 1) of the n sentences of each document of two or more sentences: those with
-    the highest `scores`, float64 [sentences], and of equal scores the earlier sentence. Returns bool
-    [sentences]. `held` is from `sentence_bounds`.
+    """Choose the sentences to remove from each document, bool [sentences].
+
+    Of a document's n sentences, the max(floor(`rate` n), 1) with the highest `scores`, float64 [sentences],
+    are chosen. Of sentences with equal scores, the earlier one is chosen. A document of one sentence keeps
+    it. `held` is from `sentence_bounds`.
     """
     chosen = np.zeros(len(scores), dtype=np.bool_)
     for document in range(len(held) - 1):

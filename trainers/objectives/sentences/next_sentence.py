@@ -11,12 +11,12 @@ from trainers.objectives.shared.masking import Masking
 class NextSentence(Masking):
     """Predict masked tokens, and whether the second part of a row follows the first.
 
-    In half of the pairs with a label, the second part follows the first (label 0); in the others it comes
-    from another document (label 1). Epoch e pairs the parts by exchange e modulo `exchanges`
-    (`trainers.rows.sentence_pairs`). Each exchange takes 16 bytes per row in the local cache. If `copies`
-    equals `exchanges`, the epochs cycle through that many static copies of the data, as BERT made them. The
-    other fields work as in `masked`. Requires `data.packing: segment_pairs` or `sentence_pairs`,
-    `data.isolation: false` and `model.sentence_head: true`.
+    In half of the pairs with a label, the second part follows the first (label 0); in the other half it comes
+    from another document (label 1). Packing prepares `exchanges` different pairings of first and second
+    parts, and the epochs cycle through these (`trainers.rows.sentence_pairs`). Each pairing takes 16 bytes
+    per row in the local cache. If `copies` equals `exchanges`, the epochs cycle through that many static
+    copies of the data, as BERT made them. The other fields work as in `masked`. Requires `data.packing:
+    segment_pairs` or `sentence_pairs`, `data.isolation: false` and `model.sentence_head: true`.
     """
 
     exchanges: int = 10

@@ -66,8 +66,8 @@ class SkipThought(TrainingObjective):
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens per row: as many as fit, with the marks of every sentence, if
-        all sentences have `min_tokens` tokens. Raises ConfigError if two such sentences do not fit.
+        """Return the number of stream tokens that fit in a row with the marks of their sentences, if every
+        sentence has `min_tokens` tokens. Raises ConfigError if fewer than two such sentences fit.
         """
         return stream_of_sentences(sequence_length, self.min_tokens, 1, 2, "two sentences")
 

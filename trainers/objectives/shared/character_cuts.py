@@ -109,11 +109,12 @@ class TokenTexts:
     def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """Encode the `windows` around the cuts that `again` marks. `cuts` are the indices of the tokens at a
-        document's two cuts, and `inside` the numbers of characters of these tokens that precede the cuts.
+        """Encode the text around a document's two cuts again, so that each part has its own tokens. `again`
+        says which of the cuts need this, and `windows` which tokens to encode. `cuts` are the indices of the
+        tokens at the cuts, and `inside` the numbers of characters of these tokens that precede the cuts.
 
         Returns (new cuts, number of tokens added, edits), or None if the cuts must move to positions between
-        tokens.
+        tokens. An edit is a range of tokens and the tokens that replace it.
         """
         groups: list[tuple[int, int, list[int]]]
         if again[0] and again[1] and windows[1][0] < windows[0][1]:
@@ -188,7 +189,7 @@ class TokenTexts:
 
 
 def _texts(definition: Definition) -> list[bytes | None]:
-    """Return for each id the bytes that it stands for in a text, or None if they are not known."""
+    """Return the bytes that each id stands for in a text. None for ids whose bytes are not known."""
     texts: list[bytes | None] = [None] * definition.vocab_size
     marked = definition.data["model"].get("continuing_subword_prefix") or definition.end_of_word
     if definition.kind in ("wordpiece", "word_level") or (definition.kind == "bpe" and marked):
@@ -214,8 +215,8 @@ def _starts_word(text: bytes) -> bool:
 
 
 def _apply_edits(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
-    """Return the lists with `edits` applied; the edits are sorted by position. List i grows by `growth[i]`
-    tokens.
+    """Return the documents with `edits` applied. Each edit replaces a range of tokens, and the edits are
+    sorted by position. Document i grows by `growth[i]` tokens.
     """
     if not edits:
         return content

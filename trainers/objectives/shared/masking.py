@@ -89,8 +89,8 @@ class Masking(TrainingObjective):
         return replace(batch, inputs=masked, targets=targets, spans=None)
 
     def choose(self, batch: Batch, context: Context) -> np.ndarray:
-        """Return which tokens to predict, int64 [rows, length]: -1 for a token that is not chosen, otherwise
-        the first column of the group of tokens that are replaced in the same way.
+        """Return which tokens to predict, int64 [rows, length]: -1 for a token that is not chosen. Chosen
+        tokens that are replaced in the same way have the same number, the first column of their group.
         """
         if self.unit == "salient":
             return self._choose_salient(batch, context)
@@ -113,7 +113,7 @@ class Masking(TrainingObjective):
         return group
 
     def _choose_salient(self, batch: Batch, context: Context) -> np.ndarray:
-        """Choose salient spans. The result has the form that `choose` returns."""
+        """Choose salient spans, and return them as `choose` does."""
         assert batch.spans is not None
         length = batch.inputs.shape[1]
         opens: np.ndarray = np.ones(batch.inputs.shape, dtype=bool)

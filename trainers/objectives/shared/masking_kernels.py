@@ -73,7 +73,8 @@ def choose_words(
     lengths: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Choose spans of n whole words, starting at random words, until a document's budget is spent.
+    """Choose spans of n whole words, starting at random words, until about a share `rate` of each document's
+    tokens is chosen.
 
     n is 1 plus the number of entries of `longer` (ascending) that are at most the uniform number in `lengths`
     [rows, length]. If `longer` is empty, n is 1 and each token of a word is replaced independently. Otherwise

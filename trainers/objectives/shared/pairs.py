@@ -125,13 +125,13 @@ class PairObjective(TrainingObjective):
         return 0
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the number of positions that a document of `tokens` tokens takes; in an
-        encoder-decoder, on the longer of its two sides.
+        """Return an upper bound on the number of positions that a document of `tokens` tokens takes. In an
+        encoder-decoder, the bound is on the longer of its input and its target.
         """
         raise NotImplementedError
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
-        """Return the room of a row of the model if `lead` tokens precede every input."""
+        """Return the capacity of a row when `lead` tokens precede every input."""
         positions = sequence_length - self.spare
         needed: list[int] = []
         while (most := lead + self.rendered(len(needed), family)) <= positions:

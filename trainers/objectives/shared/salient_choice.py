@@ -15,8 +15,8 @@ def choose_spans(
     types: Sequence[str],
     rate: float | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose max(round(`rate` n), 1) of the n spans of each unit that has spans, or one if `rate` is None.
-    All spans of a unit are equally likely.
+    """Choose spans at random in each unit, which is a document or a sentence: max(round(`rate` n), 1) of its
+    n spans, or one span if `rate` is None. All spans of a unit are equally likely.
 
     `spans`, int64 [tokens, 2], are the `Batch.spans` of the tokens; only spans of the given `types` count.
     `documents` and `units`, bool [tokens], mark the first tokens of documents and of units. A span belongs to

@@ -18,9 +18,9 @@ _MARKS = 2
 
 
 def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, least: int, what: str) -> int:
-    """Return the number of stream tokens per row if every sentence has `min_tokens` tokens, and a row
-    contains `copies` copies of each sentence with its marks. Raises ConfigError if `least` such sentences do
-    not fit in a row; the message calls them `what`.
+    """Return the number of stream tokens that fit in a row if every sentence has `min_tokens` tokens and
+    appears `copies` times, each time with its marks. Raises ConfigError if fewer than `least` such sentences
+    fit; the message calls them `what`.
     """
     needed = least * copies * (min_tokens + _MARKS)
     if sequence_length < needed:
@@ -36,9 +36,9 @@ def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int =
     segment between `<cls>` and `<sep>`. Sentences of fewer than `min_tokens` tokens are left out. Rows are as
     long as the fullest row, rounded up to a multiple of 8.
 
-    The documents of `batch` have the marks of their frame. If the batch has no `sentence_starts`, each
-    document counts as one sentence. Positions restart in every segment, `documents` are the batch's segments,
-    and nothing is a target.
+    The `<cls>` and `<sep>` in `batch` are not counted as tokens of sentences. If the batch has no
+    `sentence_starts`, each document counts as one sentence. In the result, positions restart in every
+    segment, `documents` are the segments of `batch`, and no token is a target.
     """
     cls, sep = context.special(CLS), context.special(SEP)
     texts, rows, documents = _texts(batch, (cls, sep), min_tokens)
@@ -71,8 +71,8 @@ def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int =
 
 
 def _texts(batch: Batch, marks: Sequence[int], min_tokens: int) -> tuple[Ragged, np.ndarray, np.ndarray]:
-    """Return the sentences of a batch that are long enough, without marks, and the row and document of each
-    sentence.
+    """Return the sentences of a batch that have at least `min_tokens` tokens, without marks, and the row and
+    the document of each sentence.
     """
     starts = np.ones(batch.segments.shape, dtype=bool)
     starts[:, 1:] = batch.segments[:, 1:] != batch.segments[:, :-1]

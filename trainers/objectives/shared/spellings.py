@@ -48,7 +48,7 @@ class SpelledTokens:
 
     @classmethod
     def of(cls, spelled: Sequence[bytes]) -> "SpelledTokens":
-        """Return the bytes of the tokens, joined."""
+        """Join the bytes of the tokens."""
         content = np.frombuffer(b"".join(spelled) or b"\0", dtype=np.uint8).copy()
         return cls(content, np.concatenate([[0], np.cumsum([len(text) for text in spelled])]).astype(np.int64))
 

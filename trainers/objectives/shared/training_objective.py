@@ -12,7 +12,7 @@ from trainers.rows.batch import Batch, Frame, Room
 
 @dataclass(frozen=True)
 class Contrast:
-    """How the vectors of the segments of a row are compared with one another. A vector is the state of a
+    """The way in which the vectors of the segments of a row are compared. A vector is the state of a
     segment's `first` token, or the `mean` of the states between the segment's marks.
     """
 
@@ -148,8 +148,8 @@ class TrainingObjective(Protocol):
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether the objective writes documents to new rows with additional marks, for which packing
-        reserves the positions that `room` gives.
+        """Whether the objective writes documents to new rows with additional marks. Packing then reserves
+        positions for these marks (`room`).
         """
         return False
 
@@ -210,8 +210,8 @@ class TrainingObjective(Protocol):
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return the room of a row if `lead` tokens precede every input, or None if packing need not reserve
-        positions for marks of the objective.
+        """Return the capacity of a row when `lead` tokens precede every input. None if the objective adds
+        nothing to documents for which packing must reserve positions.
         """
         return None
 

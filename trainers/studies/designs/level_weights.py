@@ -1,5 +1,6 @@
-"""Expand the weights and caps of a study, which may name domains at any level, to leaf domains
-(docs/domains.md). For example, `web` stands for all leaves below it except those that a longer name covers.
+"""Expand the weights and caps of a study to leaf domains. The study may name domains at any level
+(docs/domains.md). For example, `web` stands for all leaves below it, except those that a more specific name
+covers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,10 +35,10 @@ def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str
 
 
 def leaf_settings(study: Study, corpus: TrainingCorpus, metrics: Sequence[str] = ()) -> ProposalSettings:
-    """Return the settings of a study's proposal by leaf domain, with the tokens of the corpus and of the
-    target filled in where the study does not set them. The weight of a metric is divided among its leaves in
-    proportion to their held-out tokens. `metrics` names the measured leaf domains; if the study sets no
-    weights, the sources of these domains all have the same weight.
+    """Return the proposal settings of a study with all domain names expanded to leaf domains. `tokens` and
+    `target_tokens` default to the tokens of the corpus and of the study's target. The weight of a metric is
+    divided among its leaves in proportion to their held-out tokens. `metrics` names the measured leaf
+    domains; if the study sets no weights, the sources of these domains all have the same weight.
 
     In a study of two phases, the settings are those of the second phase: `target_tokens` counts only that
     phase, and the caps are reduced by the epochs that the first phase reads.

@@ -1,5 +1,5 @@
-"""Keep the ratios between some domains as an earlier proposal set them. As in Olmix, these domains become one
-virtual domain, so that the study varies only the virtual domain and the other domains.
+"""Keep the ratios between some domains as an earlier proposal set them. As in Olmix, the study treats these
+domains as one virtual domain, and varies only the share of the virtual domain and of every domain outside it.
 """
 
 from collections.abc import Mapping
@@ -69,8 +69,8 @@ class ReusedRatios:
     def _caps(
         self, caps: float | Mapping[str, float] | None, tokens: Mapping[str, int]
     ) -> float | dict[str, float] | None:
-        """Return the caps in epochs of the virtual domain and the domains that are not kept; None if there
-        are no caps. One epoch of the virtual domain is the sum of the tokens of all kept domains.
+        """Return the caps in epochs of the virtual domain and of the domains that are not kept; None if there
+        are no caps. An epoch of the virtual domain has as many tokens as all kept domains together.
         """
         if caps is None:
             return None

@@ -95,8 +95,9 @@ def measured_domains(corpora: Sequence[TrainingCorpus], study: Study) -> tuple[s
     """Return the leaf domains that a study measures: those that its `metrics` name, or by default all whose
     held-out text is the same in all `corpora`. Metrics measured on different text cannot be compared.
 
-    Raises ConfigError if there are no such domains, if the study names any other domain, or if the measure
-    depends on the tokenizer and the corpora have different tokenizers.
+    Raises ConfigError if no domain has the same held-out text in all corpora, if the study names a domain for
+    which this is not the case, or if the measure depends on the tokenizer and the corpora have different
+    tokenizers.
     """
     same = sorted(corpora[0].validation)
     if len(corpora) > 1:
@@ -145,8 +146,8 @@ def _documents(corpus: TrainingCorpus, name: str) -> str:
 
 
 def check_changes(section: str, study: Study, changes: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the study has `changes` but no corpus file, or if they change a field that must be
-    the same for all entries.
+    """Raise ConfigError if the study has `changes` but no corpus file, or if one of the changed fields must
+    be the same for all entries.
     """
     if changes and study.corpus_file is None:
         raise ConfigError(f"{section}.corpus: needs a corpus file to change; set corpus_file instead of corpora")

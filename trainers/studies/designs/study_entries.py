@@ -1,5 +1,5 @@
-"""The entries of a list or grid design: the job of each, before its mixture is known, and the corpus that it
-reads. No corpus is opened here.
+"""The entries of a list or grid design. Each has a job, whose mixture is not known yet, and a corpus that the
+job reads. No corpus is opened here.
 """
 
 import itertools
@@ -37,7 +37,7 @@ class StudyEntry:
 def study_entries(study: Study) -> dict[str, StudyEntry]:
     """Return the entries of a list or grid design by name, the baseline first. Other designs have none.
 
-    Raises ConfigError for settings or changes to the corpus that an entry may not have.
+    Raises ConfigError if an entry has settings or changes to the corpus that are not allowed.
     """
     bases: dict[str, Pretraining] = {}
     variants: dict[str, CorpusVariant] = {}
@@ -66,7 +66,9 @@ def study_entries(study: Study) -> dict[str, StudyEntry]:
 
 
 def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
-    """Return the variant of a study's corpus file with `changes` to its fields, by dotted name."""
+    """Return the variant of a study's corpus file with `changes` applied. `changes` maps dotted field names
+    to their new values.
+    """
     assert study.corpus_file is not None
     return CorpusVariant(study.corpus_file, tuple(f"{name}={json.dumps(plain(v))}" for name, v in changes.items()))
 
@@ -103,9 +105,9 @@ def job_with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretr
 
 
 def share_read(study: Study, tokens: int) -> float:
-    """Return the share of each domain's sequences that a run of `tokens` tokens may read, so that a given
-    weight means the same number of epochs as at the target. 1 if `proxies.matched` is off or the study has no
-    target.
+    """Return the share of each domain's sequences that a run of `tokens` tokens may read: `tokens` divided by
+    the tokens of the target, at most 1. A given weight then means the same number of epochs in the run and in
+    the target. 1 if `proxies.matched` is off or the study has no target.
     """
     return min(1.0, tokens / study.target.tokens) if study.target and study.proxies.matched else 1.0
 

@@ -51,7 +51,7 @@ class StudyRun:
     @cached_property
     def kind(self) -> str:
         """The job as text, without its name, seed and mixture. The jobs of runs of the same kind differ only
-        in these.
+        in these three.
         """
         its = [(f.name, getattr(self.job, f.name)) for f in fields(self.job) if f.name not in ("seed", "name", "data")]
         its += [
@@ -61,14 +61,14 @@ class StudyRun:
 
     @cached_property
     def key(self) -> str:
-        """A digest of everything that the result depends on. The unresolved job is enough, because the
-        resolved job is a function of the job and its corpus.
+        """A digest of everything that the result depends on. It covers the job before it is resolved, because
+        the job and its corpus determine the resolved job.
         """
         more = ["export"] * self.keeps_export + [mark for mark in (self.reference, self.parent) if mark]
         return digest([self._identity(), _plain_metrics(self.metrics), self.corpus, *more])[:_KEY]
 
     def _identity(self) -> dict[str, object]:
-        """Return the fields that identify the job. Those that all runs of a kind share are cached."""
+        """Return the fields that identify the job. Fields that all runs of a kind share are cached."""
         if self.kind not in _IDENTITIES:
             _IDENTITIES.clear()  # runs of the same kind are consecutive
             _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))

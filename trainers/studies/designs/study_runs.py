@@ -37,9 +37,9 @@ LEAST_RUNS = 10  # with fewer, a law cannot be judged (`fit_study`)
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A study whose corpora are open. `base` is the job of its recipe. `settings` are its proposal settings
-    by the domains that the study varies, with the tokens of the corpus and of the target filled in. `entries`
-    has the entries of a list or grid design by name. `metrics` names the measured domains
+    """A study whose corpora are open. `base` is the job of its recipe. `settings` are its proposal settings,
+    in terms of the domains that the study varies; the tokens of the corpus and of the target are filled in.
+    `entries` has the entries of a list or grid design by name. `metrics` names the measured domains
     (`measured_domains`). If entries read different corpora, `corpus` is the baseline's corpus or, until that
     is built, the corpus of another entry. `reused` holds the ratios that the study keeps, if any.
     """
@@ -113,8 +113,8 @@ class OpenStudy:
 
     @property
     def anchors(self) -> tuple[StudyRun, ...]:
-        """The runs of the prior with several seeds. There are none if the design trains every entry with
-        several seeds.
+        """The runs that train on the prior, one for each of several seeds. There are none if the design
+        trains every entry with several seeds.
         """
         if not self.study.has_mixtures:
             return ()
@@ -201,8 +201,8 @@ class OpenStudy:
         return {}
 
     def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
-        """Return the prior by domain for the corpus of an entry: the prior that the study sets, or else
-        shares proportional to the tokens of that corpus.
+        """Return the prior by domain for the corpus of an entry. If the study sets no prior, the shares are
+        proportional to the tokens of that corpus.
         """
         if (corpus.fingerprint, corpus.shard_set) == (self.corpus.fingerprint, self.corpus.shard_set):
             return self.prior_mixture

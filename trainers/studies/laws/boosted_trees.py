@@ -40,7 +40,9 @@ class BoostedTrees:
     name: str = "lightgbm"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return twice the number of domains, but at least 16: a tree needs several leaves of three runs."""
+        """Return the smallest number of runs that a fit needs: twice the number of domains, but at least 16,
+        because a tree needs several leaves of three runs.
+        """
         return max(16, 2 * domains)
 
     def require_library(self) -> None:
@@ -74,7 +76,7 @@ class FittedTrees:
 
     @property
     def is_smooth(self) -> bool:
-        """False: the best mixture must be searched for among samples."""
+        """False: a sum of step functions has no derivatives that a search could follow."""
         return False
 
     @cached_property
@@ -97,8 +99,8 @@ class FittedTrees:
         return np.stack(columns, axis=1)
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return, as `gain`, each domain's share of the total reduction of the squared error (LightGBM's
-        `gain`).
+        """Return `gain`: for each domain, its share of the total reduction of the squared error, as LightGBM
+        measures it.
         """
         gains = np.asarray(self._booster.feature_importance("gain"), dtype=float)
         return {"gain": (gains / (gains.sum() or 1.0)).tolist()}

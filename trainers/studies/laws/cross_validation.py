@@ -25,9 +25,9 @@ differences between laws on RegMix's runs do not reproduce with other seeds.
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """The result of a cross-validation. `predicted` [runs] holds the prediction for each run by a fit without
-    that run, NaN for censored runs; `agreement` compares the predictions with the measurements. `chosen` maps
-    the name of each law to the number of folds for which the law was chosen.
+    """The result of a cross-validation. `predicted` [runs] holds a prediction for each run, from a fit that
+    did not use the run; it is NaN for censored runs. `agreement` compares the predictions with the
+    measurements. `chosen` maps the name of each law to the number of folds for which the law was chosen.
     """
 
     predicted: np.ndarray
@@ -45,8 +45,8 @@ class LearningCurve:
 
     @property
     def last_gain(self) -> float | None:
-        """The gain in correlation over about the last doubling of the runs: the correlation at the last point
-        minus that at the earlier point nearest to half as many runs. None if the curve has a single point.
+        """The gain in correlation from about doubling the number of runs: the correlation at the last point
+        minus that at the earlier point closest to half as many runs. None if the curve has a single point.
         """
         if len(self.points) < 2:
             return None
@@ -90,11 +90,11 @@ def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, cens
 def _choose(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int
 ) -> tuple[Law, FittedLaw]:
-    """Return the law that `choose_law` returns, and its fit to these runs.
+    """Return the law with the smallest cross-validated median absolute error, and its fit to all runs.
 
-    Each cross-validation fit starts from the fit to all runs, which is ten times as fast as starting afresh.
-    A Gaussian process keeps the kernel of that fit, so the kernel's four parameters have already been fitted
-    to the fold that is predicted. This affects only the choice of the law.
+    To save time, each cross-validation fit starts from the fit to all runs. A Gaussian process even keeps the
+    kernel of that fit, so its kernel has seen the runs that are predicted. This affects only the choice of
+    the law.
     """
     fits = [fit_censored(law, ratios, values, censored) for law in laws]
     if len(laws) == 1:

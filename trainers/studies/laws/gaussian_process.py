@@ -22,11 +22,11 @@ class GaussianProcess:
     name: str = "gaussian_process"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return twice the number of domains."""
+        """Return the smallest number of runs that a fit needs: twice the number of domains."""
         return 2 * domains
 
     def require_library(self) -> None:
-        """Do nothing: no extra is needed."""
+        """Do nothing: this law needs no optional library."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedProcess":
         """Return the law fitted to `values` [runs]. If `start` is a Gaussian process, its kernel is kept."""
@@ -85,7 +85,7 @@ class FittedProcess:
         return self.spread * (inner + slope * (self.coefficients @ self.runs))
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return s, l, a and n by name, as fitted to values of mean 0 and variance 1."""
+        """Return s, l, a and n by name. They apply to metric values scaled to mean 0 and variance 1."""
         return dict(zip(("s", "l", "a", "n"), np.exp(self.logarithms).tolist(), strict=True))
 
     def _kernels(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

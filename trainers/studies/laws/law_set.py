@@ -47,12 +47,15 @@ class LawSet:
         return np.sum([w * law.gradient(ratios) for w, law in zip(weights, self.laws, strict=True) if w], axis=0)
 
     def predict_resampled(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the same weighted means as `predict`, but from the laws of each draw, [draws, mixtures]."""
+        """Return the weighted means of the metrics as predicted by the laws of each bootstrap draw, [draws,
+        mixtures].
+        """
         return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
 
     def effects(self, ratios: np.ndarray) -> np.ndarray:
-        """Return how much each metric changes, [metrics, domains], when a domain gains one percentage point.
-        The point is taken from all domains in proportion to their shares in the mixture `ratios` [domains].
+        """Return the change of each metric when a domain gains one percentage point, [metrics, domains], from
+        the gradients of the laws. The point is taken from all domains in proportion to their shares in the
+        mixture `ratios` [domains].
         """
         return _effects(self.laws, ratios)
 
@@ -80,8 +83,8 @@ def fit_laws(
 ) -> LawSet:
     """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], and to `draws` bootstrap draws
     of the runs. `ratios` has the mixtures of the runs, [runs, domains], followed by the size columns for laws
-    with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. For laws with sizes, the
-    result holds only their laws of mixtures, which apply at the size of the target.
+    with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. From laws with sizes,
+    only the laws of mixtures are returned, which apply at the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

@@ -41,11 +41,13 @@ class LogLinear:
     name: str = "log_linear"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return one more than the number of parameters, which are a weight for each domain and the offset."""
+        """Return the smallest number of runs that a fit needs: one more than the number of parameters, which
+        are the offset and a weight for each domain.
+        """
         return domains + 2
 
     def require_library(self) -> None:
-        """Do nothing: no extra is needed."""
+        """Do nothing: this law needs no optional library."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
         """Return the law fitted to `values` [runs]. If `start` is a log-linear law that is not constant, it
@@ -127,9 +129,9 @@ def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowe
     """Minimise the loss from the starting point `parameters` by the method of Levenberg (1944) and Marquardt
     (1963). Returns the parameters found and their loss. The last parameter, the offset, is at least `lowest`.
 
-    The search uses another form of the law, y = m + (exp(s v.x) - 1) / s, where m is the highest value, v
-    holds the slopes at y = m, and s is the curvature. Then c = m - 1 / s and w = s v - log s. c and w are so
-    strongly correlated that L-BFGS takes a hundred steps; v and s are hardly correlated.
+    The search uses the form y = m + (exp(s v.x) - 1) / s of the law, because v and s are hardly correlated,
+    unlike w and c. Here m is the highest value, v holds the slopes at y = m, and s is the curvature. It
+    follows that w = s v - log s and c = m - 1 / s.
     """
     highest = float(values.max())
     flattest = 1 / (highest - lowest)

@@ -21,13 +21,13 @@ class Polynomial:
     degree: int
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the number of domains plus one. This suffices even for a quadratic law, because the ridge
-        penalty determines the coefficients of the products.
+        """Return the smallest number of runs that a fit needs: the number of domains plus one. This suffices
+        even for a quadratic law, because the ridge penalty determines the coefficients of the products.
         """
         return domains + 1
 
     def require_library(self) -> None:
-        """Do nothing: no extra is needed."""
+        """Do nothing: this law needs no optional library."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedPolynomial":
         """Return the law fitted to `values` [runs]. `start` is ignored, because the solution has a closed
@@ -62,7 +62,7 @@ class FittedPolynomial:
 
     @property
     def is_convex(self) -> bool:
-        """Whether no direction within the simplex has negative curvature."""
+        """Whether the curvature is 0 or more in every direction within the simplex."""
         domains = len(self.linear)
         within = np.eye(domains) - 1 / domains
         curvatures = np.linalg.eigvalsh(within @ self.products @ within)
@@ -82,8 +82,8 @@ class FittedPolynomial:
         return self.linear + ratios @ self.products
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return the coefficients: `linear`, and `products` row by row above the diagonal. `products` is
-        empty if all are 0.
+        """Return the coefficients: `linear`, and the entries of `products` above the diagonal, row by row.
+        The list of products is empty if all are 0.
         """
         above = self.products[np.triu_indices(len(self.linear), 1)]
         return {"linear": self.linear.tolist(), "products": above.tolist() if above.any() else []}

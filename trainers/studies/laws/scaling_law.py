@@ -61,7 +61,7 @@ class ScalingFit:
     resampled: tuple[ScalingLaw, ...]
 
     def interval(self, values: Sequence[float]) -> tuple[float, float]:
-        """Return the ends of the 95 % interval of `values`, one value for each of `resampled`."""
+        """Return the ends of the 95 % interval of a quantity, given its value for each law in `resampled`."""
         low, high = np.quantile(np.array(values), [0.025, 0.975])
         return float(low), float(high)
 
@@ -106,8 +106,8 @@ def _law(found: np.ndarray) -> ScalingLaw:
 
 
 def _starts(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> list[list[float]]:
-    """Return the starting points. In each, E is a share of the smallest loss, and the other two terms add up
-    to the rest of the mean loss.
+    """Return the starting points of the search. In each, E is a share of the smallest loss, and the other two
+    terms add up to the rest of the mean loss.
     """
     starts = []
     for e, a, b in _STARTS:

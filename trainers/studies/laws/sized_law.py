@@ -3,9 +3,9 @@
 f is any law of mixtures, S_j is a size of the run (its parameters or its tokens), and T_j is the same size of
 the target. At the size of the target, the law is f alone. The sum is the part of the law of Hoffmann et al.
 (2022) that depends on size. Adding it to f makes this the additive law of Shukor et al. (2025). On RegMix's
-runs of 1M and 60M parameters, the spread of the losses over mixtures is the same (.32 and .31), while their
-means differ by 1.06. A law in which size multiplies the effect of the mixture has two to six times the error
-on held-out large runs (with 8 to 64 large runs in the fit).
+runs of 1M and 60M parameters, the spread of the losses over mixtures is nearly the same (.32 and .31), while
+their means differ by 1.06. A law in which size multiplies the effect of the mixture has two to six times the
+error on held-out large runs (with 8 to 64 large runs in the fit).
 """
 
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ class SizedLaw:
         self.law.require_library()
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedSizedLaw":
-        """Return the law fitted to `values` [runs]. The law of mixtures and the size term are fitted in turn,
-        each to the values minus the other's predictions.
+        """Return the law fitted to `values` [runs]. The law of mixtures and the size term are fitted
+        alternately, each to the residuals of the other.
         """
         mixtures, sizes = ratios[:, : -self.sizes], ratios[:, -self.sizes :]
         fitted, part = (
@@ -111,9 +111,9 @@ def _part(sizes: np.ndarray, factors: np.ndarray, exponents: np.ndarray) -> np.n
 
 
 def _size_part(sizes: np.ndarray, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit power laws of the sizes, together with a constant, to the residuals by least squares, and return
-    their factors and exponents. The exponents are searched for on a grid, one size after the other. A size
-    with fewer than three different values has a fixed exponent.
+    """Fit a power law of each size, and one constant, to `residuals` by least squares. Returns the factors
+    and the exponents, each [sizes]. The exponents are found by a grid search over one size after the other. A
+    size with fewer than three different values has a fixed exponent.
     """
     exponents = np.full(sizes.shape[1], _EXPONENT)
     factors, best = _factors(sizes, residuals, exponents)

@@ -41,7 +41,7 @@ def compare_pairs(
     values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
 ) -> list[PairedComparison]:
     """Compare every entry of `values` with `baseline`, in the order of `values`. `values` maps each entry to
-    the value of each seed, None for a run without a value.
+    its value for each seed, None for a run without a value.
 
     An entry is better or worse if the interval excludes 0 and the absolute difference is at least `margin`.
     For n differences with mean m and standard deviation s, the interval is m -+ t s / sqrt(n). t is the

@@ -1,5 +1,5 @@
-"""A ladder of runs of several sizes and numbers of tokens: the scaling law of a metric, and how well it predicts the
-largest runs from the others.
+"""A ladder of runs with several model sizes and numbers of tokens. It is used to fit the scaling law of a
+metric, and to test how well the law predicts the runs of the largest model from the smaller ones.
 """
 
 from collections.abc import Mapping
@@ -44,8 +44,8 @@ class Ladder:
 
 @dataclass(frozen=True)
 class ScalingPrediction:
-    """The prediction for a run that was held out of the fit: its measured loss, and its predicted loss with a
-    95 % interval, which includes the uncertainty of the law and the scatter of single runs.
+    """A run that was held out of the fit: its measured loss, its predicted loss, and the ends of a 95 %
+    prediction interval. The interval includes the uncertainty of the law and the scatter of single runs.
     """
 
     run: str

@@ -1,7 +1,7 @@
 """Fit the laws of a study to the results of its runs, propose a mixture, and read both results back.
 
 `fit.json` and `proposal.yaml` hold `basis`, a digest of the runs and settings from which they were computed.
-Later steps compare it to tell whether the files are up to date.
+It tells later steps whether the files are up to date.
 """
 
 from collections.abc import Mapping
@@ -126,8 +126,8 @@ def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
 
 
 def proposal_basis(opened: OpenStudy, root: LocalPath, table: RunTable) -> str:
-    """Return a digest of everything that a proposal depends on: the basis of its laws, and the mixture of
-    DoReMi if there is one.
+    """Return a digest of everything that a proposal depends on: the runs and settings behind its laws, and
+    the mixture of DoReMi if there is one.
     """
     others = {name: its.tolist() for name, its in doremi_mixture(opened, root).items()}
     return digest([basis_of(opened, table), others]) if others else basis_of(opened, table)

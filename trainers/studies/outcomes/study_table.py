@@ -32,7 +32,7 @@ class MetricNoise:
 
     @property
     def ratio(self) -> float:
-        """Signal divided by noise; infinite if the anchors are equal."""
+        """Signal divided by noise; infinite if the noise is 0."""
         return self.signal / self.noise if self.noise else float("inf")
 
 
@@ -45,8 +45,8 @@ def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tup
 
 
 def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
-    """Return a list with one line, which names the metrics that no finished run has. The list is empty if
-    every metric has been measured or none has.
+    """Return a list of one line, which names the metrics without a value in any finished run. The list is
+    empty if all metrics have a value, or if none has.
     """
     there = measured_metrics(opened, results)
     missing = [name for name in opened.metrics if name not in there]
@@ -100,9 +100,9 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
 
 
 def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], censors: bool = True) -> list[str]:
-    """Return up to three lines: on the runs that diverged, on those that failed, and on those that have not
-    been trained. A line has the number of runs and at most five names, and says how diverged and failed runs
-    are treated. With `censors`, diverged runs count as no better than the worst, as in the fit of a law;
+    """Return up to three lines, one each for the runs that diverged, failed, or have not been trained. Each
+    line gives the number of runs and at most five of their names, and says how diverged or failed runs are
+    treated. With `censors`, diverged runs count as no better than the worst, as in the fit of a law;
     otherwise they are left out.
     """
     lines = []

@@ -77,8 +77,8 @@ def _doremi(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
 
 
 def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> StudyVerdict:
-    """Compare each entry of `runs` with the study's baseline, by the rule of the study. `results` has the
-    results by the key of the run.
+    """Compare each entry of `runs` with the study's baseline, by the study's decision rule. `results` maps
+    the keys of runs to their results.
     """
     study = opened.study
     entries = list(dict.fromkeys(run.entry for run in runs))

@@ -17,7 +17,7 @@ _MOST = 24  # charts; of more domains, those whose share changes the mean most
 
 @dataclass(frozen=True)
 class DomainChart:
-    """The chart of a domain. `note` gives the share with the lowest mean along the curve."""
+    """The chart of a domain. `note` gives the share at which the mean of the metrics is lowest."""
 
     name: str
     note: str
@@ -25,9 +25,9 @@ class DomainChart:
 
 
 def domain_charts(curves: Mapping[str, Any], shares: Sequence[tuple[str, Mapping[str, float]]]) -> list[DomainChart]:
-    """Return charts of at most 24 of `curves` (`domain_curves`), beginning with those that have the largest
-    effect on the mean. `shares` has pairs (name of a mixture, its shares by domain); these shares are marked
-    in the charts.
+    """Return charts of at most 24 of the `curves` (`domain_curves`), beginning with the curves that have the
+    largest effect on the mean. `shares` has pairs (name of a mixture, its shares by domain); these shares are
+    marked in the charts.
     """
     reach = {name: max(curve["mean"]) - min(curve["mean"]) for name, curve in curves.items()}
     chosen = sorted(curves, key=lambda name: -reach[name])[:_MOST]

@@ -95,7 +95,9 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
 
 
 def _stale(file: str, made_of: str, basis: str, command: str) -> list[str]:
-    """Return a line if `file` was computed from runs or settings that have changed since, else nothing."""
+    """Return a one-line list if `file` was computed from runs or settings that have changed since, otherwise
+    an empty list.
+    """
     return (
         [] if made_of == basis else [f"{file} is older than the runs or settings of the study: `{command}` renews it"]
     )
@@ -169,7 +171,7 @@ def _shares(proposal: Proposal, opened: OpenStudy) -> list[DomainShare]:
 
 def _domains(found: Findings) -> list[dict[str, Any]]:
     """Return a row for each domain: its tokens, its prior share and epochs and, if there is a proposal, its
-    proposed share, epochs, tied range and cap.
+    proposed share and epochs, the range of its share in the tie set, and its cap.
     """
     opened, proposal = found.opened, found.proposal
     target = opened.settings.target_tokens or opened.study.proxies.tokens
@@ -255,8 +257,9 @@ def _noise(fit: dict[str, Any]) -> list[MetricNoise]:
 
 
 def _tokens(found: Findings) -> list[dict[str, Any]]:
-    """Return a row for each leaf domain that a finished run has read: the tokens requested and read over all
-    finished runs, the largest gap between the two in one run, and the range of its epochs.
+    """Return a row for each leaf domain that a finished run has read: its requested and its read tokens over
+    all finished runs, the largest difference between these numbers in a single run, and the range of its
+    epochs.
     """
     rows = []
     for name in found.opened.leaves:

@@ -42,7 +42,9 @@ def verdict_words(
 
 
 def mixture_words(shares: Mapping[str, float]) -> str:
-    """Return the four largest shares of a mixture as text, with the number of the other domains."""
+    """Return the four largest shares of a mixture as text, followed by the number of further domains if there
+    are any.
+    """
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     more = f" and {len(ranked) - _LISTED} more" if len(ranked) > _LISTED else ""
     return ", ".join(f"{share:.0%} {name}" for name, share in ranked[:_LISTED]) + more

@@ -77,8 +77,8 @@ class StudyPlan:
     run_bytes: int
 
     def seconds(self, stage: StagePlan) -> float | None:
-        """Return the estimated seconds that the remaining runs of a stage take; None if the speed is unknown.
-        Each stage starts its own processes.
+        """Return the estimated seconds that the remaining runs of a stage take, including the start of its
+        worker processes. None if the speed is unknown.
         """
         if self.rate is None:
             return None
@@ -100,8 +100,8 @@ class StudyPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """An estimate of the most bytes on disk at any time: those that finished runs keep, plus the
-        checkpoints and exports of the runs that are in progress at the same time.
+        """An estimate of the most bytes on disk at any time: what all runs keep after they end, plus the
+        checkpoints and exports of the runs in progress.
         """
         largest = max(stage.parameters for stage in self.stages)
         kept = sum(stage.runs for stage in self.stages) * self.run_bytes
@@ -146,8 +146,8 @@ def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
 
 
 def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
-    """Return the speed measured on the finished runs among `results` (those of the proxies) or, without
-    finished runs, on finished calibration runs. None if there are neither.
+    """Return the speed measured on the finished runs in `results`, which are those of the proxies. If none
+    has finished, it is measured on finished calibration runs. None if no calibration run has finished either.
     """
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"
@@ -173,9 +173,9 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 
 
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
-    """Resolve one job of each kind and built corpus. Jobs of a kind differ only in mixture, seed and name.
-    Raises UserError if a job is invalid, if its objective does not provide the study's measure, or if the
-    measure is `loss` and the jobs have different kinds of objective.
+    """Raise UserError if a job is invalid, if its objective does not provide the study's measure, or if the
+    measure is `loss` and the jobs have different kinds of objective. One job is checked for each kind and
+    built corpus, because jobs of a kind differ only in mixture, seed and name.
     """
     measure, kinds = opened.study.metrics.measure, dict[str, str]()  # an entry for each kind of objective
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
@@ -199,7 +199,7 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
     """Return the runs of the confirmation. If the proposal or the mixture of a candidate `doremi` does not
-    exist yet, the prior stands in for both; its runs cost the same.
+    exist yet, the prior takes the place of both, because the cost of a run does not depend on its mixture.
     """
     assert opened.study.confirmation is not None
     missing = "doremi" in opened.study.confirmation.candidates and not doremi_mixture(opened, root)

@@ -9,10 +9,10 @@ from trainers.studies.proposals.proposal_settings import ProposalSettings
 
 
 def baseline_mixtures(settings: ProposalSettings, domains: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the baselines by name, each [domains] (`pipelines.contracts.mixtures`). `prior` and `uniform`
-    are always included, `temperature` only if `settings.tokens` has every domain, and `unimax` only if
-    `settings.target_tokens` is set too. UniMax reads a domain at most `settings.max_epochs` times or, if that
-    is not one number for all domains, at most 4 times.
+    """Return the baseline mixtures by name, each [domains] (`pipelines.contracts.mixtures`). `prior` and
+    `uniform` are always included, `temperature` only if `settings.tokens` has every domain, and `unimax` only
+    if `settings.target_tokens` is set too. UniMax reads a domain at most `settings.max_epochs` times; if that
+    is not one number for all domains, it reads a domain at most 4 times.
     """
     mixtures = {"prior": settings.prior_of(domains), "uniform": np.full(len(domains), 1 / len(domains))}
     if settings.tokens and set(domains) <= set(settings.tokens):

@@ -90,9 +90,8 @@ def _search_samples(
     pools. The first pool covers all allowed mixtures; each later pool lies closer to the best mixture so far.
 
     The mean is taken, as in RegMix, because the single best of many predictions is mostly the one with the
-    luckiest error. Uniform draws rarely reach mixtures that consist of few domains. Each draw is therefore
-    moved by a random fraction towards the allowed mixture with the largest share of a randomly chosen domain.
-    The draw stays within the constraints, because they are convex.
+    luckiest error. Uniform draws rarely reach mixtures of few domains, so each draw is moved towards the
+    allowed mixture with the largest share of a random domain.
     """
     generator, domains = np.random.default_rng(seed), len(constraints.domains)
     corners = np.stack([constraints.project(1e3 * one) for one in np.eye(domains)])[

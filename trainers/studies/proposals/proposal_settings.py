@@ -19,9 +19,9 @@ class ProposalSettings:
     `tokens`, the tokens of each domain. `floors` are minimum shares; `fixed` shares do not change.
     `target_tokens` is the budget of the run that the mixture is for. If `tokens` and `target_tokens` are
     known, no domain is read more than `max_epochs` times. `max_epochs` is one number for all domains, or a
-    number for each domain that has a limit. In a study, `weights`, `prior`, `floors`, `fixed` and
-    `max_epochs` may name domains at any level. Four epochs are almost as good as fresh data (Muennighoff et
-    al., 2023). `draws` is the number of bootstrap draws.
+    number for each domain that has a limit; the default is 4, because four epochs are almost as good as fresh
+    data (Muennighoff et al., 2023). In a study, `weights`, `prior`, `floors`, `fixed` and `max_epochs` may
+    name domains at any level. `draws` is the number of bootstrap draws.
     """
 
     weights: dict[str, float] | None = None

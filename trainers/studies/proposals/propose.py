@@ -147,8 +147,8 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
 
 
 def parse_proposal(record: Mapping[str, Any]) -> Proposal:
-    """Rebuild a proposal from the `record` that `proposal_record` made of it. If a study keeps ratios, the
-    record also has `shares` of the domains that the study varies, and they are read instead of `weights`.
+    """Convert a `record` that `proposal_record` returned back to a proposal. If the study keeps ratios, the
+    record also has `shares`, by the domains that the study varies, which are read instead of `weights`.
     Raises KeyError if a required entry is missing.
     """
     shares = record.get("shares", record["weights"])

@@ -32,9 +32,9 @@ class TieSet:
         studies.
 
         `best` was selected among all mixtures, so the cutoff of a single comparison would be too small. The
-        bootstrap takes `best` as the truth: the cutoff is the 95 % quantile, over up to 40 draws, of the
-        number of standard errors by which the objective of `best` exceeds that of the draw's own best
-        mixture. It is at least 1.96.
+        bootstrap takes `best` as the truth. For each of up to 40 draws, it counts the standard errors by
+        which the objective of `best` exceeds that of the draw's own best mixture. The cutoff is the 95 %
+        quantile of these counts, but at least 1.96.
         """
         exceeded = []
         for laws in self.objective.laws.resampled[:_CALIBRATION]:

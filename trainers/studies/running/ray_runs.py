@@ -124,9 +124,9 @@ class _Pace:
             self._seconds_per_flop.append((result.step_seconds + result.validation_seconds) / result.flops)
 
     def slow(self, runs: Sequence[StudyRun]) -> list[StudyRun]:
-        """Return those of `runs` that have taken more than SLOW times the expected seconds of all of their
+        """Return those of `runs` that take too long: more than SLOW times the expected seconds of all their
         steps, plus _OTHER_SECONDS. The list is empty until FEWEST_ENDED runs have finished and all of `runs`
-        have begun; before that, a freed place would go to a waiting run.
+        have begun.
         """
         now, found = time.monotonic(), []
         events = {run.key: self._start_events(run)[self._starts[run.key] :] for run in runs}

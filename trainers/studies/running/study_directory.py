@@ -76,7 +76,7 @@ def check_registered(study: Study, root: LocalPath) -> None:
 
 
 def _rule(study: Study) -> dict[str, Any]:
-    """Return everything that a verdict depends on, apart from the runs: the section with its rule, the
+    """Return everything that a verdict depends on, apart from the runs: the section that holds the rule, the
     metrics and their weights, the candidate or entry that answers the question, and the baseline of a list
     design.
     """

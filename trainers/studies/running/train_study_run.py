@@ -96,9 +96,9 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
     """Train `run` in `directory` from its newest checkpoint, unless it has finished or diverged. Returns the
     outcome and the reason for it, which is empty if there is none.
 
-    The outcome is the state of the result or one of three others. `busy`: another process is training the
-    run. `stopped`: SIGTERM ended the run after a checkpoint. `storage`: the disk failed, which affects all
-    runs, so no result is written.
+    The outcome is the state of the result, or one of `busy`, `stopped` and `storage`. `busy`: another process
+    is training the run. `stopped`: SIGTERM ended the run after a checkpoint. `storage`: the disk failed,
+    which affects all runs, so no result is written.
     """
     began = time.perf_counter()
     with ExitStack() as held:
@@ -230,9 +230,9 @@ def _domain_weights(directory: LocalPath) -> dict[str, float]:
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the total seconds of all parts of a run; each resume begins a new part. A part lasts from its
-    start event to its last event. Resumes and warnings are ignored, because a resumed part logs them before
-    its start event.
+    """Return the seconds that a run took, summed over its parts; each resume begins a new part. A part lasts
+    from its `start` event to its last event. Events of the kinds `resume` and `warning` are ignored, because
+    a resumed part logs them before its `start` event.
     """
     parts: list[tuple[float, float]] = []
     for event in events:

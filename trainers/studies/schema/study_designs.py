@@ -40,9 +40,9 @@ class Swarm:
     favour the corners; larger ones stay near the centre.
 
     Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. If
-    almost all are, they are moved to the nearest mixture within the limits instead. Mixtures at most
-    `distance` away from an earlier one are rejected as well, where the distance is half the sum of the
-    absolute differences of shares.
+    almost all mixtures are rejected, those outside the limits are moved to the nearest mixture within them
+    instead. Mixtures at most `distance` away from an earlier one are rejected as well. The distance is half
+    the sum of the absolute differences of shares.
     """
 
     kind: Literal["swarm"] = "swarm"

@@ -52,8 +52,8 @@ class Proxies:
     """The small training runs, of `tokens` tokens each.
 
     With `matched`, a proxy reads only a fixed random sample of each domain: the share `tokens` /
-    `target.tokens` of its sequences. A given weight then means the same number of epochs as at the target.
-    Without a `target`, `matched` has no effect.
+    `target.tokens` of its sequences. A given weight then means the same number of epochs as in the target
+    run. Without a `target`, `matched` has no effect.
 
     In a mixture design, the prior is trained with `anchors` seeds, beginning with `seed`, and the spread of
     these runs is the noise of a metric. All other mixtures are trained with the first seed only, so their
@@ -78,12 +78,12 @@ class Metrics:
     domains stands for all leaf domains below it. By default, `domains` are all leaf domains whose held-out
     text is the same in all corpora of the study. Lower is better.
 
-    `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. The first is measured on `tokens` tokens
-    of each domain, in rows built as in training; use it to compare runs of one recipe. The second is measured
-    on whole documents and does not depend on objective, packing or sequence length, but takes longer. `loss`
-    is in nats per target, also in rows built as in training; all runs must have the same kind of objective,
-    because losses of different targets cannot be compared. Every measure is averaged over the final `last`
-    validations of a run, which are a twentieth of the run apart.
+    `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. `bits_per_byte` is measured on `tokens`
+    tokens of each domain, in rows built as in training; use it to compare runs of one recipe.
+    `document_bits_per_byte` is measured on whole documents and does not depend on objective, packing or
+    sequence length, but takes longer. `loss` is in nats per target, also in rows built as in training; all
+    runs must have the same kind of objective, because losses of different targets cannot be compared. Every
+    measure is averaged over the final `last` validations of a run, which are a twentieth of the run apart.
     """
 
     measure: Literal["bits_per_byte", "document_bits_per_byte", "loss"] = "bits_per_byte"
@@ -110,10 +110,10 @@ class Confirmation:
 
     Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax`, `doremi` (which needs the section
     `doremi`) and the names of mixtures in `own`. They train on `tokens` tokens, with `settings` on top of the
-    study's. Each is compared with `baseline`, seed by seed, in the weighted mean of the metrics: it is better
-    (worse) if the two-sided t interval of the mean difference at `level` lies below (above) 0 and the
-    absolute difference is at least `margin`; otherwise it ties. The verdict is open if fewer than two seeds
-    have finished for both.
+    study's. Each is compared with `baseline`, seed by seed, in the weighted mean of the metrics, for which
+    lower is better. A candidate is better or worse if the two-sided t interval of the mean difference at
+    `level` excludes 0 and the absolute difference is at least `margin`; otherwise it ties. The verdict is
+    open if fewer than two seeds have finished for both.
     """
 
     tokens: int

@@ -1,4 +1,4 @@
-"""Rows that are generated from templates together with their gold. Tasks name a generator instead of files.
+"""Rows and their gold, generated from templates. Tasks name a generator instead of files.
 
 A generator has no parameters and returns the same rows every time. The generators probe subject-verb
 agreement across other nouns (Linzen et al., 2016; Marvin and Linzen, 2018), the comparison of ages, adverbs
@@ -37,8 +37,8 @@ _HEARD = ("admires", "likes", "hates", "loves"), ("admire", "like", "hate", "lov
 
 def agreement() -> list[Row]:
     """Return minimal pairs of sentences. The verb agrees with its subject in the good sentence, but not in
-    the bad one. The field says whether the sentence has another noun and, if so, whether this noun has the
-    same grammatical number as the subject. The subtask is the construction together with the field.
+    the bad one. `field` says whether the sentence has another noun and, if so, whether this noun has the same
+    grammatical number as the subject. `subtask` is the name of the construction followed by `field`.
     """
     parts = {"simple": _simple, "across_a_prepositional_phrase": _prepositional, "across_a_relative_clause": _relative}
     return [
@@ -169,9 +169,9 @@ _SYNONYMS = (
 
 
 def negation() -> list[Row]:
-    """Return rows such as `hot, it was really`, with a second adjective in `passage`. The candidates are
-    words to put before the first adjective: `not` is right if the second adjective is its antonym, `really`
-    if it is a synonym.
+    """Return rows such as `hot, it was really`, each with a second adjective in `passage`. The candidates are
+    words to put in front of the text: `not` is right if the two adjectives are antonyms, `really` if they are
+    synonyms.
     """
     return [
         {"text": f"{first}, it was really", "passage": second, "candidates": ["not", "really"], "label": label}

@@ -103,7 +103,7 @@ class RowSet:
 
 def _descend(value: Any, path: list[str]) -> Any:
     """Follow the field names in `path` into nested objects, and return the value found, or MISSING if a field
-    is absent. At a list of objects, return the list of the values found in each.
+    is absent. For a list of objects, return the list of the values found in its objects.
     """
     for number, name in enumerate(path):
         if isinstance(value, list):

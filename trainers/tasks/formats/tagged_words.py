@@ -16,8 +16,8 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
     """Read columns by number. A row is a sentence, and its value in a column is a list with one entry per
     word. Columns are separated by a tab or, in a file without tabs, by white space.
 
-    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. The place of a row is the
-    first line of its sentence.
+    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. Messages name the first line
+    of a sentence.
     """
     separator = "\t" if "\t" in data else None
     sentences: list[tuple[int, list[list[str]]]] = []
@@ -44,10 +44,10 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
-    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`,
-    by default the index of the sentence. Two further columns are derived: `feats.NAME` is the value of a
-    feature for each word, or `none` for words without the feature; `depth` is the number of arcs between a
-    word and the root of its tree, at most DEEPEST.
+    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html). The column
+    `sent_id` is the id of the sentence, by default its index. Two further columns are derived: `feats.NAME`
+    is the value of a feature for each word, or `none` for words without the feature; `depth` is the number of
+    arcs between a word and the root of its tree, at most DEEPEST.
 
     Lines of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Columns that the task does not use
     may be empty or missing.

@@ -53,10 +53,10 @@ def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_trees(data: str, layout: Layout, path: str) -> RowSet:
-    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one per line: the words as `text`, and the root's
-    `label`.
+    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one per line. The columns are `text`, the words of
+    the tree, and `label`, the label of its root.
 
-    Socher et al., 2013: https://nlp.stanford.edu/sentiment, trainDevTestTrees_PTB.
+    This is the format of trainDevTestTrees_PTB (Socher et al., 2013; https://nlp.stanford.edu/sentiment).
     """
     lines = split_lines(data)
     texts, labels = [], []

@@ -110,7 +110,7 @@ def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
 
 
 def read_filters(path: Path, given: Any) -> tuple[AnswerFilter, ...]:
-    """Return the filters of a task file. Without any, returns a single filter that changes nothing. Raises
+    """Return the filters of a task file. If it has none, return a single filter that changes nothing. Raises
     ConfigError for invalid entries and unknown functions.
     """
     if not given:

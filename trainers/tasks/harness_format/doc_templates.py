@@ -47,8 +47,8 @@ def render_text(place: str, template: str, row: Mapping[str, Any]) -> str:
 
 
 class RowTemplates:
-    """The templates of a task, applied to rows of its data. Texts, targets and choices come out as in
-    lm-evaluation-harness itself.
+    """The templates of a task, applied to rows of its data. Texts, targets and choices are the same as in
+    lm-evaluation-harness.
     """
 
     def __init__(self, task: HarnessTask) -> None:

@@ -38,9 +38,9 @@ class RenderedRow:
 def render_rows(
     task: HarnessTask, data: Location | None, seed: int, limit: int | None
 ) -> tuple[list[RenderedRow], tuple[FileRecord, ...]]:
-    """Return the first `limit` rows of the scored split (all if `limit` is None), rendered, and the records
-    of the split's files. Unless the task takes the first rows as shots, shots are drawn for each row with
-    `seed`. If shots come from the scored split, a row is never its own shot.
+    """Render the first `limit` rows of the scored split, or all rows if `limit` is None. Returns the rendered
+    rows and the records of the split's files. Unless the task takes the first rows as shots, shots are drawn
+    for each row with `seed`. If shots come from the scored split, a row is never its own shot.
 
     Raises UserError for a missing file, and for a row that does not fit the templates.
     """

@@ -91,7 +91,7 @@ class HarnessTask:
 
 
 def is_harness_task(path: Path) -> bool:
-    """Return whether a YAML file is a task of lm-evaluation-harness rather than one of ours."""
+    """Return whether a YAML file is a task file of lm-evaluation-harness, and not one of this project."""
     try:
         data = load_yaml(path)
     except ConfigError as error:
@@ -296,8 +296,8 @@ def _generation(path: Path, data: Mapping[str, Any]) -> Generation:
 
 
 def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]) -> Generation:
-    """Return the settings for generating answers from the library's `generation_kwargs`. `until` is used if
-    the settings do not include it. Answers are greedy at temperature 0 and with `do_sample: false`; with
+    """Convert the library's `generation_kwargs` to settings for generating answers. `until` is used if
+    `given` does not include it. Decoding is greedy at temperature 0 and with `do_sample: false`; with
     `do_sample: true`, the default temperature is 1. Raises ConfigError, with a message that begins with
     `place`, for unknown names and values that are not allowed.
     """

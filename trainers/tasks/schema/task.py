@@ -261,8 +261,8 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """Yield (prefix for the names of the layout's fields in messages, layout) for every layout. A layout
-        without columns inherits those of the task.
+        """Yield a pair for every layout: a prefix for the names of its fields in messages, and the layout. A
+        layout without columns inherits those of the task.
         """
         yield "", self
         for number, layout in enumerate(self.elsewhere):

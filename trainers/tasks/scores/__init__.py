@@ -22,8 +22,8 @@ METRICS: dict[str, TaskMetric] = {
 
 
 def require_libraries(metrics: Sequence[str]) -> None:
-    """Raise UserError if a library that one of these metrics needs is missing; the message gives the command
-    that installs it.
+    """Raise UserError if a library that one of `metrics` needs is missing. The message gives the command that
+    installs it.
     """
     for name in metrics:
         module = text_scores.LIBRARIES.get(name)

@@ -98,8 +98,8 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
-    """Return the threshold for no-answer scores that maximises the mean value of these examples, as SQuAD
-    2.0's script does. The empty answer is predicted if the no-answer score is above the threshold.
+    """Return the threshold for no-answer scores that maximises the mean score of the examples, as SQuAD 2.0's
+    script does. The empty answer is predicted if the no-answer score is above the threshold.
 
     All arrays have one entry per example: `values` is the score of the predicted answer, `answerable` whether
     there is a gold answer, `answered` whether the prediction is not empty, and `no_answer` the no-answer

@@ -1,6 +1,6 @@
 """Metrics of labels: accuracy, F1, Matthews' correlation, and the accuracy of whole questions.
 
-The definitions follow scikit-learn 1.9, and tests compare the results with it.
+Accuracy, F1 and Matthews' correlation are defined as in scikit-learn 1.9.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ def _labels(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _correct(outcomes: Outcomes) -> np.ndarray:
-    """Return the number of correct labels and the number of all labels of each example, float64 [n, 2]. For
-    tags, both are counted over the words of the example.
+    """Return float64 [n, 2]: for each example, the number of correct labels and the number of labels. A
+    tagged sentence has one label per word, any other example has one.
     """
     gold, predicted = _labels(outcomes)
     columns = np.stack([gold == predicted, np.ones(len(gold), bool)], axis=1).astype(np.float64)
@@ -28,8 +28,8 @@ def _correct(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_label(outcomes: Outcomes) -> np.ndarray:
-    """Return float64 [n, 3 L]: for each of the L labels, whether an example has it in both gold and
-    prediction; then the same for the prediction alone, and for the gold alone.
+    """Return three indicators for each of the L labels, float64 [n, 3 L]: whether the label is both the gold
+    and the prediction of an example, whether it is the prediction, and whether it is the gold.
     """
     gold, predicted = _labels(outcomes)
     every = np.arange(len(outcomes.labels))
@@ -38,7 +38,9 @@ def _by_label(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_question(outcomes: Outcomes) -> np.ndarray:
-    """Return float64 [groups, 2]: whether all examples of a group are correct, and a count of 1."""
+    """Return float64 [groups, 2]: 1 if all examples of a group are correct, else 0; and always 1, to count
+    the groups.
+    """
     gold, predicted = _labels(outcomes)
     assert outcomes.groups is not None
     right = np.ones(int(outcomes.groups.max()) + 1)

@@ -1,4 +1,6 @@
-"""The protocol of metrics: statistics of each unit, and a value computed from weighted statistics."""
+"""The protocol of metrics: statistics of each example or group of examples, and a value computed from the
+weighted statistics.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ def _numbers(outcomes: Outcomes) -> np.ndarray:
 
 
 def _pearson(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return Pearson's r of the two columns for each row of weights."""
+    """Return Pearson's r of the two columns of `statistics` for each row of `weights`."""
     centred = statistics - statistics.mean(axis=0)
     x, y = centred.T
     return _correlation(weights @ np.stack([x, y, x * x, y * y, x * y, np.ones(len(x))], axis=1))
@@ -37,8 +37,8 @@ def _spearman(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _ranks(places: list[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Return the ranks [units, 2], minus their mean, in a sample that contains each unit as often as its
-    weight says.
+    """Return the ranks of gold and predicted numbers, [units, 2], minus their means, in a sample that
+    contains each unit as often as its weight says.
     """
     columns = []
     for place in places:

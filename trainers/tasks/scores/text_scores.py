@@ -39,7 +39,7 @@ def _texts(outcomes: Outcomes) -> tuple[list[str], list[list[str]]]:
 
 def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
     """Return float64 [n, 2]: the best ROUGE F1 of each example over its references, with Porter's stemmer
-    (Lin, 2004), and a count of 1.
+    (Lin, 2004); and always 1, to count the examples.
     """
     scorer = _library("rouge_score.rouge_scorer", kind).RougeScorer([kind], use_stemmer=True)
     texts, references = _texts(outcomes)

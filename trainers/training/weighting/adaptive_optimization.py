@@ -48,8 +48,9 @@ class ADOState(WeightsState):
         return cls(zeros, zeros, zeros, zeros, zeros, zeros, curve, np.zeros((3, domains)), laws)
 
     def factors(self, targets: np.ndarray, warmup: int) -> np.ndarray:
-        """Return the factor of each domain's nats in a step with these `targets`: weight / share read, or 1
-        during the warm-up and for domains without targets.
+        """Return the factor of each domain's nats in a step with these `targets`: the domain's weight divided
+        by its share of the targets read, including these. It is 1 during the warm-up and for domains without
+        targets.
         """
         if self.steps < warmup:
             return np.ones(len(targets))
@@ -104,9 +105,9 @@ class ADOWeights(OnlineWeights[ADOState]):
         self._warmup = max(1, math.ceil(settings.warmup_fraction * steps))
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the function that computes the factor of each domain in each loss. It divides
-        `ADOState.factors`, for the targets of the first loss, by the total number of targets of the loss in
-        the step.
+        """Return the function that computes the factor of each domain in each loss of the step. The factors
+        of a loss are those of `ADOState.factors`, divided by the number of targets of this loss in the step.
+        The first loss provides the targets for `ADOState.factors`.
         """
         now, warmup = self.now, self._warmup
         return lambda counts: now.factors(counts[0], warmup) / np.maximum(1.0, counts.sum(axis=1, keepdims=True))
@@ -161,7 +162,7 @@ def _shares(read: np.ndarray) -> np.ndarray:
 
 
 def _ends_stretch(step: int) -> bool:
-    """Return whether a stretch of steps, which gives a point of the learning curves, ends with step `step`. A
-    stretch ends whenever the number of steps reaches another power of 1.02, so stretches grow by 2 %.
+    """Return whether a stretch of steps ends with step `step`. Each stretch gives one point of the learning
+    curves. It ends when the number of steps reaches another power of 1.02, so stretches grow by 2 %.
     """
     return step == 1 or math.floor(math.log(step) / _GROWTH) > math.floor(math.log(step - 1) / _GROWTH)

@@ -19,8 +19,8 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class WeightsState:
-    """The state of a method: the `weights` [domains] after the last step, and `summed`, their sum over
-    `steps` steps. Methods add the arrays that they need.
+    """The state of a weighting method: the `weights` [domains] after the last step, and `summed`, their sum
+    over `steps` steps. Subclasses add the arrays that their method needs.
     """
 
     weights: np.ndarray
@@ -32,7 +32,7 @@ State = TypeVar("State", bound=WeightsState)
 
 
 class OnlineWeights(ABC, Generic[State]):
-    """The weights of the domains of a run, the same on every worker. Every worker has one object.
+    """The weights of the domains of a run. Every worker has its own object, with the same weights.
 
     Before a step, `begin` returns the function that computes the domains' factors in the loss. After the
     step, `end` adopts the new weights, unless the step was skipped.

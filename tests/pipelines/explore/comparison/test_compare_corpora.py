@@ -1,4 +1,4 @@
-"""The comparison of two builds, against a plain comparison of what each keeps."""
+"""The comparison of two builds, against a plain comparison of the documents that each keeps."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ from pipelines.stages.measure.quality_signals import QualitySignals
 
 
 def configuration(root, texts, output, least=2, rules="paper"):
-    """Two sources: `web`, filtered by words and edited by line, and `books`, which no step touches."""
+    """Return a configuration of two sources: `web`, filtered by words and edited by line, and `books`, which no step touches."""
     for name, records in texts.items():
         (root / name).mkdir(exist_ok=True)
         (root / name / "a.jsonl").write_text("\n".join(records), encoding="utf-8")
@@ -63,7 +63,7 @@ def corpora(tmp_path_factory):
 
 
 def kept(corpus, source):
-    """The edited text of every kept document, by its printed id."""
+    """Return the edited text of every kept document by its printed id."""
     opened, found = open_corpus(corpus), {}
     for part in opened.parts(source):
         rows = zip(
@@ -132,7 +132,7 @@ def test_a_corpus_does_not_differ_from_itself(corpora):
 
 @pytest.mark.long
 def test_another_decision_reads_no_text(corpora, tmp_path, monkeypatch):
-    """The steps that shape texts are the same, so a digest of a text is never computed."""
+    """The steps that change texts are the same in both builds, so no digest of a text is computed."""
     root = tmp_path
     texts = {"web": [json.dumps({"text": text(number)}) for number in range(20)]}
     config = configuration(root, texts, "out")

@@ -1,4 +1,4 @@
-"""N-grams and distributions of two corpora, against plain counting of the texts that they keep."""
+"""N-grams and distributions of two corpora, against plain counts over the texts that they keep."""
 
 import json
 import math
@@ -27,7 +27,7 @@ NEW = [f"{COMMON[n % 2]} Rain falls in the summer of year {n}. <b>Write to {MAIL
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """Two corpora whose pii step only annotates; texts of one word are dropped, so they must not be counted."""
+    """Two corpora whose pii step only annotates; texts of one word are dropped and must not be counted."""
     root, outputs = tmp_path_factory.mktemp("ngrams"), []
     for name, texts in (("old", OLD), ("new", NEW)):
         (root / name).mkdir()
@@ -50,7 +50,7 @@ steps:
 
 
 def counts(texts, words):
-    """The n-grams of texts without punctuation between letters, as a plain program counts them."""
+    """Count the n-grams of texts in plain Python; the texts have no punctuation between letters."""
     found = Counter()
     for text in texts:
         each = re.findall(r"[a-z0-9_]+", text.replace(MAIL, "<EMAIL_ADDRESS>").lower())
@@ -59,7 +59,9 @@ def counts(texts, words):
 
 
 def score(old, new, text):
-    """Equations 15, 16, 20 and 22 of Monroe et al. 2008, the prior being the counts in both."""
+    """Return the z-score of an n-gram by equations 15, 16, 20 and 22 of Monroe et al. 2008, with the counts of both corpora
+    as the prior.
+    """
     prior, sizes = old[text] + new[text], [sum(old.values()), sum(new.values())]
     total = sum(sizes)
     odds = [

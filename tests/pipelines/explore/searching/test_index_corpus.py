@@ -1,4 +1,4 @@
-"""The search index against Python's own search of the texts, and its life: reuse, damage, `forget` and `gc`."""
+"""The search index against Python's own search of the texts, and its reuse, damage, `forget` and `gc`."""
 
 import json
 import random
@@ -54,7 +54,7 @@ class Cut(PartStage):
 
 
 def shown(text):
-    """A text after the edits of Cut."""
+    """Return a text after the edits of Cut."""
     return re.sub(r"\([^)]*\)", "*", text)
 
 
@@ -96,7 +96,7 @@ def build_corpus(root, texts, least=0, part_bytes=2000):
 
 
 def count(texts, phrase):
-    """(documents, hits) of a phrase in texts as they are shown."""
+    """Return (documents, hits) of a phrase in the texts after the edits of Cut."""
     found = [shown(text).count(phrase) for text in texts]
     return sum(number > 0 for number in found), sum(found)
 

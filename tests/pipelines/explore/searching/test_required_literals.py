@@ -1,4 +1,4 @@
-"""Literals that regular expressions require: they must never rule out a text that matches."""
+"""Literals that a regular expression requires must never rule out a text that matches."""
 
 import random
 
@@ -41,7 +41,7 @@ def test_literals(pattern, literals):
 
 
 def random_pattern(choose, depth=0):
-    """A regular expression in RE2's syntax over few characters, often one that is matched."""
+    """Return a random regular expression in RE2's syntax over few characters, so that it often matches."""
     atoms = ["a", "b", "é", "水", r"\.", ".", "[ab]", "[^a]", "[]b]", r"[\]é]", r"\w", r"\b", r"\n", "^"]
     pieces = []
     for _ in range(choose.randint(1, 4)):

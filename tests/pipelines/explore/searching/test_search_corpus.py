@@ -1,4 +1,4 @@
-"""Search against Python's own search of the texts that people are shown, with an index and without."""
+"""Search against Python's own search of the texts that users are shown, with an index and without."""
 
 import json
 import re
@@ -86,14 +86,14 @@ def test_dropped_documents_are_searched_only_on_request(corpus):
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_personal_data_cannot_be_searched(corpus, dropped):
-    """Not even in a document that was dropped before the step that redacts."""
+    """This also holds for documents that were dropped before the step that redacts."""
     assert search_corpus(corpus, Query("jane.roe"), dropped=dropped).documents == 0
     assert search_corpus(corpus, Query("Mail ", context=30), dropped=True).first[0].after.startswith("<EMAIL")
 
 
 @pytest.mark.parametrize("guess", ["jane", "john"])
 def test_the_value_behind_a_placeholder_cannot_be_guessed(corpus, guess):
-    """A query that a placeholder matches as well gives the same result whether the guess is right or wrong."""
+    """A query that also matches the placeholder gives the same result whether the guess is right or wrong."""
     query = Query(f"Mail (<EMAIL|{guess})", regex=True)
     assert [hit.found for hit in search_corpus(corpus, query, dropped=True).first] == ["Mail <EMAIL"]
 

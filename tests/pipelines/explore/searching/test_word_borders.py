@@ -12,7 +12,7 @@ from pipelines.kernels.text.words import find_words
 
 
 def borders(text):
-    """The offsets in bytes that lie in no word, or at the start or the end of one."""
+    """Return the byte offsets that are not strictly inside a word."""
     offsets, data = text_buffers(pa.array([text], pa.large_string()))
     inside = set()
     for _, _, local, block in blocks(offsets, data):

@@ -1,4 +1,4 @@
-"""Licences by their texts and notices, against what the packages of this environment declare."""
+"""Licences detected from their texts and notices, against those that the packages of this environment declare."""
 
 import re
 from importlib.metadata import distributions

@@ -1,4 +1,4 @@
-"""Files of repositories: their language and licence, generated and copied ones marked; archives that attack."""
+"""Files of code repositories: their language and licence, marks of generated and copied files, and malicious archives."""
 
 import gzip
 import io

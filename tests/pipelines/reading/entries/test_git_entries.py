@@ -1,4 +1,4 @@
-"""Git repositories as sources: what git itself gives, and repositories that attack."""
+"""Git repositories as sources: the same files as git itself gives, and malicious repositories."""
 
 import json
 import os
@@ -34,7 +34,7 @@ IN_REPOSITORY = {name.removeprefix("r-1.0/"): text for name, text in FILES.items
 
 
 def read(root, **fields):
-    """{path: text}, {path: meta} and {path: reason} of the source of repositories at `root`."""
+    """Read the repositories at `root` as a source; return {path: text}, {path: meta} and {path: reason}."""
     source = Source("s", str(root), "git", **fields)
     parts = list(read_documents(source, list_files(source), 1 << 20))
     texts, metas = {}, {}
@@ -61,7 +61,7 @@ def test_files_of_a_commit_are_those_of_a_checkout(tmp_path):
 
 @pytest.mark.long
 def test_the_same_as_an_archive_by_git(tmp_path):
-    """Names with any bytes, deep directories, modes and many files."""
+    """Covers names of arbitrary bytes, deep directories, file modes and many files."""
     names = ["ü.txt", "a b", "x/y/z.py", "run.sh", "a-b", "a/b", "a.b", *(f"many/{n:03d}" for n in range(300))]
     work = repository(tmp_path / "work", {name: f"text of {name}\n" for name in names})
     (work / os.fsdecode(b"\xff\xfe.txt")).write_text("bytes\n")
@@ -154,7 +154,7 @@ def test_large_files(tmp_path):
 
 
 def evil_config(marker: Path) -> str:
-    """A configuration that makes git run a command wherever a reader could come across it."""
+    """Return a git configuration that runs a command through every setting that a reader might trigger."""
     run = f"touch {marker}"
     return (
         f"[core]\n fsmonitor = {run}\n sshCommand = {run}\n pager = {run}\n alternateRefsCommand = {run}\n hooksPath = .\n"
@@ -222,7 +222,9 @@ def test_damaged_objects_are_set_aside(tmp_path, damage):
 
 @pytest.mark.long
 def test_a_damaged_pack(tmp_path):
-    """Wherever a byte of a pack is wrong, what is read is right, and the rest is set aside or refused with a line."""
+    """Wherever a byte of a pack is wrong, texts that are read are right, and the rest is set aside or the repository is
+    refused.
+    """
     files = {f"{number}.txt": "".join(f"{number} {line}\n" for line in range(200)) for number in range(8)}
     root = bare(repository(tmp_path / "work", files), tmp_path / "r.git")
     git(root, "gc", "--quiet")
@@ -259,7 +261,7 @@ def test_a_tree_of_billions_of_files_ends(tmp_path, monkeypatch):
 
 
 def test_trees_that_attack(tmp_path):
-    """Names that climb, nest without end or repeat, modes and trees that are none, a directory that is a file."""
+    """Names that climb out, nested and repeated entries, invalid modes and trees, and a directory entry that is a file."""
     root = empty_repository(tmp_path / "r.git")
     blob = object_of(root, "blob", b"x = 1\n")
     deep = object_of(root, "tree", tree_of([("100644", b"f", blob)]))

@@ -1,4 +1,4 @@
-"""Sources whose files are named by a list."""
+"""Sources that name their files in a list."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""CSV and TSV: rows as in RFC 4180, bad ones counted, and no quote swallows a file."""
+"""CSV and TSV: rows as in RFC 4180, bad rows counted, and no unclosed quote swallows a file."""
 
 import csv
 import gzip
@@ -70,7 +70,7 @@ def test_an_unclosed_quote_costs_its_line(read: Callable) -> None:
 
 
 def test_a_file_of_unclosed_quotes_ends(read: Callable) -> None:
-    """Every line opens a quote that no other closes: after 16 of them what was read goes whole."""
+    """Every line opens a quote that no other line closes; after 16 of them, the text held so far is set aside as a whole."""
     found = read("a.csv", b"id,text\n" + b'x","y\n' * 2000, format="csv", max_document_bytes=600)
     reasons = [bad[2] for bad in found.bad]
     assert set(reasons) == {"unclosed_quote"}
@@ -80,7 +80,7 @@ def test_a_file_of_unclosed_quotes_ends(read: Callable) -> None:
 
 @pytest.mark.long
 def test_an_unclosed_quote_does_not_swallow_the_file() -> None:
-    """Memory stays within a few times max_document_bytes whatever follows the quote."""
+    """Memory stays within a few times max_document_bytes, whatever follows the quote."""
     chunks = (b"words and words\n" * 4096 for _ in range(30))  # 2 MB
     source = Source(name="s", root=".", format="csv", max_document_bytes=50_000)
 

@@ -1,4 +1,4 @@
-"""One JSON document as records, in bounded memory, for any chunk boundaries."""
+"""The records of one JSON document, read in bounded memory with any chunk boundaries."""
 
 import json
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Stack Exchange dumps: questions are joined with their answers, also if other posts come between them."""
+"""Stack Exchange dumps: questions are joined with their answers, even if other posts come between them."""
 
 import html
 import json

@@ -12,7 +12,7 @@ _ENVIRONMENT = {
 
 
 def git(directory: Path, *words: str, given: bytes = b"") -> str:
-    """What git says to a command in a directory."""
+    """Run a git command in a directory, and return its output."""
     command = ["git", "-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always", *words]
     environment = os.environ | _ENVIRONMENT
     done = subprocess.run(command, cwd=directory, env=environment, input=given, capture_output=True, check=False)
@@ -21,7 +21,7 @@ def git(directory: Path, *words: str, given: bytes = b"") -> str:
 
 
 def repository(directory: Path, files: dict[str, str | bytes], *options: str) -> Path:
-    """A repository with a work tree and one commit of these files."""
+    """Make a repository with a work tree and one commit of these files."""
     directory.mkdir(parents=True)
     git(directory, "init", "--quiet", *options)
     commit(directory, files)
@@ -29,7 +29,7 @@ def repository(directory: Path, files: dict[str, str | bytes], *options: str) ->
 
 
 def commit(directory: Path, files: dict[str, str | bytes]) -> str:
-    """Commit these files, beside those that are there; the id of the commit."""
+    """Add these files and commit everything; return the id of the commit."""
     for name, content in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,23 +40,23 @@ def commit(directory: Path, files: dict[str, str | bytes]) -> str:
 
 
 def bare(origin: Path, target: Path, *options: str) -> Path:
-    """A bare clone."""
+    """Make a bare clone."""
     git(origin, "clone", "--quiet", "--bare", *options, str(origin), str(target))
     return target
 
 
 def object_of(directory: Path, kind: str, content: bytes) -> str:
-    """Write an object, valid or not; its id."""
+    """Write an object, valid or not; return its id."""
     return git(directory, "hash-object", "-t", kind, "-w", "--stdin", "--literally", given=content)
 
 
 def tree_of(entries: list[tuple[str, bytes, str]]) -> bytes:
-    """The content of a tree with entries (mode, name, id)."""
+    """Return the content of a tree object with entries (mode, name, id)."""
     return b"".join(mode.encode() + b" " + name + b"\0" + bytes.fromhex(each) for mode, name, each in entries)
 
 
 def commit_tree(directory: Path, content: bytes) -> str:
-    """Commit a tree, valid or not, on the branch main; the id of the commit."""
+    """Commit a tree, valid or not, to the branch main; return the id of the commit."""
     text = f"tree {object_of(directory, 'tree', content)}\nauthor a <a> 0 +0000\ncommitter a <a> 0 +0000\n\nm\n"
     name = object_of(directory, "commit", text.encode())
     (directory / "refs/heads/main").write_text(f"{name}\n")
@@ -64,12 +64,12 @@ def commit_tree(directory: Path, content: bytes) -> str:
 
 
 def loose(directory: Path, name: str) -> Path:
-    """The file of a loose object in a bare repository."""
+    """Return the path of a loose object in a bare repository."""
     return directory / "objects" / name[:2] / name[2:]
 
 
 def empty_repository(path: Path, *options: str) -> Path:
-    """A bare repository without commits."""
+    """Make a bare repository without commits."""
     path.mkdir(parents=True)
     git(path, "init", "--quiet", "--bare", *options)
     return path

@@ -1,4 +1,4 @@
-"""Which directories are repositories, and which commits names stand for: compared with git, and refs that attack."""
+"""Which directories are repositories, and which commits names refer to: compared with git, and with malicious refs."""
 
 import pytest
 

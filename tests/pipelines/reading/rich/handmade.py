@@ -1,4 +1,4 @@
-"""PDFs, EPUBs and Word documents written by hand."""
+"""Builders of minimal PDFs, EPUBs and Word documents."""
 
 import html
 import io
@@ -11,7 +11,7 @@ W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" xmln
 
 
 def pdf_objects(objects: Sequence[bytes], trailer: bytes = b"/Root 1 0 R") -> bytes:
-    """A PDF of these objects, numbered from 1, with its cross-reference table."""
+    """Return a PDF of these objects, numbered from 1, with its cross-reference table."""
     out, places = bytearray(b"%PDF-1.4\n"), []
     for number, body in enumerate(objects, 1):
         places.append(len(out))
@@ -27,7 +27,7 @@ def stream(content: bytes, entries: bytes = b"") -> bytes:
 
 
 def content(lines: Sequence[str]) -> bytes:
-    """The content of a page with these lines, in Windows-1252."""
+    """Return the content stream of a page with these lines, in Windows-1252."""
     escaped = [re.sub(rb"([\\()])", rb"\\\1", line.encode("cp1252")) for line in lines]
     drawn = [b"1 0 0 1 50 %d Tm (%s) Tj" % (800 - 14 * number, line) for number, line in enumerate(escaped)]
     return b"BT /F1 12 Tf\n" + b"\n".join(drawn) + b"\nET"
@@ -36,7 +36,7 @@ def content(lines: Sequence[str]) -> bytes:
 def pdf(
     pages: Sequence[Sequence[str]], information: bytes = b"", kids: bytes | None = None, trailer: bytes = b""
 ) -> bytes:
-    """A PDF with these pages, each a sequence of lines."""
+    """Return a PDF with these pages, each a sequence of lines."""
     own = b" ".join(b"%d 0 R" % (5 + 2 * number) for number in range(len(pages)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -67,7 +67,7 @@ def epub(
     more: Mapping[str, str | bytes] = MappingProxyType({}),
     spine: Sequence[str] = (),
 ) -> bytes:
-    """An EPUB with these chapters: names of files, and what their bodies hold."""
+    """Return an EPUB with these chapters, a mapping from file names to bodies."""
     entries = "".join(
         f'<item id="c{n}" href="{html.escape(name)}" media-type="application/xhtml+xml"/>'
         for n, name in enumerate(chapters)
@@ -87,7 +87,7 @@ def epub(
 
 
 def docx(body: str, more: Mapping[str, str | bytes] = MappingProxyType({}), head: str = "") -> bytes:
-    """A Word document with this body, in WordprocessingML."""
+    """Return a Word document with this body, in WordprocessingML."""
     members = {
         "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"/>',
         "word/document.xml": f'<?xml version="1.0" encoding="UTF-8"?>{head}<w:document {W}><w:body>{body}</w:body></w:document>',

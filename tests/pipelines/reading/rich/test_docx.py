@@ -1,4 +1,4 @@
-"""Word documents: paragraphs, lists, tables and notes, and packages that are broken on purpose."""
+"""Word documents: paragraphs, lists, tables and notes, and malformed or malicious packages."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""EPUBs: the order of the spine, and packages that are broken on purpose."""
+"""EPUBs: the order of the spine, and malformed or malicious packages."""
 
 import io
 import json
@@ -22,7 +22,7 @@ CHAPTERS = {
 
 
 def renamed(data: bytes) -> bytes:
-    """With the chapter whose address is percent-encoded under its real name."""
+    """Store the chapter whose address is percent-encoded under its decoded name."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return zipped({name.replace("%20", " "): archive.read(name) for name in archive.namelist()}, ["mimetype"])
 

@@ -1,4 +1,6 @@
-"""Books of Project Gutenberg: what frames a book in files of several decades is taken off, and nothing of the book is."""
+"""Project Gutenberg books: the header and licence around a book are removed in files of several decades, and nothing of the
+book is.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Mail: messages of mbox files and files of their own, decoded, without what others wrote."""
+"""Mail: messages of mbox files and single files, decoded, without quoted text of others."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Lines of printed pages: what is taken out, and what is joined."""
+"""Lines of printed pages: what is removed, and what is joined."""
 
 import pytest
 

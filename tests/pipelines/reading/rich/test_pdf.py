@@ -1,4 +1,4 @@
-"""PDFs: their text layer, and files that are broken on purpose."""
+"""PDFs: their text layer, and malformed or malicious files."""
 
 import json
 import random
@@ -92,7 +92,7 @@ def test_a_broken_table_of_objects_is_repaired(read: Callable) -> None:
 
 
 def drawn_by_itself(times: int) -> bytes:
-    """A page whose text is followed by a form that draws itself so many times."""
+    """Return a page whose text is followed by a form that draws itself `times` times."""
     form = b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X 5 0 R >> >>"
     page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 6 0 R"
     page += b" /Resources << /Font << /F1 4 0 R >> /XObject << /X 5 0 R >> >> >>"
@@ -127,7 +127,7 @@ def test_limits(read: Callable) -> None:
 
 
 def test_any_damage_gives_a_text_or_a_reason() -> None:
-    """In this process, which a crash would end."""
+    """The parser runs in this process, which a crash would end."""
     from pipelines.reading.entries.reasons import REASONS
     from pipelines.reading.rich.pdf import pdf_text
     from pipelines.reading.web.extraction import PageLimits

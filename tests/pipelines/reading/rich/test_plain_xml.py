@@ -1,4 +1,4 @@
-"""XML read by an expression of its tags, against the same XML read by expat's callbacks."""
+"""XML read with a regular expression for tags, against the same XML read with expat's callbacks."""
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +36,7 @@ def elements(draw, deep=3):
 
 
 def calls(read, data):
-    """What a reader calls, in order."""
+    """Return the callbacks that a reader makes, in order."""
     found = []
     starts = {name: lambda attributes, name=name: found.append((name, attributes)) for name in ("p", "tab", "level")}
     ends = {name: lambda name=name: found.append(name) for name in ("p", "r")}

@@ -1,4 +1,4 @@
-"""Subtitles: the text of their cues without anything else, and files that are not subtitles."""
+"""Subtitles: the text of their cues and nothing else, and files that are not subtitles."""
 
 import gzip
 import io
@@ -72,7 +72,7 @@ to the mill
 
 
 def timed(*texts: str, blank: str = "\n") -> str:
-    """An SRT, with the cues a second apart."""
+    """Return an SRT file with these texts as cues, a second apart."""
     cues = (f"{n}\n00:00:{n:02}.0 --> 00:00:{n:02}.5\n{text}\n" for n, text in enumerate(texts, 1))
     return blank.join(cues)
 

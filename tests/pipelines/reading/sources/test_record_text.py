@@ -1,4 +1,4 @@
-"""Texts composed of several fields or turns: what becomes text, what is left in `meta`, and records that have none."""
+"""Texts composed of several fields or turns: what becomes text, what stays in `meta`, and records that have no text."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from pipelines.reading.sources.source import Source
 
 
 def composed(record, **fields):
-    """(text, what is left of the record)."""
+    """Return (text, what is left of the record)."""
     text = RecordText(**fields)
     text.check()
     return text.take(record), record

@@ -1,4 +1,4 @@
-"""A page worker that fails as its page requests; test_page_process.py runs it instead of
+"""A page worker that fails in the way its page asks for. test_page_process.py runs it in place of
 pipelines.reading.web.page_worker.
 """
 

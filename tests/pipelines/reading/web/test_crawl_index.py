@@ -1,4 +1,4 @@
-"""Lists of files from the answers of a crawl's index: those of pywb, of the columnar index, and broken ones."""
+"""Lists of files read from the responses of a crawl's index: pywb, the columnar index, and broken responses."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""trafilatura's caches: no text depends on them, and they are cleared before they hold too many pages."""
+"""trafilatura's caches do not influence any text, and are cleared before they hold too many pages."""
 
 import pytest
 import trafilatura
@@ -47,7 +47,9 @@ def test_caches_are_cleared_after_a_number_of_characters(monkeypatch):
 
 
 def test_rules_alone_are_the_fast_ones_without_a_second_run_with_more_recall(monkeypatch):
-    """The second run is decided by html2txt of the whole page; without it, the text is that of a limit of 0 letters for it."""
+    """trafilatura runs html2txt on the whole page to decide on a second extraction; `rules_alone` never runs
+    it, and gives the text of trafilatura with ESCALATION_MAX_LENGTH = 0.
+    """
     measured = []
     whole = core.html2txt
     monkeypatch.setattr(core, "html2txt", lambda tree: measured.append(tree) or whole(tree))

@@ -1,4 +1,6 @@
-"""What pages declare of themselves: title, date, author and language, from the first declaration that has it."""
+"""Metadata that pages declare (title, date, author, language): each is taken from the first declaration that
+has it.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Formulas of pages as LaTeX: annotations first, MathML converted otherwise."""
+"""Formulas on pages become LaTeX: from the annotation if there is one, otherwise converted from MathML."""
 
 import pytest
 from resiliparse.parse.html import HTMLTree

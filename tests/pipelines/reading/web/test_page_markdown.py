@@ -1,4 +1,6 @@
-"""Pages as Markdown: structure is kept, content is that of the plain text, and other formats' HTML goes the same way."""
+"""Pages as Markdown: the structure is kept, the content is that of the plain text, and HTML from other
+formats is treated the same way.
+"""
 
 import json
 import re
@@ -228,7 +230,9 @@ def test_fields_that_do_not_fit_the_format(fields: dict, message: str) -> None:
     ],
 )
 def test_the_time_of_a_page_grows_with_its_length(element: str) -> None:
-    """Deep pages of many elements stay far below `page_cpu_seconds`; iterating over resiliparse's collections would not."""
+    """Pages with many deeply nested elements stay far below `page_cpu_seconds`, which they would not if
+    resiliparse's collections were iterated over.
+    """
     page = "<html><body>" + "<div>" * 500 + element * 4_000
     limits = PageLimits("", "resiliparse", 1 << 24, 1 << 20, 4096, 1 << 26, 1 << 26, 60, 1 << 30, "markdown", True)
     begin = time.process_time()

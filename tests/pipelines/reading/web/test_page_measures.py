@@ -1,4 +1,4 @@
-"""Link density and share of boilerplate of pages, and comments of readers on or off."""
+"""Link density and boilerplate share of pages, and reader comments switched on or off."""
 
 import json
 from collections.abc import Callable

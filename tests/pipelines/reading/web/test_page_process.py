@@ -1,4 +1,4 @@
-"""Pages that crash, hang or bloat their parser: they are named, and nothing else is lost."""
+"""Pages that crash the parser, hang it or exhaust its memory are reported by name, and no other page is lost."""
 
 import pickle
 import subprocess
@@ -30,7 +30,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def web(tmp_path: Path, *pages: bytes, **fields: object) -> Source:
-    """A source of one WARC file with these pages, a request before each."""
+    """Return a source of one WARC file with these pages, each preceded by a request."""
     out = b""
     for page in pages:
         block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page
@@ -103,7 +103,9 @@ def test_a_page_is_not_blamed_for_what_it_survives_alone(tmp_path: Path, failing
 @pytest.mark.long
 @pytest.mark.parametrize("label", ["\U0001f600" * 40, "\x01" * 40])
 def test_labels_without_sense_do_not_fill_the_pipe(label: str) -> None:
-    """Of 256 of these, escaped, more than a pipe holds: both sides would write, and none read."""
+    """256 of these charset labels, escaped, exceed a pipe's capacity: both processes could block on writing
+    while neither reads.
+    """
     pages = (RawRecord(page(i, "<p>more</p>" * 50), label, 9, None, {}) for i in range(800))
     with Extractor(Source(name="web", root="x", format="warc")) as extractor:
         found = list(extractor.extract("p", 0, pages))
@@ -119,7 +121,9 @@ def test_what_libraries_print_is_not_taken_for_an_answer(
 
 @pytest.mark.slow
 def test_real_pages_that_hang_a_parser(tmp_path: Path) -> None:
-    """Tens of thousands of attributes: the parser compares each with all before it."""
+    """The parser compares each of tens of thousands of attributes with all earlier ones; the extractor's time
+    grows with the square of the depth.
+    """
     attributes = " ".join(f"a{i}=1" for i in range(60_000))
     source = web(tmp_path, page(0), f"<p {attributes}>x".encode(), page(2), page_cpu_seconds=1)
     with pytest.raises(PoisonError, match=r"web/pages\.warc#3.*page_cpu_seconds: 1 of CPU"):
@@ -214,7 +218,7 @@ def test_a_missing_extractor_is_reported_before_anything_is_read(monkeypatch: py
 @pytest.mark.long
 @pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
 def test_a_page_gives_its_text_by_each_extractor(tmp_path: Path, extract: str) -> None:
-    """Every library that an extractor needs is there."""
+    """Each extractor finds the libraries that it needs and extracts the article."""
     paragraph = "<p>The mill grinds the grist of the whole village, and the miller keeps a sixteenth part of it.</p>"
     article = f"<html><body><nav>Home</nav><main><article>{paragraph * 5}</article></main></body></html>".encode()
     (tmp_path / "a.html").write_bytes(article)

@@ -1,4 +1,6 @@
-"""Damaged archives, heads, codings and charsets: nothing raises, nothing is counted twice, chunks change nothing."""
+"""Damaged archives, HTTP headers, content codings and charsets: nothing raises, nothing is counted twice, and
+the chunk size does not matter.
+"""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""Genuine files of sixteen crawlers and tools: every record of each is a document or has a reason."""
+"""Real files from sixteen crawlers and tools: every record becomes a document or is set aside with a reason."""
 
 import gzip
 import json
@@ -63,7 +63,7 @@ def read_all(path: Path, **fields: object) -> tuple[list[dict], list[dict]]:
 
 
 def plain(path: Path) -> bytes:
-    """The decompressed file, as far as it goes, by the standard library."""
+    """Return the contents of a file, decompressed by the standard library as far as it can be."""
     data = path.read_bytes()
     if path.suffix != ".gz":
         return data

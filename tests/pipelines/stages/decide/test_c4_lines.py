@@ -67,7 +67,7 @@ def edits_of(rules, *documents):
 
 
 def cleaned(rules, document):
-    """(text after the edits, rules of the edits)."""
+    """Return the text after the edits and the rules of the edits."""
     text, column = edits_of(rules, document)
     return apply_edits(text, column)[0].as_py(), [edit["rule"] for edit in column[0].as_py()]
 
@@ -140,7 +140,9 @@ def test_blank_lines_and_indentation_go():
 
 @given(texts, st.sampled_from(("tfds", "datatrove")))
 def test_what_the_codes_leave_is_the_stripped_lines_joined(documents, variant):
-    """No white space at the ends of lines, which a rule on line ends would trip over, and no line feed behind the last one."""
+    """Lines have no trailing white space, which would break a rule on line ends, and the last line has no
+    line feed.
+    """
     text, column = edits_of(variant, *documents)
     for before, after in zip(documents, apply_edits(text, column).to_pylist(), strict=True):
         lines = [before[r.start : r.end] for r in reference_lines(before, variant) if r.verdict in (KEPT, LOREM, CURLY)]
@@ -182,7 +184,9 @@ def test_edits_leave_the_kept_lines(documents, variant):
 @settings(deadline=None, max_examples=80)
 @given(texts, st.sampled_from(VARIANTS), st.sets(st.sampled_from(TESTS)))
 def test_single_tests_are_left_out(documents, variant, without):
-    """Lines, reasons and counts are those of plain Python without the same tests."""
+    """With some tests left out, lines, reasons and counts equal those of a plain Python reference without
+    them.
+    """
     text = pa.array(documents, pa.large_string())
     table = C4Lines(variant, tuple(sorted(without))).annotate(pa.table({"text": text}))
     check_edits(text, table["edits"].combine_chunks())

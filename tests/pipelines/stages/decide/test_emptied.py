@@ -1,4 +1,6 @@
-"""A document that edits empty is dropped by the step that emptied it, and no later step reads it."""
+"""A document that has been edited down to nothing is dropped by the step that emptied it, and no later step
+reads it.
+"""
 
 import json
 from dataclasses import replace
@@ -23,7 +25,9 @@ MENU = "Home | News | Contact"
 
 @pytest.fixture
 def write(tmp_path):
-    """Write JSON lines and a corpus file over them; its path."""
+    """Return a function that writes texts as JSON lines with a corpus file over them, and returns the path of
+    the corpus file.
+    """
 
     def corpus(texts, steps, name="c"):
         return write_texts_corpus(tmp_path, texts, steps, name, ", part_bytes: 4000")
@@ -68,7 +72,7 @@ def test_what_edits_emptied_is_dropped_and_never_leaves_the_corpus(write, tmp_pa
 
 
 def test_an_emptied_document_wins_no_cluster(write, tmp_path):
-    """Two pages with one address: the first, which would win, is emptied."""
+    """Of two pages with one address, the first would win, but it is emptied."""
     pages = [(MENU, "https://a.example/x"), (GOOD, "https://a.example/x"), (paragraph(1), "https://a.example/y")]
     path = write([], ["url_rules: {}", "c4_lines: {rules: tfds}", "dedup_url: {}"])
     lines = "".join(json.dumps({"text": text, "url": url}) + "\n" for text, url in pages)
@@ -78,7 +82,9 @@ def test_an_emptied_document_wins_no_cluster(write, tmp_path):
 
 
 def test_steps_that_empty_a_document_together_name_the_last_one(write, tmp_path):
-    """The first removes the menu, the second the line that another document holds; neither alone leaves nothing."""
+    """One step removes the menu, the other a line found in another document; only both together empty the
+    document.
+    """
     texts = [f"{paragraph(1)}\n{GOOD}", f"{MENU}\n{GOOD}", f"{GOOD}\n{paragraph(2)}"]
     spans = "dedup_spans: {unit: line, text: text, min_left_words: 0}"
     manifest, left = exported(write(texts, ["c4_lines: {rules: tfds}", spans]), tmp_path)
@@ -129,7 +135,9 @@ def test_edits_that_may_empty_a_winner_come_before_deduplication(write):
 
 
 def test_an_earlier_step_that_edits_differently_is_looked_at_again(write):
-    """The step that checks for emptiness depends on all edits before it, though it reads the stored text."""
+    """The check for emptied documents depends on all earlier edits, even for a step that reads the stored
+    text.
+    """
     texts = ["Here are five words'\nThis line has five words.", f"This line has five words.\n{paragraph(2)}"]
     spans = "dedup_spans: {unit: line, text: text, min_left_words: 0}"
     before = built(write(texts[::-1], ["c4_lines: {rules: datatrove}", spans]))

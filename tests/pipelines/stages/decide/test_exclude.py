@@ -1,4 +1,4 @@
-"""Exclusion lists: what each kind of entry covers, who is counted where, and lines that are none."""
+"""Exclusion lists: what each kind of entry covers, how matches are counted, and lines that are not entries."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ URLS = [
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A function that builds a corpus of `URLS` with lists, and returns it; `lists` maps names to (kind, content)."""
+    """Return a function that builds a corpus of `URLS`; its `lists` maps list names to (kind, content)."""
     rows = [{"text": f"text {number}", "url": url} for number, url in enumerate(URLS)]
     (tmp_path / "web.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 

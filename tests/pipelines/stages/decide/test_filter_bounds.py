@@ -1,4 +1,4 @@
-"""Bounds by the values of a column: each document gets its own, and mistakes are named."""
+"""Bounds that depend on the value of a column: each document gets its own bound, and mistakes are reported."""
 
 import json
 
@@ -88,7 +88,9 @@ def test_groups_that_keys_cannot_name(kind, message):
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """A built corpus of two sources whose documents of fewer words than their source's bound are dropped."""
+    """The corpus file of a built corpus of two sources; documents with fewer words than the bound of their
+    source are dropped.
+    """
     for source, most in (("long", 30), ("short", 12)):
         lines = (json.dumps({"text": " ".join(f"word{n}" for n in range(count))}) for count in range(1, most))
         (tmp_path / f"{source}.jsonl").write_text("".join(f"{line}\n" for line in lines))

@@ -1,5 +1,5 @@
-"""Rules and documents without a value: which rules drop or keep them, published rule sets, and the plan's
-notices.
+"""Filter rules and documents without a value: which rules drop or keep them, the published rule sets, and the
+notices of the plan.
 """
 
 import base64
@@ -33,7 +33,9 @@ TIBETAN = (
 
 
 def without_language(count):
-    """Texts that no model has a language for: base64, lists of numbers, Amharic, Tibetan; `count` of each."""
+    """Return `count` texts of each kind for which no model has a language: base64, lists of numbers, Amharic,
+    Tibetan.
+    """
     chance = random.Random(5)
     for _ in range(count):
         yield base64.encodebytes(chance.randbytes(1500)).decode()
@@ -108,7 +110,9 @@ def test_a_condition_that_is_null_judges_nothing():
 
 @pytest.mark.parametrize("name", RULE_SETS)
 def test_published_rule_sets_keep_what_has_no_value(name):
-    """A ratio of nothing judges nothing in the papers and the code; documents without words go by their counts."""
+    """In the papers and their code, an undefined ratio drops nothing; documents without words are judged by
+    their counts.
+    """
     stage = Filter((Rule(rules=name),))
     types = {column.name: column.type for column in (*SIGNALS, *PEER_SIGNALS)}
     nothing = {

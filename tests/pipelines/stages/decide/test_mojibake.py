@@ -1,4 +1,4 @@
-"""Repair of mojibake: the texts are those of ftfy, and the edits say where."""
+"""Repair of mojibake: the repaired texts equal those of ftfy, and the edits record where."""
 
 import re
 import sys
@@ -26,14 +26,14 @@ ENCODINGS = ("latin-1", "cp1252", "cp1250", "cp1251", "cp437", "macroman")
 
 
 def broken(text, encoding, times=1):
-    """Text as it is stored after it was decoded in the wrong encoding."""
+    """Return the text after decoding it in the wrong encoding, `times` times."""
     for _ in range(times):
         text = text.encode().decode(encoding, "replace")
     return normalise(text)[0].decode()
 
 
 def repaired(*documents):
-    """(texts after the edits, edits by document, counts)."""
+    """Return the texts after the edits, the edits of each document, and the counts."""
     text = pa.array(documents, pa.large_string())
     table = Mojibake().annotate(pa.table({"text": text}))
     edits = table["edits"].combine_chunks()

@@ -1,4 +1,4 @@
-"""Pareto sampling: its probability, and that a choice depends on seed and id alone."""
+"""Pareto sampling: the probability of keeping a document, and that the choice depends only on seed and id."""
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,7 @@ def test_a_choice_depends_on_seed_and_id_alone_and_grows_with_the_score():
 
 
 def test_golden():
-    """Choices of seed 0, so that a change of the hash is seen."""
+    """The choices for seed 0 are fixed, so that a change of the hash is noticed."""
     assert np.flatnonzero(kept([0.5] * 200, IDS[:200])).tolist() == [67, 98, 102, 126, 130, 146, 150, 177, 192]
 
 

@@ -1,4 +1,6 @@
-"""Regular expressions of one's own: counts and edits, compared with Python's `re`; expressions that explode or cut characters."""
+"""User-defined regular expressions: counts and edits equal those of Python's `re`; expressions that explode
+or would cut characters.
+"""
 
 import re
 import time
@@ -48,7 +50,7 @@ texts = st.lists(st.lists(st.sampled_from(PIECES), max_size=20).map("".join), mi
 
 
 def run(rules, *documents):
-    """(texts after the edits, counts by rule, rules of the edits)."""
+    """Return the texts after the edits, the counts by rule, and the rules of the edits."""
     stage = Patterns(rules=tuple(PatternRule(**rule) for rule in rules))
     stage.check()
     text = pa.array(documents, pa.large_string())

@@ -1,4 +1,6 @@
-"""Samples: plain shares depend on seed and id alone; all others are those of an oracle, for any parts, ranges and workers."""
+"""Samples: plain shares depend only on seed and id; all other samples equal those of an oracle, for any
+number of parts, ranges and workers.
+"""
 
 import json
 import math
@@ -27,13 +29,15 @@ FILTER = "filter: [{signal: size, at_most: 90}]"
 
 
 def chosen(share, seed=0, ids=IDS):
-    """The choice of a plain share."""
+    """Return which ids a plain share keeps."""
     return uniform_numbers(ids, seed, b"sample") < share
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two sources: one host has most documents, many have one, and some documents have neither host nor size."""
+    """Two sources: one host has most of the documents, many hosts have a single one, and some documents have
+    neither host nor size.
+    """
     root, random = tmp_path_factory.mktemp("sampled"), np.random.default_rng(3)
     for name, count in (("ref", 90), ("web", 210)):
         rows = []
@@ -49,13 +53,13 @@ def folder(tmp_path_factory):
 
 
 def sampled(folder, name, knobs, part_bytes=4000, cluster=None):
-    """The documents of a corpus with a sample by printed id: id, drop and columns."""
+    """Build a corpus with a sample and return the id, drop and columns of its documents, by printed id."""
     plan = plan_corpus(folder, name, [FIELDS, FILTER, f"sample: {json.dumps(knobs)}"], part_bytes=part_bytes)
     return rows_of(build_corpus(plan, cluster), ("id", "drop", "host", "size", "source"))
 
 
 def expected(rows, share=None, documents=None, total=None, per=(), seed=0):
-    """The ids that a sample keeps, by sorting each group."""
+    """Return the ids that a sample keeps, found by sorting each group."""
     groups = {}
     for name, row in rows.items():
         if row["drop"] != "size":
@@ -89,7 +93,9 @@ CASES = {
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_samples_are_those_of_the_oracle(folder, monkeypatch, case):
-    """And the same with other parts, and with many ranges."""
+    """The sample equals the oracle's, and does not change with other parts, many ranges and another order of
+    tasks.
+    """
     rows = sampled(folder, f"{case[:4]}a{len(case)}", CASES[case])
     kept = {name for name, row in rows.items() if row["drop"] is None}
     assert kept == expected(rows, **CASES[case])
@@ -102,7 +108,7 @@ def test_samples_are_those_of_the_oracle(folder, monkeypatch, case):
 
 @pytest.mark.long
 def test_caps_hold(folder):
-    """Hosts with fewer documents than the cap keep all, and documents without a host are a group."""
+    """Hosts with fewer documents than the cap keep all of them; documents without a host form one group."""
     rows = sampled(folder, "caps", CASES["cap"])
     alive = Counter(row["host"] for row in rows.values() if row["drop"] != "size")
     kept = Counter(row["host"] for row in rows.values() if row["drop"] is None)
@@ -173,14 +179,14 @@ def test_the_share_is_kept(share):
 
 
 def test_a_sample_is_independent_of_pareto_sampling():
-    """With the same seed, the share that Pareto sampling keeps is the same inside and outside the sample."""
+    """With the same seed, Pareto sampling keeps the same share inside the sample as overall."""
     docs = pa.table({"id": IDS, "quality": np.full(COUNT, 0.5, np.float32)})
     pareto = ParetoSampling("quality", alpha=1.0).annotate(docs)["drop"].is_null().to_numpy()
     assert pareto[chosen(0.3)].mean() == pytest.approx(pareto.mean(), abs=0.03)
 
 
 def test_golden():
-    """Choices of seed 0, so that a change of the hash is seen."""
+    """The choices for seed 0 are fixed, so that a change of the hash is noticed."""
     assert np.flatnonzero(chosen(0.05, ids=IDS[:145])).tolist() == [1, 25, 57, 76, 108, 121, 124, 134, 140, 141, 142]
 
 

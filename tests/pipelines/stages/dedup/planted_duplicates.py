@@ -1,5 +1,5 @@
-"""A generator of documents with planted duplicates and their ground truth: which are copies of which, and
-how.
+"""Generates documents with planted duplicates, and the ground truth: which document is a copy of which, and
+of what kind.
 """
 
 import random
@@ -11,7 +11,9 @@ _SYLLABLES = ["ba", "con", "di", "fer", "gal", "hi", "jo", "kra", "lum", "mé", 
 
 @dataclass(frozen=True)
 class Planted:
-    """One document. `of` is the number of the document it was made from, itself if original; `kind` says how."""
+    """One document. `of` is the number of the document it was made from (its own if it is an original);
+    `kind` names how it was made.
+    """
 
     text: str
     kind: str
@@ -19,12 +21,12 @@ class Planted:
 
 
 def words(rng: random.Random, count: int) -> list[str]:
-    """Words of a large artificial vocabulary: two texts share a 5-gram only by design."""
+    """Return words from a large artificial vocabulary, so that two texts share a 5-gram only by design."""
     return ["".join(rng.choices(_SYLLABLES, k=rng.randint(2, 4))) for _ in range(count)]
 
 
 def edited(rng: random.Random, text: str, rate: float) -> str:
-    """The text with that share of its words, spread evenly, replaced."""
+    """Return the text with a share `rate` of its words, evenly spread, replaced."""
     parts = text.split(" ")
     step = max(1, round(1 / rate))
     for place in range(rng.randrange(step), len(parts), step):
@@ -33,11 +35,18 @@ def edited(rng: random.Random, text: str, rate: float) -> str:
 
 
 def plant(seed: int, originals: int = 12) -> list[Planted]:
-    """Originals of 120 words, in random order with what was made from them.
+    """Return originals of 120 words, shuffled together with documents made from them and others, of these
+    kinds:
 
-    exact: the same characters. near: one word in 60 replaced (Jaccard of word 5-grams about 0.84). far: one in 8 (about 0.23).
-    case: in capitals. unicode: accents as combining marks, which reading composes. spaces: other white space. templated: pages
-    of one form, half of each the same. short: a word, and copies. empty: no word at all, and copies.
+    - `exact`: the same characters.
+    - `near`: one word in 60 replaced (Jaccard of word 5-grams about 0.84).
+    - `far`: one word in 8 replaced (about 0.23).
+    - `case`: in capitals.
+    - `unicode`: accents as combining marks, which reading composes.
+    - `spaces`: other white space.
+    - `templated`: pages that share a form of half their words.
+    - `short`: copies of a single word.
+    - `empty`: copies of a text without words.
     """
     rng = random.Random(seed)
     form = " ".join(words(rng, 60))

@@ -1,4 +1,6 @@
-"""Disk shuffles and the components contracted through them: independent of how the work is shared."""
+"""Shuffles on disk and the connected components computed through them do not depend on how the work is
+divided.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +87,7 @@ def test_components_are_those_of_the_links(tmp_path_factory, data):
 @pytest.mark.long
 @pytest.mark.parametrize("order", ["up", "down", "scrambled"])
 def test_a_long_chain_is_one_component(tmp_path, monkeypatch, order):
-    """The worst case for rounds: every link in a share of its own kind, neighbours far apart."""
+    """A long chain is the worst case for the number of rounds: its links are spread over all shares."""
     monkeypatch.setattr("pipelines.cluster.shuffle.partitions_for.__defaults__", (50,))
     n = 3000
     names = {"up": np.arange(n), "down": np.arange(n)[::-1], "scrambled": np.random.default_rng(0).permutation(n)}[

@@ -1,5 +1,5 @@
-"""Deduplication against brute force: kept documents, their winners, and chains of near-copies as
-one cluster.
+"""Deduplication against brute force: which documents are kept, their winners, and chains of near-duplicates
+as one cluster.
 """
 
 import itertools
@@ -138,7 +138,7 @@ def test_one_document_of_each_url_is_kept(bench):
 
 
 def brute_force_clusters(signatures, alive, bands, rows):
-    """Connected components of 'some band is equal', by comparing all pairs."""
+    """Return the connected components of the relation "some band is equal", by comparing all pairs."""
     parent = list(range(len(signatures)))
 
     def find(i):

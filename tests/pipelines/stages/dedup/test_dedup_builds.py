@@ -1,5 +1,5 @@
-"""Deduplication in whole builds: planted duplicates, verification, keep rules, finished corpora, any sharing
-of the work.
+"""Deduplication in whole builds: planted duplicates, verification, keep rules, finished corpora, and any
+division of the work.
 """
 
 import json
@@ -43,7 +43,9 @@ def steps(*stages):
 
 
 def corpus(root, sources, *stages, part_bytes=1 << 20):
-    """Build a corpus of {source: texts}; rows by `source/number`, with the winner's name for each cluster column."""
+    """Build a corpus of {source: texts}; return its rows by `source/number`, with the winner's name in each
+    cluster column.
+    """
     declared = []
     for name, texts in sources.items():
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -218,7 +220,7 @@ def test_the_result_is_the_same_for_any_shares_of_the_work(tmp_path, monkeypatch
 
 
 class Dying(LocalCluster):
-    """Is killed after some tasks: what they committed stays."""
+    """A cluster that is killed after some tasks; what these committed stays."""
 
     left = 0
 
@@ -309,7 +311,9 @@ def test_a_keep_rule_over_a_column_without_an_order_is_refused(tmp_path):
 
 @pytest.mark.long
 def test_where_a_new_document_joins_two_old_clusters(tmp_path):
-    """Incremental and batch differ here: what is finished stays as it is, so both old winners stay; in one build one does."""
+    """Incremental and batch deduplication differ here: a finished corpus keeps both old winners, a single
+    build only one.
+    """
     import random
 
     rng = random.Random(1)

@@ -1,5 +1,5 @@
-"""Span deduplication against brute force: the first of each span is kept, and dropped documents take no only
-copy with them.
+"""Span deduplication against brute force: the first occurrence of each span is kept, and a dropped document
+never takes the only copy with it.
 """
 
 import itertools
@@ -49,7 +49,7 @@ class Backwards(LocalCluster):
 
 
 def run(stage, parts, root, name="step", cluster=None):
-    """(text left, drop, columns) of every document, and the facts."""
+    """Return (text left, drop, columns) of every document, and the facts."""
     out = StepOutput(root, name)
     facts = stage.run(parts, out, cluster or LocalCluster())
     found = []
@@ -92,7 +92,7 @@ def plain(text: str) -> str:
 
 
 def removed_units(documents, window, min_words):
-    """Per document the units that go: every one in a window that stood before, by comparing texts."""
+    """Return, for each document, the units to remove: all those in a window whose text has occurred before."""
     seen, removed = set(), []
     for units in documents:
         gone = set()
@@ -109,7 +109,7 @@ def removed_units(documents, window, min_words):
 
 
 def brute_force(documents, stage):
-    """(units removed, units left or None where the document goes) of every document."""
+    """Return (number of units removed, units left or None if it is dropped) of every document."""
     first = removed_units(documents, stage.window, stage.min_words)
     left = [
         sum(words_of(u) for k, u in enumerate(units) if k not in gone)
@@ -129,7 +129,9 @@ def brute_force(documents, stage):
 
 
 def corpus(seed: int, documents: int = 40) -> list[str]:
-    """Texts of a few sentences that recur, within documents and between them, in one case or another."""
+    """Return texts of a few sentences, which recur within and between documents, sometimes in a different
+    case.
+    """
     rng = random.Random(seed)
     names = ["mill", "river", "baker", "horse", "tower", "winter"]
     pool = [
@@ -195,7 +197,9 @@ def test_parts_partitions_and_the_order_of_tasks_change_nothing(tmp_path, monkey
 
 
 def test_a_sentence_of_a_span_that_stays_is_never_lost(tmp_path):
-    """Windows that overlap: each sentence stays where it stands first, also where its window goes."""
+    """With overlapping windows, each sentence is kept where it first occurs, even in documents whose repeated
+    windows are removed.
+    """
     a, b, c, d, e = (
         f"{name} was here in {year}." for year, name in enumerate(["Anna", "Bert", "Cleo", "Dora", "Ede"], 1900)
     )
@@ -305,7 +309,7 @@ def test_a_build_with_spans(corpus_file):
 
 
 class Dies(LocalCluster):
-    """Stops after some tasks, some of them out of order."""
+    """A cluster that runs tasks in reverse order and stops after some of them."""
 
     def __init__(self, tasks):
         super().__init__()
@@ -339,7 +343,9 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path):
     ids=["line", "sentence", "window"],
 )
 def test_no_sentence_of_real_laws_is_lost(shared_data, tmp_path, knobs):
-    """Emergency, temporary and permanent versions of the same act: most spans recur, and each is still there once."""
+    """Emergency, temporary and permanent versions of the same act share most spans; each span is still there
+    once.
+    """
     import gzip
     import json
 

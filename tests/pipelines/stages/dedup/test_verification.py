@@ -1,5 +1,5 @@
-"""`verify` against a greedy election in plain Python over whole clusters: the same documents are kept, for
-any sharing of the work.
+"""`verify` against a greedy election in plain Python over whole clusters: the same documents are kept,
+however the work is divided.
 """
 
 import itertools
@@ -24,8 +24,8 @@ def similar(a, b):
 
 
 def elected(members, signatures, least, enough, electorate):
-    """{member: its winner, or None} of members in the order of preference; and the number of those not all
-    compared.
+    """Return {member: its winner or None}, and the number of kept members beyond the electorate. `members`
+    are in order of preference.
     """
     stay, winner, again = [], {}, []
     for place, i in enumerate(members):

@@ -1,4 +1,6 @@
-"""Domains: `group_by` splits sources into groups, loses nothing, depends on nothing else, and is only for shards."""
+"""Domains: `group_by` splits sources into groups, loses no document, does not depend on parts or task order,
+and changes only the shards.
+"""
 
 import json
 import re
@@ -31,7 +33,7 @@ GROUPED = "[topic, {column: score, quantiles: 5}]"
 
 
 def records():
-    """48 documents of `web`; number 7 of each eight is a copy of the one before, and some have no score."""
+    """Return 48 documents of `web`. Every eighth is a copy of the one before, and some have no score."""
     made = []
     for number in range(COUNT):
         text = paragraph(number - (number % 8 == 7), 30)
@@ -74,7 +76,9 @@ steps:
 
 
 def domains(root, manifest):
-    """The texts in each domain and split, by the shards; each shard is checked against its record."""
+    """Return the texts in each domain and split, read from the shards; each shard is checked against its
+    record.
+    """
     texts = {
         row["id"]: row["text"] for part in open_corpus(root).parts() for row in part.table(("id", "text")).to_pylist()
     }
@@ -90,7 +94,7 @@ def domains(root, manifest):
 
 
 def expected():
-    """The domain of each kept text of `web`, computed without the product."""
+    """Return the domain of each kept text of `web`, computed independently of the product."""
     kept = [record for number, record in enumerate(records()) if number % 8 != 7]
     scores = sorted(record["score"] for record in kept if record["score"] is not None)
     bounds = [scores[int(share * len(scores))] for share in (0.2, 0.4, 0.6, 0.8)]

@@ -1,4 +1,4 @@
-"""Summaries merge exactly, and the facts of the funnel equal counts by hand."""
+"""Summaries merge exactly, and the facts of the funnel equal counts made by hand."""
 
 import json
 import math
@@ -104,7 +104,7 @@ def test_samples_are_the_lowest_hashes():
 
 @dataclass(frozen=True)
 class Measure(PartStage):
-    """Numbers and words that can be told by looking at the text; and the word `secret` is cut out."""
+    """Writes columns that are easily checked against the text, and removes a leading `secret`."""
 
     def reads(self):
         return (TEXT,)

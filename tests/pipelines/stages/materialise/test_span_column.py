@@ -1,5 +1,5 @@
-"""The column `spans`: which dates and names the patterns and a language model find, and the tokens that hold them with every
-kind of tokenizer.
+"""The `spans` column: the dates and names that patterns and a language model find, and the tokens that cover
+them, with every kind of tokenizer.
 """
 
 import json
@@ -33,7 +33,7 @@ def found_spans(texts, types=SPAN_TYPES):
 
 
 def found(*texts, types=SPAN_TYPES):
-    """The spans of each text, as (text of the span, type)."""
+    """Return the spans of each text, as (text of the span, type)."""
     spans = found_spans(texts, types)
     data = [text.encode() for text in texts]
     return [
@@ -205,7 +205,7 @@ def test_wrong_types_are_refused(tmp_path, spans, message):
 
 @pytest.fixture(scope="module")
 def ruler(tmp_path_factory):
-    """The directory of a spaCy model that knows some names and dates in capitals and in lower case."""
+    """The directory of a spaCy model that recognises a few names and dates, in capitals and in lower case."""
     import spacy
 
     directory = tmp_path_factory.mktemp("model") / "ruler"

@@ -1,4 +1,6 @@
-"""The column `target`: where the second side of each pair begins, with every kind of tokenizer, after edits and takedowns."""
+"""The `target` column: where the second side of each pair begins, with every kind of tokenizer, after edits
+and takedowns.
+"""
 
 import json
 from itertools import pairwise
@@ -57,7 +59,7 @@ def made(directory, options, kinds=("byte_bpe",), steps="", target="de"):
 
 
 def documents(root, shard_set):
-    """The record of each document to (tokens, target, bytes, sentences, spans)."""
+    """Return {record number: (tokens, target, bytes, sentences, spans)} of all documents."""
     numbers = {row["id"]: int.from_bytes(row["id"][8:], "big") for p in open_corpus(root).parts()
                for row in p.table(("id",)).to_pylist()}  # fmt: skip
     found = {}

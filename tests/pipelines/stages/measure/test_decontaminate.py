@@ -29,7 +29,7 @@ def stage_for(root, items, prompts=("q",), answers=("a",), **knobs):
 
 
 def run(stage, parts, root, cluster=None):
-    """The rows of all documents, and the facts of the set."""
+    """Return the rows of all documents, and the facts of the item set."""
     out = StepOutput(root, "step")
     facts = stage.run(parts, out, cluster or LocalCluster())
     rows = []
@@ -64,7 +64,9 @@ def numbered(first, count, stem="w"):
 
 
 def brute_force(items, texts, ngram, least, common):
-    """(prompt, answer, {(item, field, words of each place)}) of every text, by sets of n-grams."""
+    """Return (prompt score, answer score, {(item, field, words of each place)}) of every text, by sets of
+    n-grams.
+    """
     wanted = {}  # (item, field) -> words
     for item, record in enumerate(items):
         for field in "qa":

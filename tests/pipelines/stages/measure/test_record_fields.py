@@ -1,4 +1,4 @@
-"""Fields of records as columns."""
+"""Fields of the source records become columns."""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Reservations of rights as columns: which declarations count, and for which documents they are known."""
+"""Rights reservations as columns: which declarations count, and for which documents they are known."""
 
 import json
 

@@ -28,7 +28,7 @@ MAIL = "jane.doe@example.org"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two sources whose documents have a word of a topic most, and less often one of a subtopic."""
+    """Two sources whose documents mostly use words of one topic, and less often words of a subtopic."""
     place, draw = tmp_path_factory.mktemp("topics"), random.Random(1)
     save_encoder(place / "encoder")
     for name, topics in (("ref", ["milla", "sacka"]), ("web", ["milla", "sacka", "winda"])):
@@ -123,7 +123,7 @@ def test_topics_are_domains_at_two_levels(folder):
 
 
 def test_telling_words_are_those_of_the_cluster():
-    """Against the formula, written for one word at a time."""
+    """Compare the words with the formula, computed one word at a time."""
     rng = np.random.default_rng(0)
     clusters = rng.integers(0, 3, 300)
     texts = []

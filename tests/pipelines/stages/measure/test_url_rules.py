@@ -1,4 +1,6 @@
-"""URL rules: the normal form against the RFC's examples, block-lists against a slow definition, words, and null URLs."""
+"""URL rules: the normal form against the RFC's examples, block lists against a slow reference, words, and
+null URLs.
+"""
 
 import pickle
 

@@ -122,7 +122,7 @@ def test_a_sliced_table_gives_the_same_rows(make):
 
 
 def test_unsearchable_entries_are_counted_and_reported_once(make, tmp_path):
-    """What stands in published lists: symbols within a word, an emoji, an item of an enumeration."""
+    """Such entries occur in published lists: symbols within a word, emoji, enumeration items."""
     stage = make(
         "fine words",
         "s&m",

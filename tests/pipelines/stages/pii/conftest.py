@@ -1,4 +1,4 @@
-"""For tests that nothing is logged: what the loggers of all libraries are told."""
+"""A fixture for tests that nothing is logged: it records the messages of all loggers, of any library."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The lines that loggers pass on to their handlers, at every level."""
+    """The lines that loggers pass to their handlers, at every level."""
     lines: list[str] = []
     monkeypatch.setattr(
         logging.Logger, "callHandlers", lambda _, record: lines.append(logging.Formatter().format(record))

@@ -1,4 +1,4 @@
-"""Planted personal data appears in no output of a build: logs, manifests, reports, errors and metrics."""
+"""Planted personal data appears nowhere in what a build writes: logs, manifests, reports, errors and metrics."""
 
 import json
 
@@ -44,7 +44,9 @@ ACTIONS = {  # placeholders where nothing else is said
 
 
 def documents():
-    """Kept, dropped as short before pii, dropped by the count after it, a near copy, and fields beside the text."""
+    """Return documents with planted data: some kept, one too short, one dropped by its PII count, a
+    near-duplicate, and one with data in other fields.
+    """
     planted = " and ".join(f"is {value} here" for value in CANARIES.values())
     kept = [f"{paragraph(seed)} {planted} {seed}" for seed in range(8)]
     many = f"{paragraph(99)} {planted} a.canary@corp.example.com b.canary@corp.example.com"
@@ -88,7 +90,7 @@ def test_no_output_of_a_build_shows_a_canary(tmp_path, capfd, logged, monkeypatc
 
 
 def written(folder):
-    """What a corpus holds beside documents."""
+    """Return the text of every readable file of a corpus, by path."""
     return {str(path): path.read_text() for path in (folder / "out").rglob("*") if path.suffix in READABLE}
 
 

@@ -1,4 +1,4 @@
-"""Levels of the pii stage, postal addresses, identity documents, secrets and the list of false finds."""
+"""Levels of the PII stage, postal addresses, identity documents, secrets, and the list of false positives."""
 
 import random
 import string

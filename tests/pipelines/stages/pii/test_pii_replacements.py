@@ -1,4 +1,4 @@
-"""PII actions: the replacement of an entity, and the promised properties of keys and pseudonyms."""
+"""PII actions: how each entity is replaced, and the guarantees about keys and pseudonyms."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_the_same_value_has_the_same_replacement(entity, action):
 @pytest.mark.long
 @pytest.mark.parametrize("entity", PSEUDONYMS)
 def test_a_pseudonym_is_valid_in_form_and_hides_the_value(entity):
-    """Presidio itself takes it for the entity, checksum and all, in whatever layout."""
+    """Presidio itself recognises the pseudonym as the entity, including its checksum, in every layout."""
     for number in range(40):
         for value in filter(None, VALUES[entity]):
             new = replacement("pseudonym", entity, value, f"{KEY}{number}".encode())
@@ -172,7 +172,9 @@ def test_runs_and_companies_of_documents_do_not_matter(key):
 
 @pytest.fixture
 def names(monkeypatch):
-    """A language model that knows two names, in place of one that is installed."""
+    """A language model that knows two names stands in for an installed one; the fixture returns the knobs
+    that use it.
+    """
     import spacy
 
     model = spacy.blank("en")

@@ -1,4 +1,6 @@
-"""Names by a token classifier of Hugging Face, beside transformers' own pipeline, with tiny random models and no download."""
+"""Names found by a Hugging Face token classifier, compared with transformers' own pipeline; tiny random
+models, no downloads.
+"""
 
 import json
 import re

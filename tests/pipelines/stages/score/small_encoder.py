@@ -1,4 +1,4 @@
-"""A small sentence encoder in the layout of Hugging Face: random, but with synonyms whose vectors are almost equal."""
+"""A small sentence encoder in Hugging Face format: random, except that synonyms have almost equal vectors."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ SYNONYMS = [(f"{stem}a", f"{stem}o") for stem in _STEMS.split()]
 
 
 def save_encoder(folder: Path, **config) -> Path:
-    """Save a BERT of width 32 with one layer and its tokenizer."""
+    """Save a one-layer BERT of width 32 and its tokenizer."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast

@@ -1,4 +1,6 @@
-"""Model and list stages in a whole build: neither part size nor another process changes a column."""
+"""Model and list stages in a whole build: columns depend neither on the part size nor on the process that
+computes them.
+"""
 
 import json
 import pickle
@@ -31,7 +33,7 @@ COLUMNS = (
 
 @dataclass
 class ElsewhereCluster(LocalCluster):
-    """Every task is pickled, as it is for a worker of Ray."""
+    """Pickles every task, as is done for a Ray worker."""
 
     def map(self, function, items, label):
         return super().map(function, [pickle.loads(pickle.dumps(item)) for item in items], label)

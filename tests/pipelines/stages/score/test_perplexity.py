@@ -1,4 +1,4 @@
-"""Perplexity under a hand-written model of a few words, whose probabilities can be summed by hand."""
+"""Perplexity under a hand-written model of a few words, whose probabilities can be added up by hand."""
 
 import gzip
 import importlib.util

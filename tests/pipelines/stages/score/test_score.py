@@ -1,4 +1,4 @@
-"""Scores from columns: exact ranks, what columns contribute, and everything that is refused."""
+"""Scores computed from columns: exact ranks, the contribution of each column, and everything that is refused."""
 
 from functools import partial
 
@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ranked(folder):
-    """A built corpus with scores by rank and a quantile rule on them."""
+    """A built corpus with rank-based scores and a quantile rule on them."""
     return build_corpus(plan_corpus(folder, "ranked", [fields(), RANKED, FILTER]))
 
 
@@ -239,7 +239,7 @@ def checksum_of(path):
     ],
 )  # fmt: skip
 def test_a_model_whose_arrays_do_not_fit_is_refused(tmp_path, model):
-    """The kernel checks no bounds, so nothing else may."""
+    """The kernel checks no bounds, so the arrays must be checked on loading."""
     path = tmp_path / "m.safetensors"
     save_model(model, path)
     with pytest.raises(UserError, match="is not a model of columns"):

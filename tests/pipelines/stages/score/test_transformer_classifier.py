@@ -1,4 +1,6 @@
-"""The transformer classifier against the library one document at a time, with tiny random models and no download."""
+"""The transformer classifier against the library run one document at a time; tiny random models, no
+downloads.
+"""
 
 import pickle
 from pathlib import Path
@@ -49,7 +51,7 @@ def table(texts):
 
 
 def alone(folder, texts, max_tokens=100):
-    """Outputs of the library, one document at a time, without padding."""
+    """Return the library's outputs, one document at a time, without padding."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

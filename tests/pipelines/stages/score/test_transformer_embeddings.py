@@ -1,4 +1,4 @@
-"""Embeddings against the library one document at a time, with small random encoders and no download."""
+"""Embeddings against the library run one document at a time; small random encoders, no downloads."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def embed(folder, texts, **knobs):
 
 
 def alone(folder, texts, pool):
-    """Vectors of length 1 by the library, one document at a time, without padding."""
+    """Return the library's unit vectors, one document at a time, without padding."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""Examples of each kind of task, written as files and read as tasks are."""
+"""Examples of each kind of task, written to files and read back the way tasks are read."""
 
 import json
 
@@ -26,7 +26,7 @@ FIELDS = {
 
 
 def examples_of(kind, rows, folder, **fields):
-    """The examples of `rows`, each the object of a line of a JSONL file."""
+    """Return the examples of `rows`, each of which is written as a JSONL object."""
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     values = {"kind": kind, "name": "toy", "files": {"train": "data.jsonl"}, **FIELDS[kind], **fields}
     return read_examples(parse(Task, values, "toy.yaml"), "train", LocalPath(folder))

@@ -1,4 +1,6 @@
-"""Texts of examples as tokens: the same as the tokenizer's, each with the bytes that it comes from, cached by content."""
+"""Texts of examples as tokens: equal to the tokenizer's, each with the bytes it comes from, cached by
+content.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ def of(encoded, text):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_are_those_of_the_tokenizer(kind, encoder_of, tokenizer_files):
-    """Also from the cache, with repeated texts, and with places."""
+    """The same holds from the cache, with repeated texts, and with locations."""
     values = [*HARD, *sentences(20), *HARD]
     ids, offsets = Encoder.load(str(tokenizer_files[kind]), "tokenizers").encode(texts(*values))
     for encode in (encoder_of(kind).encode, encoder_of(kind).encode, encoder_of(kind).encode_located):
@@ -52,9 +54,10 @@ def test_another_tokenizer_has_another_cache(encoder_of):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_of_tokens_are_those_that_tokenizers_reports(kind, encoder_of, tokenizer_files):
-    """A token begins where `tokenizers` says or before, with white space or dropped characters, and ends there.
+    """A token ends where `tokenizers` says, and begins there or earlier, including white space or dropped
+    characters.
 
-    Byte-level tokenizers may cut a character, which `tokenizers` reports whole.
+    Byte-level tokenizers may split a character, which `tokenizers` reports whole.
     """
     plain = Encoder.load(str(tokenizer_files[kind]), "tokenizers")._plain
     values = [*HARD, *sentences(30, seed=3)]
@@ -86,7 +89,7 @@ def test_bytes_of_tokens_are_those_that_tokenizers_reports(kind, encoder_of, tok
 @settings(max_examples=30)
 @given(data=st.data())
 def test_answers_become_tokens_and_characters_again(kind, tokenizer_files, data, tmp_path_factory):
-    """The tokens of a span hold all of it, none of them could be left out, and a span of whole words comes back exactly."""
+    """The tokens of a span are the fewest that cover it, and a span of whole words is restored exactly."""
     words = data.draw(
         st.lists(st.sampled_from(["the", "naïve", "中文", "fox", "über-façades", "🙂", "dog."]), min_size=1)
     )
@@ -121,7 +124,7 @@ def test_answers_become_tokens_and_characters_again(kind, tokenizer_files, data,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_know_their_first_token(kind, encoder_of):
-    """The token of a word's first byte, as if every byte of the text were located."""
+    """The first token is that of the word's first byte, found as if every byte of the text were located."""
     values = sentences(30, seed=5)
     starts = [[0, *(i + 1 for i, byte in enumerate(value.encode()) if byte == 32)] for value in values]
     offsets = np.cumsum([0, *map(len, starts)])

@@ -1,4 +1,4 @@
-"""A fine-tuning run's tasks opened from files: splits, fingerprint, limits of length, and what is wrong with a base."""
+"""The tasks of a fine-tuning run opened from files: splits, fingerprint, length limits, and errors in a base."""
 
 import json
 import shutil
@@ -77,7 +77,7 @@ def test_a_split_that_shares_examples_with_train_is_refused_each_time(base, file
 
 
 def test_the_splits_of_a_run(base, files):
-    """Trained on train, validated on the first dev; any other can be predicted."""
+    """A run is trained on train and validated on the first dev split; any other split can be predicted."""
     job = job_of(base, files)
     corpus = open_tasks(job)
     data, held_out = task_training(corpus, job), task_validation(corpus, job)
@@ -91,7 +91,7 @@ def test_the_splits_of_a_run(base, files):
 
 
 def test_the_tokenizer_of_a_corpus_step_serves_a_control_without_pretraining(base, files):
-    """Its directory has the run.json of a build, which records no specials."""
+    """The tokenizer's directory has a build's run.json, which records no special tokens."""
     write_json(base / "run.json", {"seconds": 1.0})
     job = replace(job_of(None, files), tokenizer=str(base / "tokenizer.json"))
     assert open_tasks(job).tokenizer.specials["<cls>"] == 5
@@ -115,7 +115,7 @@ def test_the_fingerprint_is_of_content(base, files, tmp_path):
 
 
 def test_lengths_count_virtual_tokens_and_prefixes(base, files, monkeypatch):
-    """`max_length` has virtual tokens in it; a prefix takes positions, not tokens."""
+    """`max_length` includes virtual tokens; a prefix takes up positions, not tokens."""
     job = job_of(base, files, encoding=Encoding(max_length=20))
     assert task_training(open_tasks(job), job).length == 20
     monkeypatch.setattr(type(job.method), "virtual_tokens", 5)
@@ -128,7 +128,7 @@ def test_lengths_count_virtual_tokens_and_prefixes(base, files, monkeypatch):
 
 
 def test_t5_reads_longer_inputs_than_it_has_positions(base, files, monkeypatch):
-    """A prefix takes none of them."""
+    """A prefix takes up none of its positions."""
     model = fill(Model("t5", layers=1, width=32, heads=2, positions=16), 420)
     job = job_of(None, files, encoding=Encoding(max_length=40), tokenizer=str(base / "tokenizer.json"))
     job = replace(job, model=model)
@@ -141,7 +141,7 @@ def test_t5_reads_longer_inputs_than_it_has_positions(base, files, monkeypatch):
 
 
 def test_every_task_has_the_virtual_tokens_that_its_method_gives_it(base, files):
-    """`multitask_prompt`: those of the second task follow those of the first."""
+    """With `multitask_prompt`, the virtual tokens of the second task follow those of the first."""
     job = job_of(base, files, method=MultitaskPrompt(tokens=3, tasks=2), encoding=Encoding(packed=False))
     job = replace(job, tasks=(job.tasks[0], replace(job.tasks[0], name="other")))
     corpus = open_tasks(job)
@@ -200,7 +200,7 @@ def test_the_same_inputs_whatever_the_dev_split(base, files):
 
 
 def test_a_split_is_predicted_and_scored(base, files):
-    """The scores of a head become predictions of examples; those of a perfect head are all right."""
+    """The outputs of a head become predictions of examples; a perfect head gets every example right."""
     job = job_of(base, files)
     held_out = task_split(open_tasks(job), job, "test")
     labels = held_out.examples[0].labels
@@ -212,7 +212,7 @@ def test_a_split_is_predicted_and_scored(base, files):
 
 
 def test_any_task_is_solved_as_text(base, files):
-    """Sources and targets are those of the templates, in the vocabulary of the base."""
+    """Sources and targets follow the templates and use the base's vocabulary."""
     model = fill(Model("gpt2", layers=1, width=32, heads=2, positions=128), 420)
     templates = {
         "input": "How long is {text}",

@@ -1,4 +1,4 @@
-"""The device of models outside training is chosen in one place."""
+"""The device for models outside training is chosen in one place."""
 
 import re
 from pathlib import Path

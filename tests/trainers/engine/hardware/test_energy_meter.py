@@ -1,4 +1,4 @@
-"""Energy from the counters of the machine."""
+"""Energy measured by the machine's counters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation by hand, and bits per byte."""
+"""Model FLOPs utilisation and bits per byte against values computed by hand."""
 
 import math
 from dataclasses import replace

@@ -23,7 +23,7 @@ from trainers.runs.resolve import resolve
 
 
 def batch(name, rows=1, length=64):
-    """Rows of two documents, which attend with a mask."""
+    """Return rows of two documents, whose attention is masked."""
     ids = np.random.default_rng(0).integers(130, 200, (rows, length))
     columns = np.tile(np.arange(length), (rows, 1))
     positions, segments, numbers = columns % (length // 2), columns // (length // 2), np.zeros(rows, np.int64)
@@ -56,7 +56,7 @@ def forward_of(name):
     ],
 )
 def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
-    """On `meta` attention is computed in parts, which keep the matrix of its weights."""
+    """On `meta`, attention is decomposed into operations that keep its weight matrix."""
     forward, two = forward_of(name), batch(name, 2)
     own = {tensor.untyped_storage()._cdata for tensor in [*forward.parameters(), *forward.buffers()]}
     kept = {}
@@ -75,7 +75,9 @@ def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if "tiny" in name])
 def test_the_estimate_of_every_recipe_leaves_the_model_as_it_was(recipe, salient_directory):
-    """Also where a submodule has two names, as the embeddings of a generator and its discriminator."""
+    """Also where a submodule has two names, such as the shared embeddings of a generator and its
+    discriminator.
+    """
     whole = RECIPES[recipe]()
     config = replace(whole, data=replace(whole.data, corpora=(str(salient_directory),)))
     corpus = corpus_of(config)

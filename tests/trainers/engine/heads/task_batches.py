@@ -1,4 +1,6 @@
-"""Batches of task inputs for tests of heads and losses: packed into one row, or padded to one row each."""
+"""Batches of task inputs for tests of heads and losses: packed into one row, or padded with one input per
+row.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -49,7 +51,7 @@ def forward_of(network, model, kind, **settings):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Token ids of segments, each between two marks, and the gold of their inputs, by position in the segment."""
+    """Token ids of segments, each between two marks, and the gold labels by position in the segment."""
 
     segments: list
     labels: np.ndarray
@@ -76,7 +78,9 @@ def some_inputs(lengths=(9, 3, 14, 6), seed=0):
 
 
 def batch_of(inputs, kind, model, rows, padding=3):
-    """`rows` lists the numbers of the segments of each row. Rows are padded to the longest and `padding` more."""
+    """Return a batch. `rows` lists the segment numbers of each row; rows are padded to `padding` beyond the
+    longest.
+    """
     family, start = model.family, SPECIAL_IDS[model.traits.decoder_start or "<eos>"]
     width = max(sum(len(inputs.segments[n]) for n in row) for row in rows) + padding
     shape = (len(rows), width)
@@ -127,7 +131,9 @@ def batch_of(inputs, kind, model, rows, padding=3):
 
 
 def hidden(batch, first=0):
-    """The batch without the gold of its inputs, as of a test split, but for the `first` ones."""
+    """Return the batch without the gold labels of its inputs, as in a test split, except for the first
+    `first` inputs.
+    """
     values = {"labels": IGNORED, "values": np.nan, "tags": IGNORED, "starts": IGNORED, "ends": IGNORED}
     gold = {name: getattr(batch.task, name).copy() for name in values if getattr(batch.task, name) is not None}
     for name, array in gold.items():

@@ -1,7 +1,8 @@
-"""What the workers of one launch do for test_task_engine: train the head of every kind of task, and predict with it, under
-every ZeRO stage.
+"""Worker of test_task_engine: trains the head of every kind of task, and predicts with it, under every ZeRO
+stage.
 
-Started by `run_workers` as `task_worker.py OUTPUT`; the first worker writes {"kind stage": {losses, numbers, scores, offsets}}.
+Started by `run_workers` as `task_worker.py OUTPUT`; the first worker writes {"kind stage": {losses, numbers,
+scores, offsets}}.
 """
 
 import sys
@@ -30,7 +31,7 @@ def configuration(stage):
 
 
 def micro_batches(kind, world, rank):
-    """The micro-batches of this worker: two for one alone, one each for two."""
+    """Return the micro-batches of this worker: both if it is alone, otherwise one of the two."""
     parts = [[[0, 1], [2, 3]], [[4, 5]]]
     batches = [batch_of(INPUTS, kind, SIZES[kind], rows) for rows in parts]
     return [batch for number, batch in enumerate(batches) if number % world == rank]

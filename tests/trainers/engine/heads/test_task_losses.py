@@ -1,4 +1,6 @@
-"""Heads and their losses: against the stock heads of `transformers`, packed against padded, and by their formulas."""
+"""Heads and their losses: against the stock heads of `transformers`, packed against padded, and against their
+formulas.
+"""
 
 import numpy as np
 import pytest
@@ -34,7 +36,7 @@ def predicted(forward, batch):
 
 
 def losses(forward, kind, model, rows, inputs=INPUTS):
-    """(sum of the nats, number of targets, nats where targets are, ordered by number of the input)."""
+    """Return the nats at the targets of a batch; checks that they are zero everywhere else."""
     batch = batch_of(inputs, kind, model, rows)
     (loss,) = forward.losses
     found = forward(**tensors(batch, "cpu"))["loss"]
@@ -87,7 +89,7 @@ def test_pooled_states_and_layers_are_the_same_packed_or_padded(name, head):
 
 
 def alone(inputs, number, kind):
-    """What a stock model of a kind is called with for one input."""
+    """Return the arguments of a stock model of a kind for one input."""
     if kind != "choose":
         return {"input_ids": torch.from_numpy(inputs.segments[number])[None]}
     segments = inputs.segments[CANDIDATES * number : CANDIDATES * (number + 1)]
@@ -95,8 +97,8 @@ def alone(inputs, number, kind):
 
 
 def padded_for_canine(given, positions):
-    """The arguments of a stock CANINE with padding to a multiple of 128 characters, the last 8 of them beyond the text; those
-    beyond the table share its last position.
+    """Return the arguments of a stock CANINE, padded to a multiple of 128 characters that leaves at least 8
+    beyond the text. Positions beyond the table share its last entry.
     """
     ids = given["input_ids"]
     beyond = (0, -(-(ids.shape[-1] + 8) // 128) * 128 - ids.shape[-1])
@@ -109,7 +111,7 @@ def padded_for_canine(given, positions):
 
 
 def gold(inputs, number, kind, at):
-    """The labels of a stock model for one input."""
+    """Return the labels of a stock model for one input."""
     if kind == "span":
         start, end = inputs.spans[number] or (at[number], at[number])
         return {"start_positions": torch.tensor([start]), "end_positions": torch.tensor([end])}

@@ -1,4 +1,6 @@
-"""Task files in the format of lm-evaluation-harness: each item is that of our own task with the same content."""
+"""Task files in the format of lm-evaluation-harness: each item equals that of our own task with the same
+content.
+"""
 
 import json
 
@@ -41,7 +43,7 @@ ROWS = [
 
 @pytest.fixture
 def written(tmp_path):
-    """A function that writes a task file, with changed or removed lines, beside its data."""
+    """A function that writes a task file, with lines changed or removed, next to its data."""
     write_lines(tmp_path / "test.jsonl", ROWS)
     write_lines(tmp_path / "train.jsonl", [{**row, "q": f"train {row['q']}"} for row in ROWS])
 

@@ -1,4 +1,6 @@
-"""Attention heads: summaries are those of stock `transformers`; masking changes the loss and nothing else."""
+"""Attention heads: summaries equal those of stock `transformers`; masking a head changes the loss and nothing
+else.
+"""
 
 import json
 import re
@@ -33,8 +35,8 @@ def reader_of(name, folder):
 
 
 def attentions(name, folder, text):
-    """The weights of `transformers`' own eager attention for a text, by stack and kind, [layers, heads, queries, keys], and
-    the ids that are read.
+    """Return the weights of `transformers`' eager attention for a text, by stack and kind, each [layers,
+    heads, queries, keys], and the ids that are read.
     """
     _, network = network_of(name)
     specials, ids = SPECIAL_IDS, ids_of(folder, text)
@@ -110,7 +112,7 @@ def test_watching_and_the_batch_change_no_likelihood(name, tmp_path):
 
 
 def test_a_masked_head_is_one_whose_output_weights_are_zero(tmp_path):
-    """Masking a head of GPT-2 gives the loss of a model without its rows of the output projection."""
+    """Masking a head of GPT-2 gives the loss of a model whose output projection has zeros in the head's rows."""
     scorer, (model, network) = scorer_of("gpt2", tmp_path), network_of("gpt2")
     requests, _ = scorer.windows(reader_of("gpt2", tmp_path).encode(TEXTS), 20)
     effects = head_effects(scorer, "gpt2", requests, lambda line: None)

@@ -1,4 +1,6 @@
-"""Hidden states are those of stock transformers; probes find what is in them, and nothing where there is nothing."""
+"""Hidden states equal those of stock transformers; probes find what is in them, and nothing where there is
+nothing.
+"""
 
 import json
 import re
@@ -52,7 +54,9 @@ def reader_of(name, folder):
 
 
 def stock_states(name, folder, text):
-    """The states [layers, positions, width] of a text alone, by the number of special tokens before it."""
+    """Return (states [layers, positions, width], number of special tokens before the text) of a text by
+    itself, for each stack of a model.
+    """
     _, network = network_of(name)
     ids, of = ids_of(folder, text), SPECIAL_IDS
     frames = {"t5": ([], ["<eos>"]), "bart": (["<bos>"], ["<eos>"])}
@@ -137,7 +141,7 @@ def test_features_are_rows_by_document_or_token(decoder_run, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def tags(tmp_path_factory):
-    """Sentences of words whose tag is their first letter; `noise` are random tags."""
+    """Sentences whose words are tagged with their first letter; the tags of `noise` are random."""
     folder, draw = tmp_path_factory.mktemp("tags"), np.random.default_rng(3)
     for split, count in (("train", 120), ("dev", 40)):
         lines = []

@@ -1,4 +1,6 @@
-"""Similarity of texts without training: cosines of stock states against scipy's correlations, and what cannot be compared."""
+"""Text similarity without training: cosines of stock states, correlations against scipy's, and what cannot be
+compared.
+"""
 
 import json
 

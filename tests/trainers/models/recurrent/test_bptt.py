@@ -1,5 +1,5 @@
-"""Truncated back-propagation through time: against a plain loop over torch's LSTM, over document borders, any division of a
-step, resuming, updates that are not finite, and what is refused.
+"""Truncated back-propagation through time: against a plain loop over torch's LSTM, across document borders,
+any division of a step, resuming, updates that are not finite, and what is refused.
 """
 
 import re
@@ -38,7 +38,9 @@ def configuration(bptt=WINDOW, precision="fp32", isolation=True, **rates):
 
 
 def batches(step, parts=1):
-    """Rows of documents that begin at other columns in every row, the last half empty, in `parts` micro-batches."""
+    """Return rows of documents that begin at different columns in every row, in `parts` micro-batches; the
+    second half of the last row is padding.
+    """
     generator = np.random.default_rng(step)
     ids = generator.integers(20, 160, (ROWS, LENGTH + 1))
     inputs, targets = ids[:, :-1].copy(), ids[:, 1:].copy()
@@ -56,7 +58,7 @@ def batches(step, parts=1):
 
 @pytest.fixture
 def make(monkeypatch):
-    """An engine of a configuration, with or without DeepSpeed."""
+    """A function that returns an engine for a configuration, with or without DeepSpeed."""
     engines = []
 
     def make(config, parts=1, zero=None):
@@ -72,7 +74,7 @@ def make(monkeypatch):
 
 
 def train(engine, steps=range(STEPS), parts=1):
-    """Losses and gradient norms of some steps."""
+    """Train some steps; return their losses and gradient norms."""
     made = [engine.train_step(batches(step, parts), step, RATE, 1, False) for step in steps]
     return np.array([(totals.loss, norm) for totals, norm in made])
 
@@ -88,7 +90,9 @@ def same(one, other, near):
 
 
 class PlainLoop:
-    """What one would write by hand: torch's LSTM layer by layer, token by token, so that a document begins anywhere."""
+    """A straightforward implementation: torch's LSTM layer by layer and token by token, so that a document
+    can begin anywhere.
+    """
 
     def __init__(self, config):
         network = build_model(config.model, SPECIAL_IDS, 0)
@@ -131,7 +135,7 @@ class PlainLoop:
 
 @pytest.mark.parametrize("isolation", [True, False])
 def test_weights_are_those_of_a_plain_loop(make, isolation):
-    """Without isolation, the state also goes on from document to document, as in the authors' code."""
+    """Without isolation, the state also carries over from document to document, as in the authors' code."""
     config = configuration(isolation=isolation)
     engine, loop = make(config), PlainLoop(config)
     expected = [loop.step(*batches(step), isolation) for step in range(STEPS)]
@@ -174,7 +178,9 @@ def test_micro_batches_change_rounding_only(make, precision):
 
 
 def test_micro_batches_without_the_last_columns_change_nothing(make):
-    """The loader leaves out columns in which all rows of a micro-batch are padding, another number in each."""
+    """The loader drops trailing columns in which all rows of a micro-batch are padding; their number differs
+    between micro-batches.
+    """
     whole, cut = make(configuration(), ROWS), make(configuration(), ROWS)
     expected = train(whole, parts=ROWS)
     for step in range(STEPS):
@@ -188,7 +194,7 @@ def test_micro_batches_without_the_last_columns_change_nothing(make):
 
 @pytest.mark.parametrize("border", [8, 2 * WINDOW])
 def test_what_a_document_holds_changes_nothing_after_it(make, border):
-    """The next document begins within a window, or with one."""
+    """The next document begins either within a window or at the start of one."""
     (batch,) = batches(0)
     positions = np.tile(np.concatenate([np.arange(border), np.arange(LENGTH - border)]), (ROWS, 1))
     batch = replace(
@@ -227,7 +233,7 @@ def test_dropout_differs_from_window_to_window(make, monkeypatch):
 
 @pytest.mark.parametrize("wrong", ["loss", "gradient"])
 def test_a_step_ends_at_a_window_that_is_not_finite(make, monkeypatch, wrong):
-    """The updates before it remain, and later ones count on from these."""
+    """The updates before it remain, and later updates are counted from there."""
     engine, nats, calls = make(configuration()), Engine._nats, []
     other = make(configuration())
     first_two = [replace(b, **{k: getattr(b, k)[:, : 2 * WINDOW] for k in ("inputs", "targets", "positions", "segments")})

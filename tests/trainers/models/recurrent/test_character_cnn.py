@@ -1,4 +1,6 @@
-"""ELMo's vectors of tokens from their characters: against a plain reading of the papers, the table of characters, sizes."""
+"""ELMo's character-based token vectors: against a direct implementation of the papers, the table of
+characters, and sizes.
+"""
 
 from dataclasses import replace
 
@@ -24,13 +26,13 @@ def network(**others):
 
 
 def characters_of(text):
-    """The 50 characters of a token by bilm-tf's rule: bytes, then <w> 258, </w> 259 and padding 260."""
+    """Return the 50 characters of a token by bilm-tf's rule: bytes, then <w> 258, </w> 259 and padding 260."""
     own = [258, *text[:48], 259]
     return own + [260] * (50 - len(own))
 
 
 def reference(cnn, characters):
-    """The vector of one token in loops over filters and places."""
+    """Return the vector of one token, computed in loops over filters and positions."""
     embedded, found = cnn.embed.weight[characters], []
     for each in cnn.filters:
         size = each.weight.shape[2]
@@ -91,7 +93,9 @@ def test_characters_come_from_the_tokenizer_of_the_shards(tmp_path):
 
 
 def test_the_published_convolution_has_the_sizes_of_the_authors_and_their_initial_weights():
-    """Filters and highway layers of the "original" model, over the 261 characters of training (allenai/bilm-tf, README)."""
+    """Filters and highway layers of the "original" model, with the 261 characters used in training
+    (allenai/bilm-tf, README).
+    """
     model = network(character_filters=2048, vocab_size=256, width=1024)
     cnn = model.elmo.embed
     assert [(each.weight.shape[2], len(each.weight)) for each in cnn.filters] == PUBLISHED

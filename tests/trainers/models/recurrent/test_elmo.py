@@ -1,4 +1,6 @@
-"""ELMo: its states against torch's LSTM, what each direction reads, where state begins, its layers and published sizes."""
+"""ELMo: its states against torch's LSTM, what each direction reads, where state is reset, its layers and
+published sizes.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +27,7 @@ def network(**others):
 
 
 def segments_of(*lengths):
-    """The segments of documents of these lengths in a row, int64 [1, sum]."""
+    """Return the segments of documents of these lengths in a row, int64 [1, sum]."""
     return torch.cat([torch.full((length,), number) for number, length in enumerate(lengths)])[None]
 
 
@@ -34,7 +36,9 @@ def hidden(model, ids, segments):
 
 
 def direction(layers, embedded):
-    """The states of all layers, each [length, WIDTH], of one direction on one document by torch.nn.LSTM."""
+    """Return the states of all layers, each [length, WIDTH], of one direction on one document, by
+    torch.nn.LSTM.
+    """
     found = [embedded]
     for number, ours in enumerate(layers):
         lstm = torch.nn.LSTM(WIDTH, ours.projection.shape[1], proj_size=WIDTH)
@@ -46,7 +50,7 @@ def direction(layers, embedded):
 
 
 def reference(model, ids):
-    """The states of all layers, each [length, 2 x WIDTH], of one document: read forwards, and turned around for the other."""
+    """Return the states of all layers, each [length, 2 x WIDTH], of one document read in both directions."""
     embedded, layers = model.elmo.embed(ids), model.elmo.layers
     ahead = direction([layer.forward_lstm for layer in layers], embedded)
     back = direction([layer.backward_lstm for layer in layers], embedded.flip(0))
@@ -84,7 +88,9 @@ def test_each_direction_reads_one_side_of_a_token_and_the_other_has_no_influence
 
 
 def test_padding_after_a_document_is_not_read_without_isolation_either():
-    """The backward model would read it first. Without isolation, all documents of a row are one segment."""
+    """The backward model would read the padding first. Without isolation, all documents of a row are one
+    segment.
+    """
     model = network().eval()
     ids = torch.randint(0, 200, (1, 12), generator=torch.Generator().manual_seed(3))
     segments = torch.tensor([[0] * 9 + [-1] * 3])
@@ -112,7 +118,7 @@ def test_sequences_read_backwards_have_their_places_turned_around():
 @pytest.mark.long
 @pytest.mark.parametrize("places", ["input", "between", "after"])
 def test_dropout_changes_every_place_that_the_authors_have_it_in_and_only_training(places):
-    """Before every layer, for each direction by itself, and before the output layer."""
+    """Dropout applies before every layer, separately for each direction, and before the output layer."""
     model = network(dropout=0.5)
     ids = torch.randint(0, 200, (1, 400), generator=torch.Generator().manual_seed(4))
     starts = torch.zeros(1, 399, dtype=torch.bool)

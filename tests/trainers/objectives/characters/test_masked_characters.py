@@ -1,4 +1,6 @@
-"""Masked characters, predicted one after another, against a plain reading of the paper (Clark et al., 2022, section 3.2)."""
+"""Masked characters, predicted autoregressively, against a direct implementation of the paper (Clark et al.,
+2022, section 3.2).
+"""
 
 import math
 from collections import Counter
@@ -66,7 +68,9 @@ MADE = OBJECTIVE.apply(BATCH, CONTEXT)
 
 
 def plain_documents(batch, longest):
-    """(row, segment) to [[(column, place, code point) of a word], ...], with Python's strings."""
+    """Return {(row, segment): [[(column, place, code point), ...] of each word, ...]}, computed with Python's
+    strings.
+    """
     found = {}
     for row, (ids, segments) in enumerate(zip(batch.inputs.tolist(), batch.segments.tolist(), strict=True)):
         for segment in sorted(set(segments) - {PADDING}):
@@ -98,7 +102,7 @@ def plain_documents(batch, longest):
 
 
 def ours(made):
-    """(row, segment) to [(column, place, class), ...] in the order of prediction."""
+    """Return {(row, segment): [(column, place, class), ...]} in the order of prediction."""
     found = {}
     for row in range(len(made.inputs)):
         for k in np.flatnonzero(made.factorization[row] >= 0):
@@ -143,7 +147,7 @@ def test_as_many_characters_as_asked_for_are_targets_in_short_documents_too():
 
 
 def test_words_of_any_place_and_length_are_masked_alike():
-    """All words of a document have one length here, so that each is masked with a probability of 0.15."""
+    """All words of a document have the same length here, so each is masked with a probability of 0.15."""
     fox = SPELLED.index(b" fox")
     made = OBJECTIVE.apply(packed([[[CLS, *[fox] * 20, SEP]]] * 4000), CONTEXT)
     shares = (made.covered[:, 1:21] > 0).mean(axis=0)
@@ -203,8 +207,8 @@ def add(one, other):
 
 
 def plain_nats(network, characters, targets):
-    """The loss of each target [(place in the document, class), ...] in order, with Python's numbers; `characters` are the code
-    points that the encoder reads.
+    """Return the loss of each target of `targets`, a list of (place in the document, class) in order,
+    computed with Python's numbers; `characters` are the code points that the encoder reads.
     """
     width = 128 * math.ceil((len(characters) + 8) / 128)
     ids = torch.tensor([[*characters, *[0] * (width - len(characters))]])
@@ -299,7 +303,9 @@ def test_a_batch_without_a_target_has_no_loss_and_training_goes_on(network):
 
 
 def test_the_decoder_costs_its_layers_for_each_character(network):
-    """Each target is read twice, with its mask and with its character, and each is merged and has a key and a value."""
+    """Each target is read twice, as its mask and as its character; both are merged and have a key and a
+    value.
+    """
     width, inner = 16, 24
     merge, attention, feed_forward = (
         (2 * width + 1 + 2) * width,
@@ -342,7 +348,9 @@ def test_both_objectives_of_canine_count_characters_and_only_one_predicts_them()
 
 
 def test_the_memory_of_a_pass_is_estimated_without_values(network):
-    """By tokens of the mean length of the vocabulary, whose special tokens here are most, and longer than the others."""
+    """The estimate assumes tokens of the vocabulary's mean length. Here most tokens are special ones, which
+    are longer than the others.
+    """
     made = OBJECTIVE.apply(batch_of(1, 7, (90,), 92), CONTEXT)
     forward, kept = Forward(network, "canine"), {}
     parameters = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}

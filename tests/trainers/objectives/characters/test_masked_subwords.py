@@ -1,4 +1,6 @@
-"""Masks of subwords by their characters, against a plain reading of the paper (Clark et al., 2022, section 3.2)."""
+"""Masked subwords of a character model, masked by characters, against a direct implementation of the paper
+(Clark et al., 2022, section 3.2).
+"""
 
 from collections import Counter
 from dataclasses import replace

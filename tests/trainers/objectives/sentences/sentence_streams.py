@@ -1,4 +1,4 @@
-"""Packed batches of documents of sentences."""
+"""Packed batches of documents divided into sentences."""
 
 import numpy as np
 
@@ -13,7 +13,9 @@ SIZES = (((5, 9, 4), (7,), (4, 6)), ((6, 4),), ((8,), (5,), (4,)), ((4, 2, 6, 5)
 
 
 def stream(rows=SIZES, seed=0):
-    """A packed batch of framed documents of sentences of these sizes, and {row: [(document, tokens)]}."""
+    """Return a packed batch of framed documents whose sentences have these sizes, and {row: [(document,
+    tokens)]}.
+    """
     rng = np.random.default_rng(seed)
     flat, sentences = [], []
     for its in rows:

@@ -1,4 +1,6 @@
-"""Gap sentences: the paper's figure, a plain reading of ROUGE-1 and of the three ways to choose, and what is refused."""
+"""Gap sentences: the paper's figure, a direct implementation of ROUGE-1 and of the three ways to choose, and
+what is refused.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -33,8 +35,8 @@ FIGURE = [["Pegasus", "is", "mythical", "."], ["It", "is", "pure", "white", "."]
 
 
 def marked(rows):
-    """A batch of rows of documents, each a list of sentences, which are lists of tokens. Only later sentences of a document
-    are marked: a row may begin inside of one.
+    """Return a batch of rows of documents, each a list of sentences, which are lists of tokens. The first
+    sentence of a document is not marked, since a row may begin inside a sentence.
     """
     batch = packed([[[token for sentence in document for token in sentence] for document in row] for row in rows])
     starts = np.zeros(batch.inputs.shape, bool)
@@ -48,7 +50,9 @@ def marked(rows):
 
 
 def random_documents(seed, count=6):
-    """Rows of documents of a few sentences over a dozen words, so that words repeat within and between sentences."""
+    """Return rows of documents of a few sentences over a dozen words, so that words recur within and between
+    sentences.
+    """
     rng = np.random.default_rng(seed)
 
     def document():
@@ -58,19 +62,19 @@ def random_documents(seed, count=6):
 
 
 def rouge_1(sentence, rest):
-    """F1 of the unigrams of a sentence and of the rest, after Lin (2004), exactly."""
+    """Return the exact unigram F1 of a sentence and the rest (Lin, 2004)."""
     matches = sum((Counter(sentence) & Counter(rest)).values())
     precision, recall = Fraction(matches, len(sentence)), Fraction(matches, len(rest))
     return 2 * precision * recall / (precision + recall) if matches else Fraction(0)
 
 
 def amount(count, rate):
-    """How many of `count` sentences are removed."""
+    """Return how many of `count` sentences are removed."""
     return max(int(Fraction(str(rate)) * count), 1) if count > 1 else 0
 
 
 def gaps_of(document, choose, rate):
-    """The numbers of the sentences that are removed, as the paper says it of one document."""
+    """Return the numbers of the sentences removed from one document, as the paper describes it."""
     numbers = range(len(document))
     if choose == "principal":
         rests = [[token for other in numbers if other != i for token in document[other]] for i in numbers]
@@ -79,7 +83,7 @@ def gaps_of(document, choose, rate):
 
 
 def pair_of(document, gaps):
-    """The input and the target of a document."""
+    """Return the input and the target of a document."""
     source = [token for i, its in enumerate(document) for token in ([MASK] if i in gaps else its)]
     target = [token for i in gaps for token in document[i]]
     return [*source, EOS], [*target, EOS] if target else []

@@ -23,7 +23,7 @@ CONTEXT = Context(0, SPECIAL_IDS, VOCABULARY, "encoder", LENGTH)
 
 
 def shard(write):
-    """A shard of documents whose `n` tokens `write(rng, n)` makes, in short sentences."""
+    """Return a shard of documents of short sentences; `write(rng, n)` makes the `n` tokens of a document."""
     rng = np.random.default_rng(0)
     lengths = [rng.integers(3, 8, rng.integers(4, 12)) for _ in range(DOCUMENTS)]
     tokens = np.concatenate([write(rng, int(one.sum())) for one in lengths]).astype(np.uint16)
@@ -35,7 +35,7 @@ def shard(write):
 
 
 def learned(objective, write, steps):
-    """Nats per label in an exchange that training has not seen, after `steps` steps of 32 rows."""
+    """Train `steps` steps of 32 rows; return the nats per label in an exchange that was not trained on."""
     held = shard(write)
     arrays = (held.offsets, held.sentences, held.sentence_offsets)
     exchanges = objective.exchanges and objective.exchanges + 1  # the last one is not trained on
@@ -79,8 +79,9 @@ def rising(rng, count):
 
 
 def test_next_sentence_is_learned_as_far_as_topics_tell():
-    """A document keeps to its topic. A part from elsewhere has the same one by chance, so parts of one topic are 0.5 to
-    0.5 / 4 a continuation: the entropy of that is what no model can get under, unless something else gives labels away.
+    """Each document keeps to one topic, and a part from elsewhere may have the same topic by chance. Among
+    pairs with one topic, continuations and others are therefore in the ratio 0.5 to 0.5 / 4. No model can get
+    below the entropy of that, unless something else gives the labels away.
     """
     same = 0.5 + 0.5 / TOPICS
     share = 0.5 / same
@@ -89,5 +90,5 @@ def test_next_sentence_is_learned_as_far_as_topics_tell():
 
 
 def test_sentence_order_is_learned_where_the_text_tells():
-    """Tokens rise through a document, so the order of two parts can be read off."""
+    """Token ids rise through a document, so the order of two parts can be read off."""
     assert learned(SentenceOrder(), rising, 150) < 0.15

@@ -1,5 +1,5 @@
-"""Quick thoughts: rows of sentences, a second reading of the loss with numbers one by one, who is a candidate of whom, and what
-is refused.
+"""Quick thoughts: rows of sentences, a second, scalar implementation of the loss, which sentences are
+candidates, and what is refused.
 """
 
 import math
@@ -37,8 +37,9 @@ def forward_of(objective, architecture="bert"):
 
 
 def plain_losses(states, made, row, pooling, temperature):
-    """{first column of a sentence: nats} in a row, with lists of numbers: for each neighbour of a sentence, how improbable it is
-    among the other sentences of the row (Logeswaran and Lee, 2018, section 3), and the mean over its neighbours.
+    """Return {first column of a sentence: nats} in a row, computed with lists of numbers: the negative
+    log-probability of each neighbour among the other sentences of the row (Logeswaran and Lee, 2018, section
+    3), averaged over the sentence's neighbours.
     """
     vectors, columns, documents = [], [], []
     for segment in sorted(set(made.segments[row].tolist()) - {PADDING}):
@@ -143,7 +144,7 @@ def quick_data(directory, packing="full_sentences", **changes):
 
 
 def test_chance_stands_beside_the_loss_of_every_source(corpus_directory):
-    """The mean over targets of log(sentences of the row - 1), and over sources by their weights."""
+    """Chance is the mean over targets of log(sentences of the row - 1), weighted over sources."""
     config = configuration(corpus_directory)
     data = validation_data(corpus_of(config), config, 2000)
     expected = {source.name: [] for source in data.sources}

@@ -1,4 +1,6 @@
-"""Next sentence, sentence order and SimCSE: the layout of rows, true labels, the effects of chance, and what is refused."""
+"""Next sentence, sentence order and SimCSE: the layout of rows, true labels, random draws, and what is
+refused.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -27,7 +29,9 @@ FRAME = Frame("<cls>", "<sep>")
 
 
 def shards(count=2, documents=120):
-    """Shards whose token i is 10 + i: so a row tells where its parts come from. Offsets do not begin at 0."""
+    """Return shards whose token i is 10 + i, so that a row shows where its parts come from. Offsets do not
+    start at 0.
+    """
     found = []
     for seed in range(count):
         rng = np.random.default_rng(seed)
@@ -42,7 +46,7 @@ def shards(count=2, documents=120):
 
 
 def packed(exchanges):
-    """(packing, shards) of two shards."""
+    """Return the packing of two shards, and the shards."""
     held = shards()
     rows = [
         pair_sentences(s.offsets, s.sentences, s.sentence_offsets, LENGTH, FRAME.marks, False, exchanges, seed)
@@ -52,7 +56,7 @@ def packed(exchanges):
 
 
 def batch_of(packing, held, sequences, epoch=0):
-    """The batch of some sequences in an epoch, as the loader makes it."""
+    """Return the batch of some sequences in an epoch, as the loader builds it."""
     sequences = np.array(sequences)
     rows = len(sequences)
     inputs, positions, types = (np.zeros((rows, LENGTH), np.int64) for _ in range(3))
@@ -70,14 +74,14 @@ def batch_of(packing, held, sequences, epoch=0):
 
 
 def parts_of(row):
-    """The two parts of a row of inputs, without marks."""
+    """Return the two parts of a row of inputs, without marks."""
     ends = np.flatnonzero(row == SEP)
     return row[1 : ends[0]], row[ends[0] + 1 : ends[1]] if len(ends) > 1 else row[:0]
 
 
 @pytest.mark.long
 def test_rows_are_cls_a_sep_b_sep_and_labels_say_whether_b_follows_a():
-    """Labels as `transformers.BertForPreTraining` has them: 0 where B is the continuation of A, 1 where it is not."""
+    """Labels are those of `transformers.BertForPreTraining`: 0 if B continues A, otherwise 1."""
     packing, held = packed(3)
     batch = batch_of(packing, held, range(len(packing.sizes)))
     labels = []
@@ -190,7 +194,7 @@ def test_knobs_out_of_range_are_refused():
 
 
 def copies_of(made):
-    """(row, document, tokens) of the copies of texts in rows of SimCSE, in their order, one entry for each segment."""
+    """Return (row, document, tokens) of each segment in SimCSE rows, in order."""
     found = []
     for row, (inputs, segments, positions, documents) in enumerate(
         zip(made.inputs, made.segments, made.positions, made.documents, strict=True)
@@ -209,7 +213,9 @@ def copies_of(made):
 
 
 def sentence_rows(seed=0, count=40):
-    """A packed batch of framed documents of sentences, cut where a row is full, and its sentences as (row, document, tokens)."""
+    """Return a packed batch of framed documents of sentences, cut where a row is full, and its sentences as
+    (row, document, tokens).
+    """
     rng = np.random.default_rng(seed)
     rows, sentences, marked = [], [], []
     for row in range(count):

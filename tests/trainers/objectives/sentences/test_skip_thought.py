@@ -1,5 +1,5 @@
-"""Skip-thoughts: which tokens are targets of which decoder, a second reading of the equations with lists of numbers, and what is
-refused.
+"""Skip-thoughts: which tokens are the targets of which decoder, a second implementation of the equations with
+lists of numbers, and what is refused.
 """
 
 import math
@@ -38,7 +38,9 @@ def forward_of():
 
 
 def gru(layer, inputs):
-    """The states of a GRU layer after each of `inputs`, lists of numbers: equations 1 to 4, with torch's reset gate."""
+    """Return the states of a GRU layer after each of `inputs`, as lists of numbers: equations 1 to 4, with
+    torch's reset gate.
+    """
     weights = [parameter.tolist() for parameter in (layer.input_weight, layer.recurrent_weight)]
     biases = [parameter.tolist() for parameter in (layer.input_bias, layer.recurrent_bias)]
     width = len(biases[0]) // 3
@@ -57,7 +59,9 @@ def gru(layer, inputs):
 
 
 def plain_losses(network, sentences):
-    """{(number of a sentence, decoder): nats of its tokens and of `<sep>`} for the sentences of a row, (document, tokens)."""
+    """Return {(number of a sentence, decoder): nats of its tokens and of `<sep>`} for the sentences of a row,
+    given as (document, tokens).
+    """
     embeddings, output = network.encoder.embed.weight.tolist(), network.lm_head
     matrix, bias = output.weight.tolist(), output.bias.tolist()
     vectors = []

@@ -1,4 +1,4 @@
-"""Pairs as rows: shifted like the stock models, nothing cut, documents at their positions."""
+"""Pairs as rows: shifted as in the stock models, with nothing cut, and documents at their positions."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -46,7 +46,7 @@ def ragged(lists):
 
 
 def pairs(*items):
-    """Pairs of (row, segment, input, target)."""
+    """Return pairs from (row, segment, input, target) items."""
     rows, segments, inputs, targets = zip(*items, strict=True)
     return Pairs(ragged(inputs), ragged(targets), np.array(rows), np.array(segments))
 
@@ -171,7 +171,7 @@ def sample_batch(objective, count=12, seed=0):
 
 
 def spans_of(batch, seed):
-    """Spans of one to three tokens, side by side or not."""
+    """Return spans of one to three tokens, adjacent or not."""
     rng = np.random.default_rng(seed)
     spans = np.stack([np.arange(batch.inputs.shape[1]) // 3, rng.integers(0, 2, batch.inputs.shape[1])], axis=1)
     inside = (batch.segments != PADDING) & (rng.random(batch.inputs.shape) < 0.6)
@@ -179,7 +179,7 @@ def spans_of(batch, seed):
 
 
 def rows_of(batch):
-    """Each row without its padding, and every array of it."""
+    """Return every array of each row, without padding."""
     sides = one_side(batch) if batch.decoder is None else both_sides(batch)
     return [{key[1]: value for key, value in sides.items() if key[0] == row} for row in range(len(batch.inputs))]
 
@@ -229,7 +229,9 @@ def test_batches_are_what_models_read(objective, family):
 
 @pytest.mark.parametrize(("objective", "family"), CASES)
 def test_text_never_becomes_a_special_and_no_special_is_hidden(objective, family):
-    """Marks count among the inputs as often as the objective writes them; every other token is of the text."""
+    """The inputs contain each mark as often as the objective writes it; every other token comes from the
+    text.
+    """
     batch = sample_batch(objective)
     made = objective.apply(batch, context(family))
     allowed = {BOS, EOS, MASK, *(SPECIAL_IDS[f"<extra_id_{i}>"] for i in range(100))}

@@ -1,4 +1,6 @@
-"""Corpora of documents that are too short: each objective trains on what there is, or refuses them before the first step."""
+"""Corpora of very short documents: each objective trains on what there is, or refuses them before the first
+step.
+"""
 
 from dataclasses import replace
 
@@ -24,7 +26,7 @@ from trainers.runs.resolve import resolve
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """From lengths to a corpus of documents that have them."""
+    """A function that returns a corpus whose documents have the given lengths."""
     made = {}
 
     def make(*lengths):
@@ -36,7 +38,7 @@ def corpus(tmp_path_factory):
 
 
 def opened(recipe, directory, objective=None):
-    """(specials, a batch, a fresh model with its losses) of a recipe on a corpus."""
+    """Return (special tokens, a batch, a fresh model with its losses) of a recipe on a corpus."""
     whole = RECIPES[recipe]()
     data = replace(whole.data, corpora=(str(directory),))
     config = replace(whole, data=data, objective=objective or whole.objective)
@@ -50,8 +52,8 @@ def opened(recipe, directory, objective=None):
 @pytest.mark.parametrize(("recipe", "rate"), [("tiny_roberta", 0.15), ("tiny_spanbert", 0.15), ("tiny_xlnet", 1 / 6)])
 @pytest.mark.parametrize("lengths", [(1,), (0, 1, 2)])
 def test_masks_spans_and_orders_are_trained_on_documents_of_a_token_or_two(corpus, recipe, rate, lengths):
-    """Their targets are as many as of long documents. A token alone is predicted from the marks around it, which are also the
-    boundary of its span.
+    """They have the same share of targets as long documents. A single token is predicted from the marks
+    around it, which are also the boundary of its span.
     """
     specials, batch, forward = opened(recipe, corpus(*lengths))
     targets = {loss.name: loss.targets(batch) for loss in forward.losses}

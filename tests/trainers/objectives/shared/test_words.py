@@ -1,4 +1,4 @@
-"""Word boundaries for each kind of tokenizer, against the words of the text itself."""
+"""Word boundaries for each kind of tokenizer, compared with the words of the text itself."""
 
 import re
 from itertools import pairwise
@@ -113,7 +113,7 @@ UNSPACED = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("script", UNSPACED)
 def test_a_sentence_without_spaces_is_not_one_word(kind, script, tmp_path):
-    """Its words are one token each, or tokens that cut a character."""
+    """Each of its words is a single token, or several tokens that split a character."""
     text = f"low {UNSPACED[script]} lower"
     learned = f"{TEXT} {text}"
     made = ours(*kind, tmp_path, learned) if isinstance(kind, tuple) else trained(kind, tmp_path, learned)

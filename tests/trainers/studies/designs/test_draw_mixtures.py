@@ -1,4 +1,6 @@
-"""Mixtures of designs: within the limits, apart from one another, the same again, and an error where there is no room."""
+"""Mixtures of designs: within the limits, apart from one another, reproducible, and an error if there is no
+room.
+"""
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ def test_mixtures_respect_the_limits_and_differ(design):
 
 @pytest.mark.parametrize("design", [Swarm(runs=24), Sobol(runs=24)])
 def test_limits_that_hardly_a_draw_respects_are_reached(design):
-    """As of a source in five languages and five quantiles, beside which other domains are small."""
+    """Such limits arise from a source in five languages and five quantiles, most of whose domains are small."""
     tokens = {f"d{number:02}": max(1, 10**6 // number**2) for number in range(1, 26)}
     limits = build_constraints(tuple(tokens), {}, {}, tokens, sum(tokens.values()), 4.0)
     prior = np.array([*tokens.values()]) / sum(tokens.values())

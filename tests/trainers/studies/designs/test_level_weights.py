@@ -1,4 +1,4 @@
-"""Weights and caps of studies by domains of any level, and the limits of a study of two phases."""
+"""Weights and caps of studies on domains of any level, and the limits of a two-phase study."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -58,7 +58,7 @@ def test_in_two_phases_the_prior_comes_first(phases):
 
 
 def test_a_cap_covers_both_phases(phases):
-    """Of code, 3.86 epochs at the prior of the target, three quarters of them in the first phase."""
+    """The target reads 3.86 epochs of code at the prior, three quarters of them in the first phase."""
     study = phases("proposal.max_epochs={code: 4}", "target.tokens=50e3")
     code = study.domains.index("code")
     tokens = study.corpus.train["code"].tokens
@@ -76,8 +76,9 @@ def test_a_cap_over_both_phases_needs_the_tokens_of_its_domains(phases):
     limits = ("proposal.max_epochs=4", "target.tokens=50e3", f"proposal.prior={{{prior}}}")
     study = phases(*limits, f"proposal.tokens={{{sizes}}}")
     assert study.constraints.upper.tolist() == [0, *[1] * len(rest)]
+    incomplete = phases(*limits, f"proposal.tokens={{{empty}: 1000}}")
     with pytest.raises(ConfigError, match=rf"tokens.{rest[0]}: missing; a cap in epochs needs the tokens"):
-        phases(*limits, f"proposal.tokens={{{empty}: 1000}}").constraints
+        _ = incomplete.constraints
 
 
 @pytest.mark.parametrize("anneal", ["0", "1", "-1"])

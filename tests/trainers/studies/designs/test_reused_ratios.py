@@ -1,4 +1,6 @@
-"""Studies that keep the ratios of an earlier proposal: exact ratios, caps and floors of each domain, and from runs to page."""
+"""Studies that keep the ratios of an earlier proposal: exact ratios, caps and floors of each domain, and the
+way from runs to the page.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Corpora that a study builds: what identifies them, what their runs read, and which metrics compare."""
+"""Corpora that a study builds: what identifies them, what their runs read, and which metrics are comparable."""
 
 import pytest
 
@@ -109,8 +109,9 @@ def test_a_mixture_design_builds_the_file_as_it_is(file):
 
 
 def test_weights_prior_caps_and_metrics_name_any_level(file):
-    """Two corpora whose sources are split by the number of words: `web` is then `web:q1` and `web:q2`, and the others, whose
-    texts are of one length, are in q2."""
+    """The sources of two corpora are split by word count: `web` becomes `web:q1` and `web:q2`; the others,
+    whose texts all have one length, are in q2.
+    """
     groups = "corpus: {'steps.shards.group_by': [{column: word_count, quantiles: 2}]}"
     entries = (
         f"design.entries={{all: {{{groups}}}, more: {{{groups}, weights: {{web: 0.5, 'web:q2': 0.3, code: 0.2}}}}}}"

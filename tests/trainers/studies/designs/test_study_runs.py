@@ -1,4 +1,4 @@
-"""The runs of a study: what identifies them, what they read, and study files that do not fit."""
+"""The runs of a study: what identifies them, what they read, and invalid study files."""
 
 from dataclasses import replace
 

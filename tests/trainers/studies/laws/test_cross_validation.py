@@ -1,4 +1,4 @@
-"""Scores of laws: agreement with references, cross-validation against the truth, and the stop rule."""
+"""Scores of laws: agreement with references, cross-validation against the truth, and the stopping rule."""
 
 import numpy as np
 import pytest
@@ -94,7 +94,9 @@ def read(directory, mixture, losses):
     [(32, 0.88, 0.87), (64, 0.92, 0.92), (128, 0.94, 0.935), (512, 0.955, 0.95)],
 )
 def test_the_log_linear_law_predicts_the_test_mixtures_of_regmix(shared_data, runs, small, large):
-    """Spearman on RegMix's 256 test mixtures, mean of 20 draws of the 512 runs; at 512 the cross-validation too."""
+    """Spearman correlation on RegMix's 256 test mixtures, averaged over 20 draws of `runs` from its 512 runs.
+    From 128 runs on, cross-validation is checked too.
+    """
     directory = shared_data / REGMIX
     ratios, values = read(directory, "train_mixture_1m.csv", "train_pile_loss_1m.csv")
     tests = [read(directory, f"test_mixture_{size}.csv", f"test_pile_loss_{size}.csv") for size in ("1m", "60m")]

@@ -1,4 +1,4 @@
-"""Curves of the metrics by the share of one domain, against the law that made the runs."""
+"""Curves of the metrics over the share of one domain, against the law that generated the runs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Paired comparisons against hand-computed values, and what happens to runs that are missing."""
+"""Paired comparisons against hand-computed values, and the treatment of missing runs."""
 
 import math
 

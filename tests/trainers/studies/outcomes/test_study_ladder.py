@@ -1,4 +1,6 @@
-"""Scaling laws of ladders whose law is known, their predictions of larger runs, and files that make no ladder."""
+"""Scaling laws of ladders with a known law, their predictions of larger runs, and files that do not define a
+ladder.
+"""
 
 import numpy as np
 import pytest
@@ -126,7 +128,7 @@ proposal: {{weights: {{code: 3, plays: 1}}}}
 
 @pytest.mark.long
 def test_the_runs_of_a_study_are_a_ladder(tmp_path, corpus_directory, capsys):
-    """Both metrics follow a law; their weighted mean is the published one."""
+    """Both metrics follow a law, and their weighted mean follows the published one."""
     file = write_study(tmp_path, corpus_directory, STUDY)
     assert main(["study", "scaling", str(file)]) == 2
     assert "no run has finished; train them with `study run`" in capsys.readouterr().err

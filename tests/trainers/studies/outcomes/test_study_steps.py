@@ -46,7 +46,7 @@ def file(tmp_path, corpus_directory):
 
 @pytest.fixture
 def finished(file):
-    """A study whose proxies have the planted results, its directory and these results."""
+    """A study whose proxy runs have the planted results, its directory, and these results."""
     study, root = opened(file)
     finish(root, study.proxies)
     return study, root, results_of(root, study.proxies)
@@ -62,7 +62,7 @@ def fit_once(corpus_directory, tmp_path_factory):
 
 @pytest.fixture
 def fitted(finished, fit_once):
-    """`finished` and what `fit_step` returns for it, after the step."""
+    """`finished` and what `fit_step` returns for it, with the step's files in place."""
     study, root, _ = finished
     fit, written = fit_once
     shutil.copy(written, root / FIT)

@@ -1,4 +1,4 @@
-"""Charts of the metrics by the share of a domain."""
+"""Charts of the metrics over the share of a domain."""
 
 import re
 

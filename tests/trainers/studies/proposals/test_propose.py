@@ -1,4 +1,6 @@
-"""Proposals for laws whose best mixture is known: the optimum ties, constraints hold, and the set shrinks with runs."""
+"""Proposals for laws with a known best mixture: the optimum is in the tie set, constraints hold, and the set
+shrinks as runs are added.
+"""
 
 from functools import lru_cache
 
@@ -48,7 +50,7 @@ def truth(ratios, effects):
 
 @lru_cache(maxsize=4)
 def fitted(case, runs, seed, draws):
-    """(laws fitted to noisy runs, the mixtures of these)."""
+    """Return laws fitted to noisy runs, and the mixtures of these runs."""
     generator = np.random.default_rng(seed)
     ratios = generator.dirichlet(np.ones(6), runs)
     values = truth(ratios, CASES[case][0]) + NOISE * generator.normal(size=(runs, 3))
@@ -57,7 +59,7 @@ def fitted(case, runs, seed, draws):
 
 
 def study(case, runs, seed, draws=40, **settings):
-    """A study of noisy runs: (proposal, tie set, constraints, true optimum)."""
+    """Return (proposal, tie set, constraints, true optimum) of a study of noisy runs."""
     effects, more = CASES[case]
     laws, ratios = fitted(case, runs, seed, draws)
     wanted = ProposalSettings(**{"kl": 0.0, "prior": PRIOR, "max_epochs": None, **more, **settings})
@@ -127,7 +129,7 @@ def test_without_the_tokens_of_every_domain_the_epochs_are_unknown():
 
 
 def test_a_law_without_derivatives_is_searched_by_samples():
-    """A law of steps: the truth, rounded to hundredths. Its gradient is 0 nearly everywhere."""
+    """The law is a step function, the truth rounded to hundredths, whose gradient is 0 almost everywhere."""
 
     class Steps:
         is_convex = is_smooth = False

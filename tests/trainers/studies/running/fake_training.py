@@ -1,4 +1,4 @@
-"""In place of training, in the processes of `StudyWorkers`: what the name of a run asks for."""
+"""Stands in for training in the processes of `StudyWorkers`: does what the name of a run asks for."""
 
 import os
 import signal
@@ -11,7 +11,9 @@ from trainers.studies.running.train_study_run import FORMAT, RESULT, RunResult
 
 
 def pretend(run, directory, threads):
-    """Finish a run, or fail, die, or find a full disk, as its entry says. A file in its directory counts attempts."""
+    """Finish a run, fail, die, or report a full disk, as its entry says. A file in its directory counts
+    attempts.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     attempts = directory / "attempts"
     number = len(attempts.read_text()) + 1 if attempts.exists() else 1

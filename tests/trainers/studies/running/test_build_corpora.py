@@ -1,4 +1,6 @@
-"""The corpora of a study are built by processes; a build that fails is a row, and a killed one continues."""
+"""The corpora of a study are built by separate processes; a failed build becomes a row, and a killed one
+continues.
+"""
 
 import os
 import signal

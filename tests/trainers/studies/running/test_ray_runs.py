@@ -1,4 +1,6 @@
-"""Runs of a study as tasks of Ray: lost ones go again, a failure is its own row, and several share a CPU."""
+"""Runs of a study as Ray tasks: lost ones are retried, a failure becomes a row of its own, and several share
+a CPU.
+"""
 
 import errno
 import os
@@ -24,7 +26,7 @@ from trainers.training.ray_tasks import start_ray
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster on this machine."""
+    """A Ray cluster on this machine."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +39,7 @@ def cluster():
 
 @pytest.fixture
 def runs(tmp_path, corpus_directory):
-    """Make runs of these entries."""
+    """A function that makes runs of the given entries."""
     study, _ = opened(write_study(tmp_path, corpus_directory))
     return lambda *entries: [replace(r, entry=e) for r, e in zip(study.proxies, entries, strict=False)]
 

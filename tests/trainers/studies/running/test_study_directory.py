@@ -1,4 +1,4 @@
-"""The directory of a study: the rule is fixed before the first run, and changes of the file are said."""
+"""The directory of a study: the rule is fixed before the first run, and changes of the file are reported."""
 
 import pytest
 

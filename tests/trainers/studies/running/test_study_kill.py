@@ -1,4 +1,6 @@
-"""A real study whose driver and workers are killed while a second driver waits: every run ends once, and nothing is lost."""
+"""A real study whose driver and workers are killed while a second driver waits: every run ends exactly once,
+and nothing is lost.
+"""
 
 import os
 import signal
@@ -27,7 +29,7 @@ metrics: {{tokens: 512, last: 1}}
 
 
 def children(pid):
-    """The processes below one."""
+    """Return the ids of all processes below a process."""
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     direct = [int(word) for word in listed.stdout.split()]
     return [*direct, *(below for child in direct for below in children(child))]

@@ -1,4 +1,4 @@
-"""Workers of a study: one process trains many runs, and the death of a process costs no other run anything."""
+"""Workers of a study: one process trains many runs, and the death of a process affects no other run."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture
 def runs(tmp_path, corpus_directory):
-    """Make runs of these entries."""
+    """A function that makes runs of the given entries."""
     study, _ = opened(write_study(tmp_path, corpus_directory))
     return lambda *entries: [replace(r, entry=e) for r, e in zip(study.proxies, entries, strict=False)]
 

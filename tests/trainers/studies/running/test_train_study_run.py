@@ -1,4 +1,6 @@
-"""Runs of a study with real training: rows, resuming, divergence, failures; and a planted truth end to end."""
+"""Runs of a study with real training: rows, resuming, divergence, failures, and a planted truth from end to
+end.
+"""
 
 import subprocess
 import sys
@@ -187,8 +189,9 @@ confirmation: {{candidates: [proposal, prior, doremi], tokens: 60e3, seeds: 3}}
 
 
 def test_a_planted_truth_is_found_by_training(tmp_path):
-    """Two thirds of the prior are garbage, and what is held out is like `clean` and `kin`: the study takes the garbage out, finds
-    that it harms and that these help, and confirms that the proposal is better. DoReMi takes part to the end.
+    """Two thirds of the prior are garbage, and the held-out text is like `clean` and `kin`. The study removes
+    the garbage, finds that it harms and that the other two help, and confirms that the proposal is better.
+    DoReMi takes part throughout.
     """
     corpus = build_planted(LocalPath(tmp_path / "corpus"))
     file = write_study(tmp_path, corpus, PLANTED)

@@ -1,4 +1,6 @@
-"""Runs with averaged SGD: when averaging begins, what is measured and exported, resuming, and what is refused."""
+"""Runs with averaged SGD: when averaging begins, what is measured and exported, resuming, and what is
+refused.
+"""
 
 import shutil
 from dataclasses import replace
@@ -51,7 +53,7 @@ def corpus(corpus_directory):
 
 @pytest.fixture(scope="module")
 def run(corpus, tmp_path_factory):
-    """A run whose averaging begins on the way, with a checkpoint of every step."""
+    """A run whose averaging begins part way, with a checkpoint at every step."""
     path = tmp_path_factory.mktemp("averaged") / "run"
     job = config(corpus)
     open_run(path, job, corpus)
@@ -60,7 +62,9 @@ def run(corpus, tmp_path_factory):
 
 
 def algorithm_1(losses, interval):
-    """The number of the validation, from 1, at which averaging begins, or None: lines 4 to 12 of the paper's algorithm 1."""
+    """Return the number of the validation, from 1, at which averaging begins, or None: lines 4 to 12 of the
+    paper's algorithm 1.
+    """
     logs, t, trigger = [], 0, None
     for k, v in enumerate(losses, 1):
         if trigger is None:
@@ -132,7 +136,9 @@ def test_losses_measured_after_the_trigger_are_those_of_the_average(run, corpus_
 @pytest.mark.long
 @pytest.mark.parametrize("step", [3, 8])
 def test_a_run_that_resumes_before_or_after_the_trigger_is_the_uninterrupted_one(run, corpus, tmp_path, step):
-    """From a checkpoint, and as a new run that keeps the optimizer state of that checkpoint."""
+    """Tested both by resuming from a checkpoint and as a new run that starts with the optimizer state of that
+    checkpoint.
+    """
     assert (step < trigger(run)) == (step == 3)
     paths = tmp_path / "resumed", tmp_path / "kept"
     ignored = [f"step-{later:08d}" for later in range(step + 1, STEPS + 1)]
@@ -152,7 +158,7 @@ def test_a_run_that_resumes_before_or_after_the_trigger_is_the_uninterrupted_one
 
 @pytest.mark.long
 def test_every_update_of_a_step_in_windows_is_averaged(corpus, tmp_path):
-    """With `data.bptt`, a step of rows in two windows has two updates; averaging is resumed with their number."""
+    """With `data.bptt`, a step of rows in two windows makes two updates; averaging resumes with their number."""
     job, path = config(corpus), tmp_path / "run"
     job = replace(job, data=replace(job.data, bptt=16))
     open_run(path, job, corpus)

@@ -1,4 +1,6 @@
-"""ADO against a second reading of the paper (Jiang et al., 2024); resuming, and what a step of noise does."""
+"""ADO against a second implementation of the paper (Jiang et al., 2024); resuming, and the effect of a noisy
+step.
+"""
 
 import json
 import math
@@ -46,7 +48,9 @@ def test_a_rising_loss_has_no_speed():
 
 
 def second_reading(steps, warmup, share, settings):
-    """Lists of the weights after each step, for domains that follow LAWS and are read in fixed shares of 1,000 targets."""
+    """Return lists of the weights after each step, for domains that follow LAWS and are read in fixed shares
+    of 1,000 targets.
+    """
     k = len(share)
     credit, average, seen, policy = list(share), list(share), [0.0] * k, list(share)
     result = []

@@ -1,4 +1,6 @@
-"""Group DRO against a second reading of algorithm 1 of DoReMi (Xie et al., 2023); resuming, and how a step is divided."""
+"""Group DRO against a second implementation of algorithm 1 of DoReMi (Xie et al., 2023); resuming, and the
+division of a step.
+"""
 
 import shutil
 from dataclasses import replace
@@ -36,7 +38,9 @@ trains = [
 
 
 def algorithm_1(weights, last, ours, theirs, domain_of, step_size, smoothing):
-    """Lists of nats per token for each example, of the model and of the reference -> (excess losses, next weights)."""
+    """Return (excess losses, next weights), given lists of nats per token for each example, of the model and
+    of the reference.
+    """
     k = len(weights)
     excess = list(last)
     for i in range(k):
@@ -102,7 +106,7 @@ def corpus(corpus_directory):
 
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
-    """A reference of a few steps, and a run with group DRO against it: (directory, configuration)."""
+    """A reference run of a few steps, and a run with group DRO against it: (directory, configuration)."""
     root = LocalPath(tmp_path_factory.mktemp("dro"))
     train(corpus, root / "reference", seed=3)
     config = train(corpus, root / "proxy", online_weights=GroupDRO(str(root / "reference" / "export")))
@@ -110,12 +114,12 @@ def trained(corpus, tmp_path_factory):
 
 
 def weights_in(path):
-    """The weights of domains by step."""
+    """Return the weights of domains by step."""
     return {e["step"]: e["domain_weights"] for e in read_events(path / "log.jsonl", "step")}
 
 
 def token_nats(model, config, batch):
-    """For each row, the nats of its targets."""
+    """Return, for each row, the nats of its targets."""
     nats = forward_of(model, config)(**tensors(batch, "cpu"))["loss"]
     return [nats[n][torch.from_numpy(batch.targets[n] >= 0)] for n in range(len(nats))]
 

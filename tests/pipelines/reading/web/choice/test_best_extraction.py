@@ -100,7 +100,7 @@ def test_what_both_have_between_kept_lines_is_kept() -> None:
 
 
 def test_scores_are_the_logistic_regression_of_the_file() -> None:
-    """Against the formula, spelled out over the names of the features."""
+    """Compare the scores with the formula, written out feature by feature."""
     found = json.loads(best_extraction._WEIGHTS.read_text())
     assert list(found["alone"]) == ["constant", *TEXT_FEATURES]
     assert list(found["both"]) == ["constant", *TEXT_FEATURES, *BOTH_FEATURES]

@@ -1,4 +1,4 @@
-"""Lines of two texts are merged in the order of the page: none is lost, none is written twice."""
+"""The lines of two extractions are merged in page order; none is lost or written twice."""
 
 import re
 import time

@@ -1,4 +1,6 @@
-"""Semantic deduplication against brute force on the same embeddings, and planted paraphrases by a small encoder."""
+"""Semantic deduplication against brute force on the same embeddings, and on paraphrases planted for a small
+encoder.
+"""
 
 import json
 import random
@@ -40,7 +42,7 @@ def bench(tmp_path):
 
 
 def planted(seed, groups=40, spread=0.15):
-    """Vectors around some directions, some of them equal, in random order."""
+    """Return vectors scattered around a few directions, some of them identical, in random order."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(groups, WIDTH))
     vectors = np.repeat(centres, rng.integers(1, 9, groups), axis=0)
@@ -51,7 +53,7 @@ def planted(seed, groups=40, spread=0.15):
 
 
 def parts_of(bench, vectors, sizes, dropped=None, prefix="s"):
-    """One part for each size, each a source of its own."""
+    """Return one part for each size, each in a source of its own."""
     result, first = [], 0
     dropped = dropped or [None] * len(vectors)
     for number, size in enumerate(sizes):
@@ -69,7 +71,9 @@ def cosines_of(vectors):
 
 
 def greedy(vectors, order, threshold):
-    """The kept document that each one loses to, or itself: every one is compared with all kept before it."""
+    """Return, for each document, the first kept document that is similar enough, or itself if it is kept;
+    each is compared with all documents kept before it.
+    """
     cosines, kept, winner = cosines_of(vectors), [], {}
     for document in order:
         like = [other for other in kept if cosines[document, other] >= np.float32(threshold)]
@@ -80,7 +84,9 @@ def greedy(vectors, order, threshold):
 
 
 def by_centroid(bench, vectors, name="step"):
-    """Documents in the order of preference when all are in one cell: least like its centroid, then by source and row."""
+    """Return the rows in order of preference when all are in one cell: those least similar to the centroid
+    first, ties by row.
+    """
     out = StepOutput(bench.root, name)
     schema = pa.schema([("centroid", pa.list_(pa.float32(), WIDTH))])
     table = read_table(out.directory, out.receipt("centroids").files[0], schema.names, schema_facts(schema))
@@ -129,7 +135,9 @@ def test_winners_are_those_of_brute_force(bench, threshold):
 
 
 def test_the_document_least_like_the_centroid_is_kept(bench):
-    """Section 3 of the paper. Without a `keep`, it decides before source and id."""
+    """As in section 3 of the paper. Without `keep`, distance from the centroid takes precedence over source
+    and id.
+    """
     vectors = np.zeros((3, WIDTH))
     vectors[0, :2], vectors[1, :2], vectors[2, 1] = (1, 0.1), (1, 0.0), 1
     rows, _ = bench.run(DedupSemantic(0.99), parts_of(bench, vectors.astype(np.float16), [3]))
@@ -151,7 +159,7 @@ def test_no_chain_drops_a_document_that_is_unlike_every_kept_one(bench):
 
 
 def test_documents_in_many_cells_are_compared_within_theirs(bench):
-    """Groups far apart are found whole with any number of cells."""
+    """Well-separated groups are found whole with any number of cells."""
     vectors = planted(4, groups=30, spread=0.01)
     whole, facts = bench.run(DedupSemantic(0.99), parts_of(bench, vectors, [len(vectors)]), "one")
     assert facts["cells"] == 1
@@ -244,7 +252,7 @@ def test_any_order_of_tasks_and_any_interruption_gives_the_same_files(bench, tmp
 
 
 def sentence(rng, synonyms):
-    """A sentence of words, each of which is one of two synonyms."""
+    """Return a sentence in which each word is chosen from a pair of synonyms."""
     return [rng.choice(synonyms) for _ in range(12)]
 
 
