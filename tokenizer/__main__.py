@@ -260,8 +260,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
-    """Parse arguments of the form NAME=PATH or PATH into (name, path). The default name is the directory's
-    name if the path is a directory or the tokenizer.json in it, otherwise the file name up to its first full
+    """Parse arguments of the form NAME=PATH or PATH into (name, path). The default name is the name of the
+    directory, if the path is a directory or a tokenizer.json, otherwise the file name up to its first full
     stop. Raises ValueError for an empty name or path and, with `unique`, for a repeated name.
     """
     pairs: list[tuple[str, str]] = []

@@ -1,5 +1,5 @@
-"""Sums of nats and targets by loss and source, and the losses and bits per byte computed from them. A measure
-is a share, so its two sums are those of the part and of the whole.
+"""Sum nats and targets by loss and source, and compute losses and bits per byte from the sums. Measures,
+which are shares, are summed in the same way: the part and the whole of each.
 """
 
 import math
@@ -15,8 +15,8 @@ from trainers.rows.batch import Batch
 
 
 def no_sums(terms: int, sources: int) -> np.ndarray:
-    """Return zeros, float64 [terms, 2, sources], to which the nats and the number of targets of each loss are
-    added by source, followed by the part and the whole of each measure.
+    """Return zeros in the shape of the result of `sums_by_source`: float64 [terms, 2, sources], with a term
+    for each loss and each measure.
     """
     return np.zeros((terms, 2, sources))
 
@@ -24,8 +24,8 @@ def no_sums(terms: int, sources: int) -> np.ndarray:
 def sums_by_source(
     found: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int, measures: Sequence[Measure] = ()
 ) -> np.ndarray:
-    """Return the nats and the number of targets of each loss in a batch, summed by source, followed by the
-    part and the whole of each measure: float64 [terms, 2, sources]. `found` is the result of `Forward`.
+    """Return the sums of a batch by source, float64 [terms, 2, sources]: the nats and the number of targets
+    of each loss, then the part and the whole of each measure. `found` is the result of `Forward`.
     """
     sums = no_sums(len(losses) + len(measures), sources)
     for loss, (its_nats, its_targets) in zip(losses, sums, strict=False):
@@ -44,15 +44,22 @@ def loss_fields(
     predicts_text: bool,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a step or validation event from the sums of its batches: each loss that has
-    targets, by its name, in nats per target, and each measure; `bits_per_byte` if the objective
-    `predicts_text`; and all of these by source. The first loss of `names` must have targets. Only sources
-    with targets of this loss are listed; their `tokens` is the number of these targets.
+    """Return the fields of a step or validation event from the sums of its batches (`sums_by_source`):
+
+    - each loss that has targets, by its name, in nats per target, and each measure;
+    - `bits_per_byte`, if the objective `predicts_text`;
+    - `sources`: the same fields for each source with targets of the first loss, and `tokens`, the number
+      of these targets.
+
+    The first loss of `names` must have targets.
 
     With `weights`, shares by source, the losses are those of a text mixed in these shares, regardless of how
-    much of each source was measured. If no source with targets has a share, all count equally. `uniform_loss`
-    is then added, which weights all sources equally. If sources are domains such as `web:en`, `parents` is
-    added, too: the same fields for each level above the sources, computed from the sources below it.
+    much of each source was measured. If no source with targets has a share, all sources count equally. Two
+    fields are added:
+
+    - `uniform_loss`: the first loss with all sources weighted equally;
+    - `parents`, if sources are domains such as `web:en`: the same fields for each level above the
+      sources, computed from the sources below it.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text). The ratio of targets to
     bytes is taken from a source's whole split, because the measured sequences are an even sample of it.
@@ -87,8 +94,8 @@ def loss_fields(
 
 
 def _parents(sources: Sequence[JobSource]) -> dict[str, np.ndarray]:
-    """Return, for each level above the sources, which sources are below it, bool [sources]. Levels are
-    ordered by name.
+    """Return which sources lie below each parent domain, bool [sources], keyed by the parent's name in sorted
+    order.
     """
     levels = [names_above(source.name)[1:] for source in sources]
     return {

@@ -1,9 +1,9 @@
 """Losses by name. Training minimises and logs them; reports and evaluations show them.
 
 A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all
-workers and micro-batches, so without dropout, how a step is divided changes nothing but rounding. The number
-of targets must therefore be known before the first backward pass. It follows from the batch alone, not from
-the model.
+workers and micro-batches. Without dropout, the division of a step into workers and micro-batches therefore
+affects only rounding. The number of targets must be known before the first backward pass, so it may depend on
+the batch, but not on the model.
 
 An objective names its losses and their weights (`objectives/`). The first is called `loss` and the others
 `..._loss`, also in `log.jsonl`. To add a loss, add an entry to LOSSES and its name to the objective that
@@ -38,7 +38,7 @@ class ForwardPass:
     encoder-decoder is the decoder. `arrays` are the arrays of the batch as tensors
     (`engine.forward.tensors`).
 
-    If tokens are drawn, `network` is the generator, and `discriminator` the network that contains it.
+    With a generator, `network` is the generator, and `discriminator` is the network that contains it.
     """
 
     network: Any
@@ -51,9 +51,9 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n], or None
-        without a generator. The n positions are those in `arrays["chosen"]`, which include all targets, or
-        all positions if there is no `chosen`. The loss overwrites the logits.
+        """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n]; None
+        without a generator. The n positions are `arrays["chosen"]`, which include all targets. Without
+        `chosen`, they are all positions. The loss overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
         decodes = self.architecture.neighbours is not None and "documents" in self.arrays
@@ -68,7 +68,7 @@ class ForwardPass:
     @cached_property
     def neighbours(self) -> tuple[Any, Any, Any]:
         """The states [rows, length, width] of the decoders of the next and the previous sentence, and whether
-        the sentence at each position is followed by another one of its document, bool [rows, length].
+        another sentence of the document follows the sentence at each position, bool [rows, length].
         """
         arrays = self.arrays
         count = max(arrays["segment_range"][1], 0) + 1  # a batch may hold padding only
@@ -79,8 +79,8 @@ class ForwardPass:
 
     @cached_property
     def judged(self) -> tuple[Any, Any]:
-        """The discriminator's logits that a token was replaced, fp32 [rows, length], and whether it was,
-        bool. A drawn token that equals the original does not count as replaced.
+        """The discriminator's logit that each token was replaced, fp32 [rows, length], and whether it was
+        replaced, bool [rows, length]. A drawn token that equals the original does not count as replaced.
         """
         import torch
 
@@ -195,9 +195,9 @@ def _backward_nats(made: ForwardPass) -> Any:
 
 
 def _previous_targets(batch: Batch) -> np.ndarray:
-    """Return the positions at which the decoder of the previous sentence predicts the next token: those
-    followed by another token of the same sentence, in sentences that precede another sentence of their
-    document.
+    """Return the positions at which the decoder of the previous sentence predicts the next token, bool [rows,
+    length]. They are all positions but the last in every sentence that another sentence of its document
+    follows.
     """
     _, has_after = sentence_neighbours(batch)
     follows = np.zeros_like(has_after)
@@ -270,8 +270,8 @@ def _replaced_share(made: ForwardPass) -> Any:
 
 
 def _accuracy(made: ForwardPass, of_replaced: bool) -> Any:
-    """Count the tokens that the discriminator classifies correctly, among the replaced or the original
-    tokens.
+    """Return, for each row, the number of replaced tokens (or original tokens, without `of_replaced`) that
+    the discriminator classifies correctly, and the number of all such tokens: [rows, 2].
     """
     logits, replaced = made.judged
     return _shares((logits > 0) == replaced, (replaced == of_replaced) & (made.arrays["segments"] != PADDING))

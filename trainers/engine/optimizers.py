@@ -23,14 +23,15 @@ class SkippingAdamW(torch.optim.AdamW):
 
 
 class AveragedSGD(torch.optim.Optimizer):
-    """SGD that averages its weights, from the first update after `begin_averaging` on. Until then, the
+    """SGD that averages its weights, starting with the first update after `begin_averaging`. Until then, the
     average equals the weights.
 
-    It computes the same as the code of Merity et al. (2017), which replaces torch.optim.SGD with
-    torch.optim.ASGD (t0=0, lambd=0). As in that code, the average of two or more updates is the mean of the
-    weights after all of them but the first. The state of a tensor consists of `average` and of `averaged`,
-    the number of updates averaged or None; `new_state` creates it. `step` divides gradients by `grad_scale`,
-    and changes nothing while `skip` is set.
+    The result is the same as in the code of Merity et al. (2017), which replaces torch.optim.SGD with
+    torch.optim.ASGD (t0=0, lambd=0). As in that code, the weights after the first averaged update are dropped
+    from the average as soon as there is a second averaged update.
+
+    The state of a tensor consists of `average` and of `averaged`, the number of updates averaged or None;
+    `new_state` creates it. `step` divides gradients by `grad_scale`, and changes nothing while `skip` is set.
     """
 
     skip = False
@@ -101,9 +102,9 @@ def state_keys(parameter: Any, optimizer: Any) -> tuple[str, ...]:
 
 
 def clipping_divisor(norm: float, largest: float) -> Any:
-    """Return the number by which the optimizer divides gradients of norm `norm` when it reads them, so that
-    their norm is at most `largest`; None if they need no clipping. A separate pass over the gradients would
-    take 1 % of a step.
+    """Return the number by which gradients of norm `norm` must be divided to clip them to norm `largest`, or
+    None if they need no clipping. The optimizer divides gradients when it reads them, because a separate pass
+    over them would take 1 % of a step.
     """
     return torch.tensor((norm + 1e-6) / largest) if largest and norm > largest else None
 
@@ -121,10 +122,10 @@ def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the trained parameters in groups for AdamW or SGD, or for Muon and AdamW. `peak` is the highest
-    learning rate of a group.
+    """Return the trained parameters in groups: for AdamW or SGD, or for Muon and the AdamW that it is used
+    with. `peak` is the highest learning rate of a group.
 
-    Vectors (norm gains, biases) and parameters marked `undecayed` never decay, embeddings only with
+    Vectors (norm gains, biases) and parameters marked `undecayed` never decay. Embeddings decay only with
     `decay_embeddings`. Muon takes the hidden matrices: all parameters of two dimensions except embeddings and
     the output layer (Jordan et al., 2024). Its parameters and groups are marked `use_muon`, which DeepSpeed
     reads.

@@ -43,8 +43,9 @@ class Partitions:
     def allocate(self, updates: int) -> None:
         """Create the state of all tensors of the inner optimizer (`new_state`), as if after `updates` steps.
 
-        The optimizer itself would create it at the first step, which is too late: DeepSpeed would then link
-        only the state of the first parameter group to the parameters, and the rest could not be read.
+        The optimizer itself would create the state at the first step. That is too late: DeepSpeed would then
+        link only the state of the first parameter group to its parameters, and the state of other groups
+        could not be read.
         """
         for tensor, parameter in self._optimizer_tensors():
             self._optimizer.state[tensor] = new_state(tensor, self.keys(parameter), updates)
@@ -69,9 +70,9 @@ class Partitions:
             yield from ((flat, group[0]) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """Return where the momentum of each Muon matrix is, by the id() of the parameter: its group, its
-        start in this worker's buffer (-1 if this worker does not have it), and whether this worker is the
-        first that has it.
+        """Return, for each Muon matrix by the id() of the parameter: its group, the start of its momentum in
+        this worker's buffer (-1 if this worker has no copy), and whether this worker is the first that has a
+        copy.
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):

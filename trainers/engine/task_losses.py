@@ -1,8 +1,8 @@
 """The losses of tasks, computed from the predictions of a model's head (`models.heads`).
 
-The loss of an input is placed at the position `at` of its segment, or of its first candidate. Tags have a
-loss at the first token of every word with a known tag. These losses are therefore summed by row and source
-like all others, and are the same whether the inputs of a batch share rows or are padded.
+The loss of an input is placed at the position `at` of its segment or, if the input has several candidates, of
+its first candidate. Tags have a loss at the first token of every word with a known tag. Losses at positions
+can be summed by row and source, and do not depend on whether the inputs of a batch share rows or are padded.
 """
 
 from collections.abc import Callable, Sequence
@@ -129,9 +129,9 @@ def _span(scores: Any, made: ForwardPass) -> Any:
 
 
 def _nats_within(scores: Any, group: Any, chosen: Any, known: Any) -> Any:
-    """Return the nats of one score per group by softmax over the scores of the group, [n]; 0 where `known`,
-    bool [n], is false. `group` [m] has the group of each of the `scores` [m], from 0 to n - 1, and `chosen`
-    [n] has an index into `scores` for each group.
+    """Return the nats of one chosen score per group, by softmax over all scores of the group, [n]; 0 where
+    `known`, bool [n], is false. `group` [m] is the group of every one of the `scores` [m], from 0 to n - 1.
+    `chosen` [n] is the index in `scores` of the chosen score of every group.
     """
     lowest = scores.detach().new_full((len(chosen),), -torch.inf)
     largest = lowest.scatter_reduce(0, group, scores.detach(), "amax")

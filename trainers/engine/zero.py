@@ -106,9 +106,9 @@ def compiled_when_called() -> Iterator[None]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether to show a log record of DeepSpeed: False for its warning about an optimizer that is
-    untested with ZeRO. The optimizers used here are torch's AdamW, our averaged SGD, which is elementwise
-    like AdamW, and DeepSpeed's own Muon.
+    """Return whether to show a log record of DeepSpeed. Its warning that an optimizer is untested with ZeRO
+    is not shown: the optimizers used here are torch's AdamW, our averaged SGD, which is elementwise like
+    AdamW, and DeepSpeed's own Muon.
     """
     return "untested optimizer" not in record.getMessage()
 
@@ -200,10 +200,9 @@ def _optimizer(model: Any, config: Job) -> Any:
 def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
-    Clipping is explicit, because its default has changed between releases. Without ZeRO the engine clips,
-    because DeepSpeed would compute the norm once more. With bf16, gradients are summed over micro-batches and
-    workers in fp32, and stage 1 runs as stage 2: DeepSpeed 0.19.8 has a different optimizer for stage 1,
-    which cannot skip steps and keeps the whole gradient in fp32 on every worker.
+    Without ZeRO, the engine clips gradients itself, because DeepSpeed would compute their norm once more.
+    With bf16, gradients are summed over micro-batches and workers in fp32, and stage 1 runs as stage 2,
+    because the optimizer that DeepSpeed 0.19.8 uses for stage 1 cannot skip steps.
     """
     half = config.precision == "bf16"
     zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}

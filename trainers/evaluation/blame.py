@@ -28,11 +28,12 @@ from trainers.runs.run import read_config, read_run, verified_copy
 class Blamed:
     """A document that a step read.
 
-    `losses` has the nats per target of each loss in which the document has targets. `tokens` is its number of
-    targets in the first loss. `excess` is the document's contribution to the minimised loss minus that of an
-    average document with the same number of targets, multiplied by the step's number of targets in the first
-    loss. With a single loss, the unit of `excess` is nats. `excluded` says whether the run excludes the
-    document.
+    - `losses`: the nats per target of each loss in which the document has targets.
+    - `tokens`: its number of targets in the first loss.
+    - `excess`: how much more it contributes to the minimised loss than an average document with as many
+      targets, multiplied by the step's number of targets in the first loss. With a single loss, the unit
+      is nats.
+    - `excluded`: whether the run excludes the document.
     """
 
     id: bytes
@@ -98,9 +99,9 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
     """Return the documents of step `step` of a run, worst first. Steps count from 1.
 
     Losses are computed again, without dropout, with the newest intact checkpoint before the step. If there is
-    none, the first one after the step is used; it was trained on the step, but it still distinguishes good
-    documents from bad ones, which the initial weights do not. If the run has no checkpoint at all, the
-    initial weights are used.
+    none, the first checkpoint after the step is used. That model was trained on the step, but unlike the
+    initial weights, it still tells good documents from bad ones. Only a run without checkpoints is measured
+    with its initial weights.
 
     Documents with a loss that is not finite come first, then those with the largest excess. The excess
     weights the loss of a document by its length, so neither a single rare word nor a long good document comes
@@ -149,9 +150,9 @@ def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
 
 
 def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
-    """Return the excess of a document (`Blamed`). `document` has its nats and targets in each loss, [losses,
-    2]. `finite` has the sums of nats and targets over the documents whose nats are finite, and `total` has
-    the sums over all documents.
+    """Return `Blamed.excess` of a document. The arrays [losses, 2] are sums of nats and targets: over the
+    document, over all documents whose nats are finite (`finite`), and over all documents of the step
+    (`total`).
     """
     means, weights = finite[:, 0] / np.maximum(1, finite[:, 1]), np.array([loss.weight for loss in losses])
     scales = weights * (total[0, 1] / np.maximum(1, total[:, 1]))
@@ -216,8 +217,8 @@ def _sums(
 
 
 def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
-    """Print the losses of the step and its `count` worst documents, calling `line` with each line. Untrusted
-    names, such as URLs, are escaped, and no text of a document is printed.
+    """Pass the losses of the step and its `count` worst documents to `line`, one line at a time. Untrusted
+    names, such as URLs, are escaped, and no text of a document is shown.
     """
     weights = f"the weights of step {blamed.weights}" if blamed.weights else "the initial weights"
     weights += ", because no earlier checkpoint is kept" if blamed.weights >= blamed.step else ""

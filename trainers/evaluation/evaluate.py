@@ -32,16 +32,15 @@ def evaluate(
     """Return the fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for the export or
     run at `path`.
 
-    They are measured on the `split` (validation or test) of `corpora` (default: the corpora of the run).
-    `tokens` is the number of tokens per source (default: as in the run); the fields of `data.document_loss`
-    are measured on whole documents instead.
+    The fields are measured on the `split` (validation or test) of `corpora` (default: the corpora of the
+    run). `tokens` is the number of tokens per source (default: as in the run); the fields of
+    `data.document_loss` are measured on whole documents instead.
 
-    The `loss` of the whole split and that of each source are accompanied by `unigram_loss`, the loss of a
-    model that ignores the context and knows only how often each token is a target in training documents. For
-    a source, these are the training documents of that source. For the whole split, and for a source without
-    training documents, they are those of several sources. A corpus without training documents has no
-    `unigram_loss`. A contrastive loss is accompanied by `chance_loss` instead, the loss of guessing among the
-    candidates.
+    `unigram_loss` is added to the `loss` of each source and of the whole split. It is the loss of a model
+    that ignores the context and knows only how often each token is a target in training documents. For a
+    source, these are its own training documents. For the whole split, and for a source without training
+    documents, they come from several sources. A corpus without training documents has no `unigram_loss`. For
+    a contrastive objective, `chance_loss` is added instead: the loss of guessing among the candidates.
 
     Raises UserError if the model was not made by pretraining, or if the corpus was made with a tokenizer
     other than the model's, lacks the split, or has no targets for the objective.
@@ -129,8 +128,8 @@ def _add_chance(
 def _add_unigram(
     fields: dict[str, Any], counts: Mapping[str, Any], corpus: "TrainingCorpus", config: "Pretraining"
 ) -> None:
-    """Add `unigram_loss` to the fields of a validation; nothing if there are no training documents to
-    estimate it from. `counts` has, by source, how often each token is a target of the validation.
+    """Add `unigram_loss` to the fields of a validation, if there are training documents to estimate it from.
+    `counts` has, by source, how often each token is a target of the validation.
     """
     from trainers.data.packed_corpus import validation_data
 

@@ -1,5 +1,5 @@
-"""The scores of an evaluation as lines of text. Accuracies under other normalisations are shown only on the
-page.
+"""The scores of an evaluation as lines of text. Accuracies that are not the main score of their task are
+shown only on the page.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from trainers.report.task_table import align
 
 def evaluation_lines(evaluation: Evaluation) -> list[str]:
     """Return an evaluation as lines: the scores of the tasks and of their fields or sources, the means of the
-    suite, the scores over seeds and without items that a corpus contains, the paired comparisons of models,
-    and the costs.
+    suite, the scores over seeds, the scores without items that a corpus contains, the paired comparisons of
+    models, and the costs.
     """
     rows: list[Sequence[str]] = [
         ("model", "task", "split", "version", "items", "score", "value", "error", "95 % interval", "chance")
@@ -46,9 +46,7 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
 
 
 def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
-    """Return an empty line and a table of scores over seeds; nothing unless some models differ only in their
-    seed.
-    """
+    """Return an empty line and a table of scores over seeds, or no lines if there are no such scores."""
     if not scores:
         return []
     table: list[Sequence[str]] = [("over seeds", "runs", "mean", "deviation", "error of the mean", "models")]
@@ -59,8 +57,8 @@ def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
 
 
 def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
-    """Return an empty line and a table of scores with and without the items that a corpus contains; nothing
-    if there are no such scores.
+    """Return an empty line and a table of scores with and without the items that a corpus contains, or no
+    lines if there are no such scores.
     """
     if not scores:
         return []
@@ -76,7 +74,7 @@ def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
 
 
 def difference_lines(differences: Sequence[PairedDifference]) -> list[str]:
-    """Return an empty line and a table of paired comparisons; nothing if there are none."""
+    """Return an empty line and a table of paired comparisons, or no lines if there are none."""
     if not differences:
         return []
     table: list[Sequence[str]] = [("a", "b", "on", "score", "b - a", "95 % interval", "p", "")]

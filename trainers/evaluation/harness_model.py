@@ -33,8 +33,8 @@ class HarnessModel(LM):
 
     Three things differ from `HFLM`. If a context is too long for the model, tokens after `<bos>` are removed,
     but `<bos>` is kept. The log-likelihood of whole texts uses windows that overlap by half
-    (`Scorer.score_texts`), so every token outside the first half window has about half a window of context or
-    more. A sampled text depends only on `seed` and on the request.
+    (`Scorer.score_texts`), so every token after the first half window has at least about half a window of
+    context. A sampled text depends only on `seed` and on the request.
     """
 
     def __init__(self, scorer: Scorer, seed: int = 0) -> None:

@@ -74,10 +74,11 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
     """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}.
 
     Parameters that the base lacks are left out; parameters that the run does not use may be included. The
-    layers of a task head are named `task_head.*`. `record` describes the parent, as in `run.json`. Raises
-    UserError if the parent's files are missing, have changed or lack a tensor that the run needs, and
-    ConfigError if the run's model does not fit the parent's, or if the parent was fine-tuned with a method
-    whose parameters cannot be merged into the weights.
+    layers of a task head are named `task_head.*`. `record` describes the parent, as in `run.json`.
+
+    Raises UserError if the parent's files are missing, have changed or lack a tensor that the run needs.
+    Raises ConfigError if the run's model does not fit the parent's, or if the parent was fine-tuned with a
+    method whose parameters cannot be merged into the weights.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)
@@ -137,8 +138,8 @@ def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapp
 
 
 def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of the base of a run if its method freezes the base, because the run's checkpoints
-    then lack them. Empty for other runs and for a run without a parent.
+    """Return the weights of a run's base if the run's method freezes the base, because its checkpoints then
+    lack these weights. Empty for other runs and for a run without a parent.
     """
     if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
         return base_weights(config, record["specials"], record["parent"])
@@ -215,8 +216,8 @@ def _absent(config: Job, specials: dict[str, int], weights: Mapping[str, Any]) -
 
 
 def _check_sizes(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if the tensors of the base do not fit the model of the run, or if this model would
-    compute different results with them than the base does.
+    """Raise ConfigError if the tensors of the base do not fit the model of the run, or if the two models
+    would compute different results with the same tensors.
     """
     free = {"dropout", "initializer_range", "sentence_head", *PRETRAINING_ONLY, *RECURRENT_RATES}
     if theirs.scheme not in ("learned", "disentangled"):  # neither a table nor ranges of distances depend on the length

@@ -33,12 +33,12 @@ def choose_likeliest(numbers: np.ndarray, logits: torch.Tensor) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples the next token of each prompt with a separate random generator per prompt, so that the text of
-    a prompt does not depend on the rest of the batch.
+    """Samples the next token of each prompt. Every prompt has its own random generator, so its text does not
+    depend on the other prompts of the batch.
 
     `temperature` divides the logits. `top_k` keeps only the most probable tokens (0: all). Of these, `top_p`
-    keeps the smallest set of most probable tokens whose share of the probability reaches `top_p` (Holtzman et
-    al., 2020; 1: all).
+    keeps the smallest set of most probable tokens whose share of the remaining probability reaches `top_p`
+    (Holtzman et al., 2020; 1: all).
     """
 
     generators: Sequence[np.random.Generator]
@@ -114,8 +114,8 @@ class _RowReader:
 
     def logits(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
         """Return the logits of the next token of each text, [n, vocabulary]. `rows`, int64 [n], are the
-        indices of the prompts, and `written`, [n, m], holds the m tokens written after each so far. Each call
-        asks for a subset of the previous call's prompts, with one more token each.
+        indices of the prompts, and `written`, [n, m], holds the m tokens written so far after each prompt.
+        After the first call, each call must ask for prompts of the previous call, with one more token each.
         """
         with torch.no_grad():
             if self._past is None or not len(self._rows):

@@ -156,17 +156,17 @@ def _verify(export: LocalPath, origin: dict[str, Any]) -> None:
 
 
 def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
-    """Verify an export. Return its `gristmill.json` and the configuration of its run, without the pretraining
-    heads that the export lacks. Raises UserError if the export is an adapter, which is not a complete model,
-    and the errors of `read_whole`.
+    """Verify an export. Return its `gristmill.json` and the configuration of its run, with only those
+    pretraining heads that the export contains. Raises UserError if the export is an adapter, which is not a
+    complete model, and the errors of `read_whole`.
     """
     origin = read_origin(path)
     return origin, config_of(path, origin)
 
 
 def config_of(export: LocalPath, origin: dict[str, Any]) -> Job:
-    """Return the configuration of the run that an export comes from, without the pretraining heads that the
-    export lacks. Raises UserError if the export is an adapter.
+    """Return the configuration of the run that an export comes from, with only those pretraining heads that
+    the export contains. Raises UserError if the export is an adapter.
     """
     if origin.get("adapter"):
         raise UserError(f"{export}: holds an adapter without its base; give the run, or export it with --merge")

@@ -40,12 +40,16 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     """Return the text that the model of an export or a run generates from a prompt. The same seed gives the
     same text.
 
-    The objective that a model was trained on defines how the model reads a prompt (`PromptFormat`). Most
-    models continue the prompt. A model trained on span corruption generates text for each sentinel in the
-    prompt (`<extra_id_0>` and so on). A model trained on denoising rewrites the whole text and fills in each
-    `<mask>`, and one trained on gap sentences writes only the missing sentences. If the objective needs a gap
-    and the prompt has none, one is appended. A model trained on a mixture treats the prompt as input of a
-    single member (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after
+    How a model reads the prompt depends on the objective that it was trained on (`PromptFormat`):
+
+    - Most models continue the prompt.
+    - Span corruption: the model generates text for each sentinel in the prompt (`<extra_id_0>` and so
+      on).
+    - Denoising: the model rewrites the whole text and fills in each `<mask>`.
+    - Gap sentences: the model writes only the missing sentences.
+    - Mixture: the prompt is read as input of a single member (`trainers.inference.prompt.choose_member`).
+
+    If the objective needs a gap and the prompt has none, one is appended. Generation ends at `<eos>`, after
     `sampling.tokens` tokens, or at the model's last position.
 
     Raises ConfigError for an encoder, and for a prompt that leaves no free position.
@@ -86,9 +90,9 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
 def _model_input(
     text: list[int], lead: str | None, objective: TrainingObjective, family: str, encoder: Encoder
 ) -> list[int]:
-    """Return the ids of the model's input: the special token `lead` and the prompt, with the objective's
-    marks around them. In an encoder-decoder, `lead` precedes the first mark. For a decoder whose answers are
-    separate targets (`PromptFormat.closed`), the input ends with the end token.
+    """Return the ids of the model's input: the prompt with the objective's special tokens around it. The
+    special token `lead` comes before the prompt or, in an encoder-decoder, before everything else. For a
+    decoder whose answers are separate targets (`PromptFormat.closed`), the input ends with the end token.
     """
     first, frame = [encoder.specials[lead]] if lead else [], objective.text_frame(family)
     if family == "encoder_decoder":

@@ -173,9 +173,8 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
     """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export.
     Returns False if the finished export has been removed.
 
-    If `output` holds an export of a later step of the same run, that export is kept, unless it is `earlier`,
-    the export that was there at the start. A directory is never renamed over another, so each process knows
-    which export it replaces.
+    If another process has put an export of a later step of the same run there, that export is kept. `earlier`
+    is the export that was at `output` at the start; it is always replaced.
     """
     chosen = attempt
     replaced: list[LocalPath] = []
@@ -206,7 +205,9 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
 
 
 def _is_later(other: dict[str, Any] | None, chosen: dict[str, Any] | None, earlier: dict[str, Any] | None) -> bool:
-    """Return whether export `other` has a later step of the same run than `chosen`, and is not `earlier`."""
+    """Return whether `other` is an export of a later step of the same run than `chosen`, and not the export
+    `earlier`.
+    """
     if other is None or chosen is None or other == earlier:
         return False
     return bool(

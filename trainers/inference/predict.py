@@ -159,8 +159,8 @@ def held_out_splits(corpus: TaskCorpus, task: Task) -> list[str]:
 
 
 def _decide(predictions: Predictions, threshold: float | None, tunes: bool) -> Predictions:
-    """Apply the no-answer threshold: `threshold` if it is given or, with `tunes`, a threshold tuned on these
-    predictions. Generated answers have no scores and need no threshold.
+    """Apply the no-answer threshold to predictions of a `span` task. If `threshold` is None, `tunes` says
+    whether to tune one on these predictions. Predictions of tasks without such a threshold are unchanged.
     """
     if predictions.scores is None or not predictions.task.no_answer or predictions.task.kind != "span":
         return predictions

@@ -21,9 +21,12 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
     """Choose the objective that determines how a model reads a prompt. Returns the objective, the special
     token that precedes its inputs (or None), and the prompt, without this token if the prompt begins with it.
 
-    In a mixture, the objective is the member whose special token begins the prompt. Otherwise it is the first
-    member whose prompt format has a special token that occurs in the prompt, or else the first member that
-    trains on plain text, or else the first member.
+    In a mixture, the objective is the first of these members that exists:
+
+    1. the member whose special token begins the prompt;
+    2. the first member whose prompt format has a special token that occurs in the prompt;
+    3. the first member that trains on plain text;
+    4. the first member.
     """
     members = objective.members()
     for member, lead in members:

@@ -41,7 +41,7 @@ class _Marks:
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
     """Write the tokenizer files of an export: the run's tokenizer and the roles of its special tokens. The
     exported tokenizer adds the same special tokens around a text as in training. For a model that reads
-    characters, the other files are those of CANINE's tokenizer, and the roles are not written.
+    characters, CANINE's tokenizer files are written in place of the roles.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -77,9 +77,7 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
 
 @lru_cache(maxsize=4)
 def _code_points(positions: int) -> Any:
-    """Return CANINE's tokenizer. The result is cached, because `transformers` lists all of Unicode twice to
-    make it, which takes a second.
-    """
+    """Return CANINE's tokenizer. The result is cached, because `transformers` takes a second to make it."""
     from transformers import CanineTokenizer
 
     return CanineTokenizer(model_max_length=positions)

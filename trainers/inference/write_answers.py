@@ -86,9 +86,7 @@ def _write(
 
 
 def _continued(task: TaskInputs, numbers: np.ndarray, written: np.ndarray) -> TaskInputs:
-    """Return the inputs with the indices `numbers`, with the answers generated so far, [n, m], as their
-    targets.
-    """
+    """Return the inputs with the indices `numbers`. Their targets are the answers `written` so far, [n, m]."""
     many, steps = written.shape
     begins = np.stack([task.segments.begins[0][numbers], np.arange(many) * steps])
     sizes = np.stack([task.segments.sizes[0][numbers], np.full(many, steps)])

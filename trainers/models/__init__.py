@@ -107,9 +107,8 @@ def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[st
 
 
 def stack_parameters(network: Any, model: Model) -> set[str]:
-    """Return the names of the parameters that the states of a model depend on. The parameters of pretraining
-    heads, poolers and a generator are left out, as is `mask_emb`, from which XLNet's second stream of states
-    begins.
+    """Return the names of the parameters that the states of a model depend on. Pretraining heads, poolers and
+    a generator are left out. So is XLNet's `mask_emb`, the initial state of its second stream.
     """
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}

@@ -57,14 +57,15 @@ class LayerState:
 
 @dataclass
 class Carried:
-    """The state that a model carries from one window of rows to the next: `layers`, the state of every layer
-    of a recurrent model, or `memories`, the states that entered each of XLNet's layers in the previous
-    window, [window length, rows, width], without gradients.
+    """The state that a model carries from one window of rows to the next. Every forward pass updates it.
 
-    `columns` is the number of columns of the rows read so far. A recurrent model also keeps `positions`,
-    int64 [rows], the positions in the last column read. A sequence continues in the next window only if its
-    first position there is one higher. `segments`, int64 [rows, window length], are the segments of the
-    previous window. Every forward pass updates these fields.
+    - `columns`: the number of columns of the rows read so far.
+    - `positions`, int64 [rows]: in a recurrent model, the positions in the last column read. A sequence
+      continues in the next window only if its first position there is one higher.
+    - `layers`: the state of every layer of a recurrent model.
+    - `memories`: the states that entered each of XLNet's layers in the previous window, [window length,
+      rows, width], without gradients.
+    - `segments`, int64 [rows, window length]: the segments of the previous window.
     """
 
     columns: int = 0
@@ -76,21 +77,24 @@ class Carried:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors that one stack reads: `ids` and `positions` (from 0 in every document), int64 [rows,
-    length], and `mask`, bool [rows, 1, length, length], which says for each position which positions it
-    attends to. For architectures with `unmasked`, `mask` is None if every position attends to its whole row
-    or, in a decoder, to all positions up to itself.
+    """The tensors that one stack reads.
 
-    `token_types`, int64 [rows, length], is BERT's segment A or B. `order`, int64 [rows, targets], is
-    `Batch.factorization`, and `covered` and `read` are those of `Batch`. In an encoder-decoder, `decoder`
-    contains the inputs of the decoder, and `cross`, bool [rows, 1, target length, length], says which encoder
-    positions each decoder position attends to. An encoder that predicts characters also has a `decoder`; its
-    columns are those of `order`.
-
-    `past` contains what earlier calls have read; this call adds to it. Ids, positions and mask are then those
-    of the new positions only, and the encoder runs only once. `carried` is given for architectures that carry
-    a state; ids, positions and mask are then those of one window of the rows. If `carried` has memories,
-    `mask` is [rows, 1, length, memory length + length], with the columns of the memories first.
+    - `ids` and `positions`, int64 [rows, length]: positions count from 0 in every document.
+    - `mask`, bool [rows, 1, length, length]: which positions each position attends to. For architectures
+      with `unmasked`, it is None if every position attends to its whole row or, in a decoder, to all
+      positions up to itself.
+    - `token_types`, int64 [rows, length]: BERT's segment A or B.
+    - `decoder`: in an encoder-decoder, the inputs of the decoder. An encoder that predicts characters
+      also has a `decoder`; its columns are those of `order`.
+    - `cross`, bool [rows, 1, target length, length]: which encoder positions each decoder position
+      attends to.
+    - `past`: what earlier calls have read; this call adds to it. Ids, positions and mask are then those
+      of the new positions only, and the encoder runs only once.
+    - `order`, int64 [rows, targets]: `Batch.factorization`.
+    - `covered` and `read`: those of `Batch`.
+    - `carried`: the state of an architecture that carries one. Ids, positions and mask are then those of
+      one window of the rows. If `carried` has memories, `mask` is [rows, 1, length, memory length +
+      length], with the columns of the memories first.
     """
 
     ids: Any
@@ -140,60 +144,77 @@ class HeadForm:
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture, as functions on its `transformers` model. The two parts of the forward pass call the
-    stock model's own modules and compute the same results.
+    """An architecture, as functions on its `transformers` model. `hidden` and `logits`, the two parts of the
+    forward pass, call the stock model's own modules and compute the same results.
 
-    `configuration` makes the `transformers` configuration from sizes and special ids. `create`, given if the
-    stock class of the family does not fit, makes the model from that configuration, the sizes and the special
-    ids. `hidden` returns the state of every position, [rows, length, width]; in an encoder-decoder, of every
-    position of the decoder; in CANINE with characters to predict, of every target. `logits` maps states [...,
-    width] to logits [..., target classes], and `sentence` maps states [rows, length, width] to the two
-    classes of sentence pairs [rows, 2]. `boundary` maps the states before and after the spans of n tokens,
-    [n, 2, width], and the tokens' places in their spans, int64 [n], to logits [n, vocabulary]. `backward`
-    maps states to the logits of the token before each position, in an architecture whose `logits` are of the
-    token after it. `neighbours` is given two vectors for each position, both [rows, length, width]: one for
-    the sentence before the position's sentence, one for the sentence after it. It returns the states [rows,
-    length, width] of the two decoders that write the next and the previous sentence; `logits` maps these
-    states.
+    Fields that create and load models:
 
-    `tables` are the position embeddings, each with the row of position 0, and `attentions` the self-attention
-    layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
-    parameter to the decoder's. `publish` changes a trained model, given the special ids, so that plain
-    `transformers` computes the same results.
+    - `configuration` makes the `transformers` configuration from sizes and special ids.
+    - `sizes`, its inverse, returns a Model with the sizes of a published configuration. If a
+      transformer's configuration has several dropout rates, the Model has that of the hidden states.
+      Raises ConfigError for settings that a Model cannot express, except for those that
+      `runs.published_model.check_configuration` compares.
+    - `create`, given if the stock class of the family does not fit, makes the model from its
+      configuration, sizes and special ids.
+    - `attention` is the name of the attention implementation that the stock model uses.
+    - `auto` is the name of the auto class of `transformers` that loads the model, if it differs from the
+      family's.
+    - `register` registers an architecture of our own with the auto classes.
+    - `own_class` returns the class of a network whose layers are those of `transformers` but whose head
+      is ours.
+    - `spell` tells a network that reads characters how its tokens are spelled. It is given the bytes that
+      each id stands for in a text, and the special tokens. Until then, id i stands for the character with
+      code point i.
+    - `publish` changes a trained model, given the special ids, so that plain `transformers` computes the
+      same results.
 
-    `sizes` is the inverse of `configuration`: it returns a Model with the sizes of a published configuration.
-    If a transformer's configuration has several dropout rates, the Model has that of the hidden states.
-    `sizes` raises ConfigError for settings that a Model cannot express, except for those that
-    `runs.published_model.check_configuration` compares.
+    Fields that compute:
 
-    `blocks` are the layers of the last stack that `hidden` runs, in order; in CANINE, those of the deep
-    stack, which a layer of characters follows. Each takes states as its first argument, and returns states or
-    a tuple that begins with them. `encoder_blocks` are the layers of the encoder of an encoder-decoder.
-    `heads` gives the form of the head for each kind of task. `caches` says, for architectures that generate
-    text, whether `hidden` accepts `Inputs.past`; encoders ignore it. `unmasked` says whether `hidden` accepts
-    None as mask. Without `branches`, several continuations cannot share one context in a row, because
-    `hidden` divides the row into separate documents instead of applying the mask. `register` registers an
-    architecture of our own with the auto classes of `transformers`. `own_class` returns the class of a
-    network whose layers are those of `transformers` but whose head is ours.
+    - `hidden` returns the state of every position, [rows, length, width]; in an encoder-decoder, of every
+      position of the decoder; in CANINE with characters to predict, of every target.
+    - `caches` says, for architectures that generate text, whether `hidden` accepts `Inputs.past`;
+      encoders ignore it.
+    - `unmasked` says whether `hidden` accepts None as mask.
+    - `branches` says whether several continuations can share one context in a row. They cannot if
+      `hidden` divides the row into separate documents instead of applying the mask.
+    - `logits` maps states [..., width] to logits [..., target classes].
+    - `backward` maps states to the logits of the token before each position, in an architecture whose
+      `logits` are of the token after it.
+    - `sentence` maps states [rows, length, width] to the two classes of sentence pairs [rows, 2].
+    - `boundary` maps the states before and after the spans of n tokens, [n, 2, width], and the tokens'
+      places in their spans, int64 [n], to logits [n, vocabulary].
+    - `neighbours` is given the vectors of the sentences before and after the sentence at each position,
+      both [rows, length, width]. It returns the states [rows, length, width] of the decoders that write
+      the next and the previous sentence; `logits` maps these states.
+    - `heads` gives the form of the head for each kind of task.
 
-    `attention` is the name of the attention implementation that the stock model uses. `auto` is the name of
-    the auto class of `transformers` that loads the model, if it differs from the family's. `layer_states`
-    converts the states that the blocks take and return to [rows, length, width], if they have another shape.
-    `queried` returns the number of parameters by which a second stream of states is multiplied for every
-    target, in an architecture that has such a stream.
+    Fields that describe the layers:
 
-    `spell` tells a network that reads characters how its tokens are spelled: it is given the bytes that each
-    id stands for in a text, and the special tokens. Before that, id i stands for the character with code
-    point i. `repeats` returns the number of multiplications per token in addition to one for each parameter,
-    negative if some parameters multiply no token. `attended` returns the number of pairs of queries and keys
-    per token in a row of the given length, over all layers; it is given if this number differs from the
-    length times the number of layers.
+    - `blocks` are the layers of the last stack that `hidden` runs, in order; in CANINE, those of the deep
+      stack, which a layer of characters follows. Each takes states as its first argument, and returns
+      states or a tuple that begins with them.
+    - `encoder_blocks` are the layers of the encoder of an encoder-decoder.
+    - `layer_states` converts the states that the blocks take and return to [rows, length, width], if they
+      have another shape.
+    - `decoder_name` maps the name of an encoder parameter to the decoder's.
+    - `tables` are the position embeddings, each with the row of position 0, and `attentions` are the
+      self-attention layers. Other position schemes replace these parts.
+
+    Fields that count operations:
+
+    - `queried` returns the number of parameters by which a second stream of states is multiplied for
+      every target, in an architecture that has such a stream.
+    - `repeats` returns the number of multiplications per token beyond one per parameter, negative if some
+      parameters multiply no token.
+    - `attended` returns the number of pairs of queries and keys per token in a row of the given length,
+      over all layers. It is given if this number differs from the length times the number of layers.
 
     In a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the
-    discriminator. `replaced` returns the discriminator's logits, [rows, length], that a token was replaced.
-    `parts` returns the network as stock models, keyed by their directory in an export: the discriminator,
-    whose key is "" for the export's own directory, and its `generator`. The generator, `network.generator`,
-    is itself a network of the same architecture.
+    discriminator. The generator, `network.generator`, is itself a network of the same architecture.
+
+    - `replaced` returns the discriminator's logits, [rows, length], that a token was replaced.
+    - `parts` returns the network as stock models, keyed by their directory in an export: the
+      discriminator, whose key is "" for the export's own directory, and its `generator`.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]

@@ -10,13 +10,17 @@ from typing import TypeVar
 
 from pipelines.reading.entries.files import SourceFile
 
-VERSION = "2"
+VERSION = "3"
 """Increase when a change gives files other licences, or sets other files aside as licences."""
 _NAME = re.compile(
     r"(?:un)?licen[cs]e|(?:(?:licen[cs]es?|copying|copyright)(?:[-_.][\w.+-]*)?|[\w.+-]*[-_.]licen[cs]e)(?:\.(?:txt|md|rst|html))?",
     re.IGNORECASE,
 )
-_CODE = re.compile(r".*\.(?:py|c|cc|cpp|h|js|ts|go|rs|java|rb|php|cs|swift|kt|json|ya?ml|toml)", re.IGNORECASE)
+_OTHER = re.compile(  # code, compiled code, data and images
+    r".*\.(?:pyi?|c|cc|cpp|h|hpp|jsx?|tsx?|go|rs|java|rb|php|cs|swift|kt|scala|lua|r|sh|json|ya?ml|toml|xml|csv|css|"
+    r"py[co]|class|jar|o|so|dll|exe|png|jpe?g|gif|svg|ico|pdf)",
+    re.IGNORECASE,
+)
 Value = TypeVar("Value")
 
 
@@ -25,7 +29,7 @@ def is_licence_name(path: str) -> bool:
     `LICENCE-MIT`, `COPYING.LESSER` or `UNLICENSE`.
     """
     name = PurePosixPath(path.rpartition("!")[2]).name  # `a.zip!LICENSE` is a member without a directory
-    return _NAME.fullmatch(name) is not None and not _CODE.fullmatch(name)
+    return _NAME.fullmatch(name) is not None and not _OTHER.fullmatch(name)
 
 
 def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:

@@ -9,7 +9,7 @@ Clusters are the connected components of the links, so a chain of near-copies is
 have nothing in common. With `verify`, documents that are unlike every kept document are kept as well: in the
 order of preference, each document is compared with the documents already kept.
 
-The order of preference: the order that `keep` gives, then the order of the sources, then the document id.
+The order of preference is that of `keep`, then the order of the sources, then the document id.
 """
 
 from collections.abc import Sequence
@@ -140,8 +140,8 @@ class DedupMinhash(CorpusStage):
         return bands, rows
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Turn band keys into links and links into components, elect the winners of each component, and write
-        the columns of every part. Return the step's facts.
+        """Cluster the near-copies, elect the documents to keep in each cluster, and write the columns of
+        every part. Return the step's facts.
         """
         inputs = candidates(parts, self.against, "minhash")
         bands, rows = self.cut(parts[0].types.field("minhash").type.list_size)
@@ -192,11 +192,11 @@ class _BandTask:
 
 
 def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
-    """Group the documents of a part that share a band key, directly or through other documents. Commit and
-    return two files: the distinct band keys, each with the lowest node of its group, grouped by partition of
-    keys; and the groups. A node is a document's row number, counted across all competing parts.
+    """Group the documents of a part that share a band key, directly or through other documents. Each document
+    is a node, numbered by its row across all competing parts.
 
-    Each key is sent only once, so a page with a million copies in a part is one entry per band.
+    Commits and returns two files. The first has the distinct band keys, grouped by partition, each with the
+    lowest node of its group. The second has, for every other node of a group, the lowest one.
     """
     one = task.one
     unit = f"bands.{one.number:05d}"
@@ -235,8 +235,8 @@ class _LinkTask:
 
 
 def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
-    """Commit the spanning forest of the documents that share a band key in one partition. Returns the file
-    and the number of edges.
+    """Link the documents that share a band key of one partition, and commit the links as a spanning forest.
+    Returns the file and the number of links.
     """
     unit = f"links.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -251,8 +251,8 @@ def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
 
 @dataclass(frozen=True)
 class _Components:
-    """The grouping of linked documents into clusters. `local` holds the groups within each part, and `named`
-    the components of the groups' lowest nodes across parts.
+    """The clusters of linked documents. `local` holds the groups within each part. `named` gives the
+    component across parts to which the lowest node of a group belongs.
     """
 
     local: FileList

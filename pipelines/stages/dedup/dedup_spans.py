@@ -209,8 +209,8 @@ class _Election:
 
 
 def elect_firsts(task: _Election) -> FileRecord:
-    """Commit the hashes of a partition that occur in several parts, grouped by part. Each entry says whether
-    its part is the first one with the hash. Returns the file.
+    """Commit the hashes of a partition that occur in several parts, grouped by part. A flag says whether the
+    part is the first one with the hash. Returns the file.
     """
     unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -230,8 +230,8 @@ def elect_firsts(task: _Election) -> FileRecord:
 
 @dataclass(frozen=True)
 class _Spans:
-    """The verdict on a part: its units, which units the election removes (bool [units]), and which documents
-    are dropped (bool [rows]).
+    """The outcome of an election for a part: its units, which of them are removed (bool [units]), and which
+    documents are dropped (bool [rows]).
     """
 
     table: pa.Table
@@ -240,8 +240,8 @@ class _Spans:
 
 
 def vote_again(task: _PartTask) -> FileRecord:
-    """Find the window hashes that the first election found in several parts and that still occur in the
-    remaining documents of this part. Commit them, grouped by partition, and return the file.
+    """Commit the shared window hashes still found in the remaining documents of a part, grouped by partition.
+    A hash is shared if the first election found it in several parts. Returns the file.
     """
     unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -354,11 +354,12 @@ def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) 
 
 def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows, starts and ends of the cuts, one for each run of removed units. A cut includes white
-    space next to the run, so that the rest keeps its layout.
+    space next to its run, so that the rest keeps its layout:
 
-    A run that begins a line or the document is cut as whole lines, up to the line of the next unit, or up to
-    the next unit itself if that is in the same line. A run at the end of the document is cut from the end of
-    the previous unit. Any other run is cut with the white space before it.
+    - a run at the end of the document is cut from the end of the previous unit;
+    - a run that begins the document or a line is cut up to the line of the next unit, or up to the next unit if
+      that is in the same line;
+    - any other run is cut from the end of the previous unit to its own end.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):

@@ -46,12 +46,13 @@ _WRITTEN = pa.schema(
 class DedupSubstrings(ReadsText, CorpusStage):
     """Remove every later occurrence of a substring of at least `min_bytes` bytes, by `edits`.
 
-    A character is removed if it lies entirely within a window of `min_bytes` bytes of its document that has
-    an earlier occurrence: in a document that comes earlier in the order of sources, files and records, or in
-    the same document without overlap. So the first `min_bytes` bytes of a long run of one character stay, and
-    a character stays if only some of its bytes are repeated. Cuts may fall within words and lines. Texts are
-    compared byte by byte, including case and white space. Documents that an earlier step dropped do not
-    compete, nor do documents of a given validation or test split. An edit's rule is `dedup_substrings`.
+    A character is removed if it lies entirely within a repeated window of `min_bytes` bytes. A window is
+    repeated if the same bytes occur in an earlier document, in the order of sources, files and records, or
+    earlier in the same document without overlap. So the first `min_bytes` bytes of a long run of one
+    character stay, and a character stays if only some of its bytes are repeated. Cuts may fall within words
+    and lines. Texts are compared byte by byte, including case and white space. Documents that an earlier step
+    dropped do not compete, nor do documents of a given validation or test split. An edit's rule is
+    `dedup_substrings`.
 
     Every visible character that is removed still occurs in a kept document. Where repeats overlap, a passage
     may survive in two pieces, with its beginning in one document and its end in another.

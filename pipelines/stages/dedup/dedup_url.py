@@ -1,5 +1,5 @@
-"""Deduplication by URL: of the documents fetched from the same address, keep one, or `keep_up_to`, elected in
-the same way as for exact copies.
+"""Deduplication by URL: keep one document per address, or up to `keep_up_to`, elected in the same way as for
+exact copies.
 
 Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that other parts of the crawl have
 already visited.

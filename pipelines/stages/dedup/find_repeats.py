@@ -56,8 +56,8 @@ GONE = pa.schema([("row", pa.int64())])
 
 @dataclass(frozen=True)
 class PartTask:
-    """One phase of the work on one part. Documents that are already dropped or held out never take part. In
-    `election` 2, documents in the part's `GONE` table do not take part either.
+    """The work of one phase on one part. Documents that are already dropped or held out are ignored; in
+    `election` 2, so are those in the part's `GONE` table.
     """
 
     rule: str
@@ -180,7 +180,7 @@ def _texts(task: PartTask) -> _Texts:
 
 
 def gone_rows(task: PartTask) -> np.ndarray:
-    """Return the rows of a part that do not take part in the second election."""
+    """Return the rows of the documents of a part that the second election excludes."""
     if not task.min_left_words:
         return np.zeros(0, np.int64)
     return task.table(f"gone.{task.number:05d}", GONE)["row"].to_numpy()
@@ -232,9 +232,9 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
-    """Commit the minimizers of a partition that occur more than once, grouped by part, each with a flag that
-    is true if its blocks must be split into windows. Returns the file, and an estimate of the bytes of blocks
-    that the parts will send.
+    """Commit the minimizers of a partition that occur more than once, grouped by part. A flag says whether
+    the blocks of a minimizer must be split into windows. Returns the file, and an estimate of the bytes of
+    blocks that the parts will send.
     """
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import average_windows
@@ -260,8 +260,8 @@ def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
 
 
 def vote_blocks(task: PartTask) -> FileRecord:
-    """Commit the distinct blocks of a part whose minimizers occur more than once, grouped by partition, and
-    all places where each block occurs. Returns the file of the blocks.
+    """Commit two files for a part: the distinct blocks whose minimizers occur more than once, grouped by
+    partition, and all places where each of these blocks occurs. Returns the file of the blocks.
     """
     from pipelines.kernels.search.repeated_windows import copy_ranges, first_equal
 
@@ -375,9 +375,7 @@ def _find_cuts(task: PartTask) -> pa.Table:
 def _joined(
     rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, winners: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ranges after merging those that overlap or touch. A merged range has the winner of its first
-    range.
-    """
+    """Merge ranges that overlap or touch. A merged range has the winner of its first range."""
     from pipelines.kernels.search.substrings import join_ranges
 
     index, starts, ends = join_ranges(rows, starts, ends)

@@ -22,8 +22,8 @@ class Grouping(Protocol):
     """How a deduplication stage groups its documents into clusters and compares them."""
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """Return the rows, ascending, of the documents of a part that may have duplicates, and the 16-byte
-        key of the cluster of each.
+        """Return the documents of a part that may have duplicates: their rows, ascending, and the 16-byte key
+        of each document's cluster.
         """
         ...
 
@@ -34,8 +34,8 @@ class Grouping(Protocol):
         ...
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Return the similarity of each member i to winners[indices[i]], float32. `members` and `winners` are
-        their evidence.
+        """Return the similarity of each member i to winners[indices[i]], float32. `members` and `winners`
+        hold the evidence of the documents.
         """
         ...
 

@@ -10,10 +10,8 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
     """Return one key per document and band, uint64 [n, bands], from uint32 signatures [n, at least bands *
     rows].
 
-    The key starts from a salt that depends on the band's index. The values of the band are mixed into it one
-    after another by xor, multiplication by an odd constant and xor-shift, and a last such round finishes it.
-    The constants are those of splitmix64 (Steele et al. 2014). Two different bands collide with a probability
-    of about 2^-64.
+    A key mixes the values of a band with a salt for the band's index, using the constants of splitmix64
+    (Steele et al. 2014). Two different bands collide with a probability of about 2^-64.
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):
@@ -41,8 +39,8 @@ def link_probability(similarity: np.ndarray, bands: int, rows: int) -> np.ndarra
 
 
 def best_bands(threshold: float, num_perm: int) -> tuple[int, int]:
-    """Return the (bands, rows) that minimise the area of false links below the threshold plus the area of
-    missed links above it.
+    """Return the (bands, rows) that minimise the false-positive area below the threshold plus the
+    false-negative area above it.
 
     This is the choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section
     5.5), with areas computed by the midpoint rule in steps of 0.001.

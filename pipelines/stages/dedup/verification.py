@@ -83,9 +83,11 @@ def elect_among_spared(
     parts: int,
     cluster: Cluster,
 ) -> tuple[list[FileRecord], list[FileRecord], int]:
-    """Run the second election. Returns three things: the files of dropped documents, grouped by part; the
-    files with the number of documents dropped in favour of each winner, grouped by the winner's part; and the
-    number of new documents outside the electorates that are kept, which were not compared with one another.
+    """Run the second election. Returns three things:
+
+    - the files of dropped documents, grouped by part;
+    - the files with the number of documents dropped in favour of each winner, grouped by the winner's part;
+    - the number of new documents kept outside the electorates, which were not compared with one another.
     """
     partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
@@ -126,8 +128,8 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
-    """Elect among the spared documents of a partition. Returns two files and a count: the same as
-    `elect_among_spared`, for this partition.
+    """Elect among the spared documents of a partition. Returns two files and a count, which are the results
+    of `elect_among_spared` for this partition.
     """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -190,8 +192,8 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each document, the row of the document in whose favour it is dropped, encoded as in
-    pipelines.kernels.search.election, and the similarity of the two.
+    """Return, for each document, the row of its winner, encoded as in pipelines.kernels.search.election, and
+    the similarity to that winner.
     """
     from pipelines.kernels.search.election import elect
 
@@ -229,8 +231,8 @@ def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.n
 
 
 def _dropped(table: pa.Table, stay: pa.Table, winner: np.ndarray, similarity: np.ndarray) -> pa.Table:
-    """Return the new documents of a table that are dropped, each with its part and its winner, which is a row
-    of `stay` or the preferred document of the cluster.
+    """Return the new documents of a table that are dropped, each with its winner: a row of `stay`, or the
+    preferred document of the cluster.
     """
     goes = (winner != -1) & (table["standing"].to_numpy() == NEW)
     table, winner, similarity = table.filter(pa.array(goes)).combine_chunks(), winner[goes], similarity[goes]

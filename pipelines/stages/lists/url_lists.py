@@ -45,7 +45,7 @@ def check_lists(knob: str, paths: Sequence[str], directories: bool) -> None:
 
 
 def checksums(knob: str, paths: Sequence[str]) -> dict[str, str]:
-    """Return the xxh3_128 of every file that a knob names, for `depends()`."""
+    """Return the xxh3_128 of every list file at the paths of a knob, for `depends()`."""
     digests = {}
     for number, path in enumerate(paths):
         for file in list_files(path):

@@ -126,10 +126,9 @@ class Sampled:
 
 @dataclass
 class Summary:
-    """The summary of a part or source: histograms by column, tables of (all documents, kept documents) by
-    value for each column that is not numeric (None if it has too many values), and samples by (step, rule).
-
-    Samples of kept documents are under KEPT.
+    """The summary of a part or source. `histograms` is by column. `values` has, for each column that is not
+    numeric, the counts (all documents, kept documents) by value, or None if there are too many values.
+    `samples` is by (step, rule), with kept documents under KEPT.
     """
 
     histograms: dict[str, Histogram] = field(default_factory=dict)

@@ -59,9 +59,9 @@ class Funnel(CorpusStage):
         `distributions` and `values` by source; `samples`; `splits`, if a source has a given split; and
         `files`, the record of SAMPLE.
 
-        With `moments`, the facts also have `moments` by source and step, and for `read`. Each entry is a list
-        of four sums over documents: of a^2, r^2, (a - r)^2 and r^3, where a is the number of bytes of a
-        document that arrive and r the number that remain.
+        With `moments`, the facts also have `moments` by source and step, where the step `read` stands for the
+        documents as stored. Each entry is a list of four sums over documents: of a^2, r^2, (a - r)^2 and r^3,
+        where a is the number of bytes of a document that arrive and r the number that remain.
 
         Writes SAMPLE: the columns of up to SAMPLE_ROWS documents of each source, those with the lowest hashes
         of their ids.
@@ -209,10 +209,9 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
 
 
 def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
-    """Return the moments of a step from the lengths of documents before and after it, int64 [n]: the sums of
-    the squared lengths before the step, of the squared lengths after it, of the squared bytes that it
-    removes, and of the cubed lengths after it. A part holds less than 2 GiB of text, so no sum of squares
-    exceeds 2^62.
+    """Return four sums over documents, given their lengths before and after a step, int64 [n]: of the squared
+    lengths before it, the squared lengths after it, the squared differences, and the cubed lengths after it.
+    A part holds less than 2 GiB of text, so no sum of squares exceeds 2^62.
     """
     squares = [int(np.dot(lengths, lengths)) for lengths in (arrived, left, arrived - left)]
     return [*squares, int(math.fsum((left.astype(float) ** 3).tolist()))]  # the same in any order

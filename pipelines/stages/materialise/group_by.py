@@ -79,8 +79,8 @@ class GroupBy:
             )
 
     def names(self, column: pa.ChunkedArray, bounds: Sequence[float]) -> pa.Array:
-        """Return the level of each value, string [n]. `bounds` are the bounds of the quantiles in the source.
-        Raises UserError if the name of a level would be too long.
+        """Return the level of each value, string [n]: the value's component of the group's name. `bounds` are
+        the bounds of the quantiles in the source. Raises UserError if a level would be too long.
         """
         values = values_of(column)
         if self.quantiles is None:

@@ -131,11 +131,8 @@ def encode_with_columns(
 
 
 def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the token positions at which sentences begin, and their offsets by document. Repeated positions
-    and positions after the last token are removed.
-
-    A sentence that has no token to itself begins after the last token, or at the same token as an adjacent
-    sentence.
+    """Return the token positions at which sentences begin, and their offsets by document. A sentence without
+    a token of its own is left out: its position repeats the previous one or lies after the last token.
     """
     document = np.repeat(np.arange(len(sizes)), np.diff(offsets))
     again = np.zeros(len(begins), bool)

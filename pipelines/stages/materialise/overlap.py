@@ -76,9 +76,9 @@ class _BandTask:
 def scatter_split_bands(task: _BandTask) -> FileRecord:
     """Commit the band keys of a part's kept documents, grouped by partition of keys. Returns the file.
 
-    Each key of a held-out document comes with a part number and with the document's index among the kept
-    documents with a signature. The part number is the part's index, plus the number of parts for a test
-    document. For training documents both numbers are -1.
+    Each key has two numbers, both -1 for a training document. For a held-out document, the first is the
+    part's index, plus the number of parts for a test document. The second is the document's index among the
+    part's kept documents that have a signature.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -115,8 +115,8 @@ class _MatchTask:
 
 
 def match_bands(task: _MatchTask) -> list[tuple[int, int]]:
-    """Return (part, index), as `scatter_split_bands` wrote them, of each held-out document that shares a band
-    with a training document in one partition of band keys.
+    """Return the held-out documents that share a band with a training document in one partition of band keys,
+    as the pairs of numbers that `scatter_split_bands` wrote.
     """
     table = task.files.gather_rows(task.partition)
     band, part, row = (table[name].to_numpy() for name in ("band", "part", "row"))

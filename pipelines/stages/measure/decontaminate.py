@@ -52,8 +52,8 @@ class Decontaminate(MeasuresText, CorpusStage):
     than `ngram` words, and not at all if it has fewer than `min_words`. An n-gram in more than `common`
     documents, or in more than `common` texts of the sets, is not evidence by itself. However, a text of
     several n-grams that are common in documents counts if a document contains all of it, because popular
-    items are often copied too. Words that lie only in n-grams that are common in the sets do not count in
-    shares. Dropped documents are counted as well.
+    items are often copied too. A word counts in shares only if it lies in an n-gram that is not common in the
+    sets. Dropped documents are counted as well.
 
     For each set, the facts give the numbers of items, of items found, and of texts not searched for. The file
     `items.arrow` lists the texts that are searched for. `trainers evaluate` reads it together with the
@@ -246,8 +246,8 @@ def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
 
 
 def _searched(index: Index) -> pa.Table:
-    """Return the texts that are searched for (`contracts.contamination`): all texts of the index, except
-    those whose n-grams are all too common in the sets.
+    """Return a table of the texts that are searched for: all texts of the index, except those whose n-grams
+    are all too common in the sets.
     """
     named = [*zip(index.names, range(len(index.names)), strict=True), *index.copies]
     rows = [(name, FIELDS[index.fields[text]], index.names[text]) for name, text in named if index.counts[text]]

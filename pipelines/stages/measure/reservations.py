@@ -31,9 +31,9 @@ _PAGE = {"charset", "replaced"}  # fields of `meta` that every page has
 class Reservations(PartStage):
     """Write what pages declare about the use of their text; decide nothing.
 
-    All columns are null for a document that is not a page: its format is neither warc nor html, and its
-    record has none of the fields `robots`, `x_robots_tag`, `tdm_reservation` and `tdm_policy`, which
-    `text_is: html_page` also writes. `tdm_policy` is also null if the page names no policy.
+    All columns are null unless the document's format is warc or html, or its record has one of the fields
+    `robots`, `x_robots_tag`, `tdm_reservation` and `tdm_policy`. For a source with `text_is: html_page`, the
+    reader adds a field if the page declares it. `tdm_policy` is also null if the page names no policy.
 
     | column | definition |
     |---|---|

@@ -171,9 +171,7 @@ def _extractor() -> Any:
 
 
 def _contained(strict: frozenset[str], words: Sequence[Sequence[str]]) -> "np.ndarray":
-    """Return how many of the strict words each URL contains after everything between its words is removed,
-    int32 [n].
-    """
+    """Return how many strict words occur in each URL when its words are joined without separators, int32 [n]."""
     import numpy as np
 
     squashed = pa.array(["".join(url_words) for url_words in words], pa.large_string())

@@ -42,8 +42,8 @@ class Detection(NamedTuple):
 
 
 class Detector:
-    """The recognizers of pattern entities behind the gate and, if `ner_model` is given, a language model. The
-    results of short windows are cached, for speed only.
+    """The recognizers of pattern entities, which read only candidate windows, and, if `ner_model` is given, a
+    language model. The results of short windows are cached, for speed only.
     """
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:

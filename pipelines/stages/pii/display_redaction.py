@@ -62,8 +62,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """Return a part, which must be in memory, with edits for everything that its pii steps find, also in rows
-    that the `where` of a step excludes.
+    """Return a part with edits for everything that its pii steps find, also in rows that the `where` of a
+    step excludes. The part must be in memory.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

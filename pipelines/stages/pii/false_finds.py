@@ -19,7 +19,9 @@ _REACH = 200  # bytes of text around a find
 
 @dataclass(frozen=True)
 class FalseFind:
-    """An entry of the list. A find of one of `entities` is false if it lies inside a match of `pattern`."""
+    """An entry of the list of false finds. A find of one of `entities` is false if it lies inside a match of
+    `pattern`.
+    """
 
     name: str
     why: str
@@ -31,7 +33,7 @@ class FalseFind:
 
 @dataclass(frozen=True)
 class FalseFinds:
-    """The whole list of false finds, as in the file."""
+    """The content of false_finds.yaml."""
 
     false_finds: tuple[FalseFind, ...]
 

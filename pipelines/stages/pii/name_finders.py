@@ -62,9 +62,9 @@ class Named(NamedTuple):
 
 
 class NameFinder:
-    """A language model that finds names in whole texts, read in pieces of at most 100,000 characters.
-    `entities` are those of the requested entities that a model can find. Times that name no date are excluded
-    (`is_relative`). Error messages begin with `stage`.
+    """A language model that finds names in whole texts, read in pieces of at most 100,000 characters. Of the
+    requested entities, `entities` are those that a language model can find. Times that name no date are
+    excluded (`is_relative`). Error messages begin with `stage`.
     """
 
     def __init__(self, model: str, entities: tuple[str, ...], stage: str = "pii") -> None:

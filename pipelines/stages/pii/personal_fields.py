@@ -43,7 +43,7 @@ def check_fields(names: Sequence[str]) -> None:
 def redact_fields(
     names: Sequence[str], docs: pa.Table, search: Search
 ) -> tuple[dict[str, list[str | None]], list[Counter[str]]]:
-    """Return those of the columns `pii_url` and `pii_meta` that `names` request, and the number of finds by
+    """Return the columns that `names` request (`pii_url`, `pii_meta` or both), and the number of finds by
     entity for each document.
 
     Within the chosen fields of `meta`, the search covers all strings, field names, and integers of six or

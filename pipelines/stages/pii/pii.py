@@ -4,11 +4,11 @@ Presidio is the reference for what counts as personal data, but it is far too sl
 pattern recognizers see only windows that can contain an entity (pipelines/stages/pii/detect.py and
 windows.py), in which they find the same entities as in the whole text.
 
-The reference configuration: each recognizer as Presidio ships it, run alone (`recognizer.analyze(text,
-[entity])`), and the recognizers of pipelines/stages/pii/recognizers.py; no NLP engine unless names are
-requested; no context words that raise scores; phone numbers for `phone_regions`, with phonenumbers' leniency
-VALID; tldextract with its bundled suffix list. The stage ignores finds that
-pipelines/stages/pii/false_finds.yaml lists as false.
+In the reference configuration, each recognizer is used as Presidio ships it and runs alone
+(`recognizer.analyze(text, [entity])`). The recognizers of pipelines/stages/pii/recognizers.py are added.
+There is no NLP engine unless names are requested, and no context words raise scores. Phone numbers are those
+of `phone_regions`, with phonenumbers' leniency VALID. tldextract uses its bundled suffix list. The stage
+ignores finds that pipelines/stages/pii/false_finds.yaml lists as false.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -73,8 +73,9 @@ class _RowDetection(NamedTuple):
 
 
 class _Finds(NamedTuple):
-    """The finds in some texts. For each text: its edits (start, end, replacement, entity), and the spans of
-    detections that are only annotated. For each entity: its count in each text.
+    """The finds in some texts. `edits` has the (start, end, replacement, entity) of each text's edits, and
+    `spans` the detections of each text that are only annotated. `counts` has, for each entity, its count in
+    each text.
     """
 
     edits: list[list[tuple[int, int, str, str]]]
@@ -84,8 +85,8 @@ class _Finds(NamedTuple):
 
 @dataclass(frozen=True)
 class Pii(ReadsText, PartStage):
-    """Find personal data. Write `edits` that replace each find, with the entity as rule, and for each entity
-    its count `pii_<entity>` (int32).
+    """Find personal data. Write `edits` that replace the finds, with the entity as their rule, and a count
+    column `pii_<entity>` (int32) for each entity.
 
     Detections that overlap, directly or through others, become one edit over everything they cover, so that
     nothing of them remains. The edit has the entity of the detection with the highest score; ties go to the

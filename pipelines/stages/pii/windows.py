@@ -215,8 +215,8 @@ def _is_word(character: str) -> bool:
 
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """Return the text from the first candidate that may be a phone number to the end of everything joined to
-    the chain, or None if the chain cannot be a phone number.
+    """Return the text from the first possible phone number to the end of the chain and of the chains joined
+    to it, or None if the chain cannot be a phone number.
 
     If no candidate in the chain can be a valid number, the window is empty. Otherwise it includes leading
     brackets and pluses, and neighbours that may make phonenumbers reject a number.
@@ -238,11 +238,8 @@ def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> W
 
 
 def _first_candidate(text: str, begin: int, end: int, regions: tuple[str, ...]) -> int | None:
-    """Return the start of the first candidate that phonenumbers can accept as valid, or None. Earlier
-    candidates are skipped.
-
-    A table of numbers is one long chain with hardly any phone number, and costs phonenumbers a millisecond
-    per twenty cells. So phonenumbers' own expressions first select the pieces that it would try.
+    """Return the start of the first candidate that phonenumbers can accept as valid, or None. The pieces of a
+    candidate are checked here first, because phonenumbers itself is slow on long tables of numbers.
     """
     from phonenumbers.phonenumbermatcher import _PATTERN
     from phonenumbers.phonenumberutil import _SECOND_NUMBER_START_PATTERN
@@ -272,9 +269,9 @@ def _pieces(candidate: str) -> Iterator[str]:
 
 
 def _joined(text: str, at: int) -> tuple[int, int]:
-    """Return the span of the chain that contains the digit at `at`, together with the chains that labels of
-    extensions join to it. No candidate of phonenumbers crosses the ends of this span, except one that ends in
-    the # of an extension, which the span does not include.
+    """Return the span of the chain that contains the digit at `at`, including the chains joined to it by
+    labels of extensions. No candidate of phonenumbers crosses the ends of this span, except by the # of an
+    extension that follows it.
     """
     match = _JOINED.match(text, _JOINED_LEFT.match(text, 0, at).start())
     while match.end() <= at:
@@ -296,7 +293,7 @@ def can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool =
     """Return whether a number in the piece can be valid, according to the metadata with which phonenumbers
     itself validates.
 
-    With `whole`, only the number made of all digits of the piece counts, except the digits of an extension.
+    With `whole`, the number must consist of all digits of the piece, apart from those of an extension.
     """
     return (_can_be_phone if len(piece) <= 40 else _can_be_phone.__wrapped__)(piece, plus, regions, whole)
 

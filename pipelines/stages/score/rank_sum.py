@@ -1,9 +1,9 @@
 """Exact ranks of the values of columns over a whole corpus.
 
 Every part sends the distinct values of each column, with their counts, to the partitions of their ranges. A
-partition merges the values of all parts, counts them, and sends each part the ranks of its values. So a task
-never holds more than a part or a partition in memory, the driver holds a few numbers per part and the coarse
-histograms that divide values into ranges, and ranks do not depend on the division into parts or partitions.
+partition merges the values of all parts, counts them, and sends each part the ranks of its values. So no task
+holds more than a part or a partition in memory. The driver holds only a few numbers per part, and the coarse
+histograms that divide values into ranges. The ranks do not depend on the division into parts or partitions.
 """
 
 from collections.abc import Sequence

@@ -86,8 +86,8 @@ class TransformerStage(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it has changed since the build was planned, or as `loaded`
-        does.
+        """Load the model. Raises UserError if it has changed since the build was planned, or if it cannot be
+        loaded (see `loaded`).
         """
         checksum = _directory_checksum(Path(self.model))
         if checksum != self._checksum:

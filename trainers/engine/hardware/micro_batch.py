@@ -23,9 +23,9 @@ _TRANSIENT = 0.5
 
 
 def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, world: int) -> int:
-    """Return the number of rows that a worker processes per pass. This is `execution.micro_batch`, but at
-    most the worker's share of a batch; with `auto`, that share is divided into as few equal passes as the
-    free memory of its device allows. With `auto`, the result is the same on every worker.
+    """Return the number of rows that a worker processes per pass: `execution.micro_batch`, or the worker's
+    share of a batch if that is smaller. With `auto`, the share is divided into the fewest equal passes that
+    fit into the free memory of every worker's device, so the result is the same on all workers.
 
     `row` is a batch of one row of the training data, and `longest` the maximum length of a row. The memory of
     a row is estimated as 1.5 x `bytes_kept` (half as much again for tensors that are not kept for the

@@ -47,8 +47,8 @@ def copy_targets(batch: Batch) -> np.ndarray:
 
 def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
     """Return the nats of identifying the second copy of each text among all second copies of its row (Gao et
-    al., 2021, equation 4). They are at the position where the first copy of the text begins; other positions
-    are 0.
+    al., 2021, equation 4). The nats are placed where the first copy of the text begins; other positions are
+    0.
     """
     segments, positions = arrays["segments"], arrays["positions"]
     count = max(arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
@@ -102,10 +102,12 @@ def _neighbour_nats(contrast: NeighbourContrast, states: Any, arrays: Mapping[st
 
 @dataclass(frozen=True)
 class ContrastiveLoss:
-    """A contrastive loss, as three functions. `targets` returns where a batch has targets, bool [rows,
-    length]. `candidates` returns the number of candidates in each row, int64 [rows]. `nats` returns the nats
-    at the targets, given the contrast, the states [rows, length, width] and the arrays of the batch: fp32
-    [rows, length], 0 elsewhere.
+    """A contrastive loss, as three functions.
+
+    - `targets` returns where a batch has targets, bool [rows, length].
+    - `candidates` returns the number of candidates in each row, int64 [rows].
+    - `nats` takes the contrast, the states [rows, length, width] and the arrays of the batch. It returns
+      the nats at the targets, fp32 [rows, length], 0 elsewhere.
     """
 
     targets: Callable[[Batch], np.ndarray]

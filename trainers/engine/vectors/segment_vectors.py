@@ -41,8 +41,9 @@ def neighbour_vectors(states: Any, segments: Any, positions: Any, documents: Any
     length, width], and whether these sentences exist in the same document, each bool [rows, length]. The
     vector of a missing sentence is zeros.
 
-    `states` are [rows, length, width], the others int64 [rows, length]. A sentence is a segment; its vector
-    is the state of its second-to-last token, the last one before its end mark.
+    `states` are [rows, length, width]; `segments`, `positions` and `documents` are int64 [rows, length]. A
+    sentence is a segment. Its vector is the state of its second-to-last token, the last one before its end
+    mark.
     """
     columns = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     following = torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING)

@@ -57,8 +57,8 @@ def evaluate_checkpoints(
     settings: EvaluationSettings,
     tell: Tell,
 ) -> list[list[StoredEvaluation]]:
-    """Measure and store the missing results of each run, and return the valid results of each at `steps`; by
-    default, at all steps with a checkpoint or a stored result.
+    """Measure and store the missing results of each run. Return the valid results of each run at `steps` or,
+    by default, at all steps with a checkpoint or a stored result.
 
     Raises UserError before a model is loaded if a data file is missing or invalid, or if a run has neither a
     checkpoint nor a stored result of one of `steps`.
@@ -148,9 +148,9 @@ def _digest(read: Sequence[Asked]) -> str:
 
 
 def _missing(run: LocalPath, name: str, identity: ResultIdentity, steps: Sequence[int] | None) -> list[int]:
-    """Return those of `steps`, or by default of all steps, that have a checkpoint but no valid result of it.
-    They are ordered newest first, because the newest results are wanted soonest. Raises UserError if one of
-    `steps` has neither a checkpoint nor a result.
+    """Return the steps with a checkpoint that has no valid result yet, newest first, because the newest
+    results are wanted soonest. Only `steps` are considered, or all steps if it is None. Raises UserError if
+    one of `steps` has neither a checkpoint nor a result.
     """
     places = dict(checkpoint.published(run))
     wanted = []

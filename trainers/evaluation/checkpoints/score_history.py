@@ -44,11 +44,12 @@ class LastAverage:
 @dataclass(frozen=True)
 class TaskSignal:
     """How well a score separates runs. `signal` is the largest difference between the averages of two runs.
-    `noise` is the standard deviation of the score over the last checkpoints of a run; of several runs, the
-    root mean square of their standard deviations. `at_chance` says whether no run is above chance; if so, the
-    ratio says nothing about what the runs know.
+    `noise` is the standard deviation of the score over the last checkpoints of a run. With several runs, it
+    is the root mean square of their standard deviations. `at_chance` says whether no run is above chance; if
+    so, the ratio says nothing about what the runs know.
 
-    Heineman et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged.
+    Heineman et al. (2025, section 2) divide both signal and noise by the mean score, which leaves their ratio
+    unchanged.
     """
 
     name: str
@@ -137,8 +138,8 @@ def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return, for the main score of each task, the score and the weight of every item, float64 [n, 2], by the
-    name of the task's column (`column_names`).
+    """Return the contribution of every item to the main score of its task: its score and its weight, float64
+    [n, 2], by the name of the task's column (`column_names`).
     """
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))

@@ -32,9 +32,8 @@ def write_features(
     """Write a row for every text or, if `pooling` is `token`, for every token of every text. Returns the
     number of rows.
 
-    The columns are `id` and, for each layer, `layer_` with the name of the layer, a list of fixed size in
-    float32. With `token`, they include `position`, the index of the token in the text, and `token`, its id in
-    the vocabulary.
+    The columns are `id` and, for each layer, `layer_NAME`, a list of fixed size in float32. With `token`,
+    there are two more: `position`, the index of the token in the text, and `token`, its id in the vocabulary.
     """
     schema = _schema(layers, pooling, reader.width)
     count = 0

@@ -27,10 +27,13 @@ class LossChange:
 
 @dataclass(frozen=True)
 class HeadEffects:
-    """The effects of masking the heads of a model. `loss` is the loss of the whole model in nats per token,
-    over `tokens` scored tokens. `alone` has, for each layer, the change of the loss when each of its heads is
-    masked alone. `pruned` has pairs (number of masked heads, change of the loss), with the least useful heads
-    masked together.
+    """The effects of masking the heads of a model.
+
+    - `loss`: the loss of the whole model, in nats per token.
+    - `alone`: for each layer, the change of the loss for each head that is masked alone.
+    - `pruned`: pairs (number of masked heads, change of the loss); the least useful heads are masked
+      first.
+    - `tokens`: the number of scored tokens.
     """
 
     loss: float
@@ -47,9 +50,9 @@ class HeadEffects:
 def head_effects(
     scorer: Scorer, architecture: str, requests: Sequence[EncodedRequest], tell: Callable[[str], None]
 ) -> HeadEffects:
-    """Mask each head in turn, then more and more heads together, in steps of a tenth of all heads (Michel et
-    al., 2019, section 4). Heads that raise the loss least when masked alone are masked first. This order is
-    not computed again between the steps.
+    """Measure the loss with each head masked in turn, then with more and more heads masked together, in steps
+    of a tenth of all heads (Michel et al., 2019, section 4). The heads whose masking raises the loss least
+    are masked first. This order is not computed again between the steps.
     """
     with watch_heads(scorer.forward.model, architecture) as watch:
         whole = _nats(scorer, watch, requests, {})

@@ -33,14 +33,18 @@ class HeadSite:
 
 @dataclass
 class HeadWatch:
-    """A hook into the attention of a network. `heads` has the number of heads of each layer that has attended
-    so far, in the order in which the layers attended. `gates` has, for some layers, the factors by which the
-    outputs of the layer's heads are multiplied, fp32 [heads]. `observe`, if set, is called with each layer
-    and its attention weights [rows, queries, heads, keys].
+    """A hook into the attention of a network.
 
-    `owners` has the layers that each module belongs to. A module that several layers share attends for them
-    in turn. `sites` has the layers of each module that has attended so far, and `turns` counts how often each
-    module has attended.
+    - `gates`: for some layers, the factors by which the outputs of the layer's heads are multiplied, fp32
+      [heads].
+    - `observe`: if set, it is called with each layer and its attention weights [rows, queries, heads,
+      keys].
+    - `heads`: the number of heads of each layer that has attended so far, in the order in which the
+      layers attended.
+    - `owners`: the layers that each module belongs to. A module that several layers share attends for
+      them in turn.
+    - `sites`: the layers of each module that has attended so far.
+    - `turns`: how often each module has attended.
     """
 
     gates: dict[HeadSite, Any] = field(default_factory=dict)

@@ -93,7 +93,8 @@ class StateReader:
 
     def choose_layers(self, named: str, joined: bool = False) -> tuple[str, ...]:
         """Return the names of the layers that `named` selects: `all`, or a list such as `0,3`. With `joined`,
-        `1+2` is allowed too. Raises ConfigError for an unknown layer.
+        names such as `1+2`, for concatenated layers, are allowed too. Raises ConfigError for an unknown
+        layer.
         """
         if named == "all":
             return self.layers

@@ -19,10 +19,14 @@ _DOCUMENTS = 256  # documents in memory at once with the states of all their tok
 
 @dataclass(frozen=True)
 class ProbeExamples:
-    """The examples of a probe: n words or texts. `states` [layers, n, width] is float32, and `labels` is
-    int64 [n]. `types` has each word in lower case, or the first word of each text; the type determines the
-    label in the control task. `offsets`, int64, are the boundaries of sentences, as indices of words; each
-    text counts as one sentence.
+    """The examples of a probe: n words or texts.
+
+    - `states` [layers, n, width], float32.
+    - `labels`, int64 [n].
+    - `types`: each word in lower case, or the first word of each text. The type determines the label in
+      the control task.
+    - `offsets`, int64: the boundaries of sentences, as indices of words. Each text counts as one
+      sentence.
     """
 
     states: np.ndarray

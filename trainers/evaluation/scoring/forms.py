@@ -1,4 +1,4 @@
-"""How the likelihood of a continuation is computed under a model of each family: from ids to pieces.
+"""The forms in which models of each family score a continuation, given its context.
 
 decoder           <bos> context continuation                    scored: continuation, left to right
   pairs           <bos> context <eos> continuation              scored: continuation
@@ -31,11 +31,14 @@ Pseudo = Literal["within_word", "token"]
 
 
 class ScoredForm(Protocol):
-    """The form in which a model scores continuations of contexts. `described` names it in results.
-    `positions` is the length of the longest row. A context and a continuation fit in a row if they have at
-    most `positions - marks` tokens together; special tokens take the other positions. `apart` says whether
-    context and continuation are encoded separately instead of as one text. A text that the model writes ends
-    at one of the tokens `ends`; if there are none, the model writes no text.
+    """The form in which a model scores continuations of contexts.
+
+    - `described`: the name of the form in results.
+    - `positions`: the length of the longest row.
+    - `marks`: the number of these positions that special tokens take. A context and a continuation fit in
+      a row if together they have at most `positions - marks` tokens.
+    - `apart`: whether context and continuation are encoded separately instead of as one text.
+    - `ends`: the tokens that end a text that the model writes; empty if the model writes no text.
     """
 
     @property
@@ -92,8 +95,8 @@ class LeftToRight:
 
     @property
     def marks(self) -> int:
-        """The number of ids around a context, minus one, because the last token of a row is a target and not
-        an input.
+        """The number of special ids before and after a context, minus one. The last token of a row takes no
+        position, because it is only a target.
         """
         return len(self.head) + len(self.after) - 1
 
@@ -112,9 +115,9 @@ class LeftToRight:
 
 @dataclass(frozen=True)
 class Masks:
-    """The form of an encoder. `before` and `after` are the ids around a text. If the rest of a word is masked
-    with each scored token, `words`, uint8 [vocabulary], has the flags BEGINS and ENDS of each token;
-    otherwise it is None.
+    """The form of an encoder. `before` and `after` are the ids around a text. `words`, uint8 [vocabulary],
+    has the flags BEGINS and ENDS of each token if a scored token is masked together with the part of its word
+    that follows; otherwise it is None.
     """
 
     before: tuple[int, ...]
@@ -208,8 +211,8 @@ class EncoderDecoderForm:
 
 
 def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Encoder, pseudo: Pseudo) -> ScoredForm:
-    """Return the form in which a model trained on `objective` is scored. For a mixture, it is the form of the
-    first member that learns likelihoods, or else of the first member.
+    """Return the form in which a model trained on `objective` is scored. In a mixture, the first member that
+    learns likelihoods determines the form; if no member learns them, the first member does.
 
     Raises UserError, whose message begins with `where`, if the model cannot score texts.
     """

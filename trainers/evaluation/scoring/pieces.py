@@ -1,13 +1,13 @@
 """Pack scored texts into rows, isolated from one another, and sum the log-likelihoods of their targets.
 
-Pieces are sorted by length and batched with pieces of similar length, so rows have little padding. Attention
-is faster without a mask. A piece that needs no mask when it is alone in its row usually gets a row of its
-own; other pieces share rows. A piece attends only to itself, so its likelihood does not depend on the other
-pieces in its row or batch.
+A `Piece` is a text that the model reads in one forward pass. Pieces are sorted by length and batched with
+pieces of similar length, so rows have little padding. Attention is faster without a mask, so a piece that
+needs no mask when it is alone in its row usually gets a row of its own. Other pieces share rows. A piece
+attends only to itself, so its likelihood does not depend on the other pieces in its row or batch.
 
-Pieces share the computation of input that they have in common: in a decoder, the context of several
-continuations; in every family, the inputs of pieces that differ only in their targets, such as candidates of
-one token.
+Input that pieces have in common is read only once. In a decoder, this is the context of several
+continuations. In every family, it is the whole input of pieces that differ only in their targets, such as
+candidates of one token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,11 +33,14 @@ _LOGITS = {"cpu": 1 << 21, "cuda": 1 << 24}  # logits in memory at once: on a CP
 class Piece:
     """A text that a model reads in one forward pass; its scored tokens belong to the request `owner`.
 
-    `inputs`, int64, are the ids that the model reads. In an encoder-decoder they are those of the encoder,
-    and `decoder` has those of the decoder. `targets`, int64, has the length of `decoder`, or else of
-    `inputs`; -100 marks a position without a target. In a prefix LM, attention within the first `prefix`
-    positions is bidirectional. The first `shared` inputs of a decoder are the context; pieces with the same
-    context share it in a row.
+    - `inputs`, int64: the ids that the model reads; in an encoder-decoder, the ids that the encoder
+      reads.
+    - `decoder`, int64: the ids that the decoder of an encoder-decoder reads, otherwise None.
+    - `targets`, int64: the target at each position of `decoder` or, without `decoder`, of `inputs`; -100
+      for none.
+    - `prefix`: in a prefix LM, the number of first positions within which attention is bidirectional.
+    - `shared`: in a decoder, the number of first inputs that are the context. Pieces with the same
+      context share it in a row.
     """
 
     owner: int
@@ -56,12 +59,11 @@ _Targets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class _Tree:
-    """Pieces that are read together: a trunk, which all of them share, and a branch for each distinct
-    remainder.
+    """Pieces that are read together. All of them share a trunk, and each distinct remainder is a branch.
 
-    `inputs` and `positions`, int64, are those of the trunk followed by those of all branches. `branch`,
-    int64, is 0 in the trunk and numbers the branches from 1; a single branch is 0, too. The columns in
-    `targets` are those of `decoder`, or else of `inputs`.
+    `inputs` and `positions`, int64, have the trunk first and then all branches. `branch`, int64, is 0 in the
+    trunk and the number of the branch, from 1, elsewhere; a single branch is 0, too. The columns in `targets`
+    are those of `decoder` or, without `decoder`, of `inputs`.
     """
 
     inputs: np.ndarray
@@ -73,14 +75,12 @@ class _Tree:
 
     @property
     def goals(self) -> int:
-        """The number of columns that the tree takes in the row that has the targets."""
+        """The length of `decoder` or, without `decoder`, of `inputs`."""
         return len(self.inputs if self.decoder is None else self.decoder)
 
     @property
     def length(self) -> int:
-        """The number of columns that the tree takes in a row of the encoder or the decoder, whichever is
-        larger.
-        """
+        """The length of `inputs` or of `decoder`, whichever is larger."""
         return max(len(self.inputs), self.goals)
 
 
@@ -96,8 +96,8 @@ class Sums:
 
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
-    """Return the sums for each of `requests` requests, over all of its pieces. A batch has up to about
-    `positions` positions.
+    """Return the sums over the pieces of each request; `requests` is the number of requests. A batch has up
+    to about `positions` positions.
     """
     sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
     for logits, row, wanted, owner in piece_logits(forward, architecture, pieces, positions):
@@ -108,9 +108,9 @@ def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], req
 def piece_logits(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (logits, rows, ids, requests) for batches of targets. The logits are [m, vocabulary]. For each of
-    n targets, the arrays have the row of its logits, its id and its request, each int64 [n]. Targets of the
-    same piece are in order. The caller may overwrite the logits.
+    """Yield (logits, rows, ids, requests) for batches of n targets. The logits are [m, vocabulary]. The other
+    arrays, int64 [n], have for each target the row of its logits, its id and its request. Targets of the same
+    piece are in order. The caller may overwrite the logits.
     """
     import torch
 
@@ -134,8 +134,8 @@ def piece_logits(
 
 
 def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
-    """Return the pieces as trees. Pieces with the same context share a tree until its branches would be
-    longer than the trunk and the tree wider than _WIDTH.
+    """Return the pieces as trees. Pieces with the same context share a tree. A new tree is begun when the
+    branches would be longer than the trunk and the tree wider than _WIDTH.
     """
     groups: dict[tuple[bytes, bytes, int], list[Piece]] = {}
     for piece in pieces:
@@ -201,9 +201,9 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
 
 
 def _alone(forward: Forward, architecture: str) -> float:
-    """Return how long a piece must be, as a share of the longest piece in its batch, to get a row of its own
-    without a mask; 0 if a mask is always needed. In a decoder, padding after a piece changes nothing before
-    it. In other families there must be no padding, so the share is 1.
+    """Return the minimum length of a piece that gets a row of its own without a mask, as a share of the
+    longest piece in its batch; 0 if a mask is always needed. In a decoder, padding after a piece does not
+    affect it. In other families there must be no padding, so the share is 1.
     """
     if not MODELS[architecture].unmasked or forward.model.config._attn_implementation != "sdpa":
         return 0.0
@@ -212,8 +212,7 @@ def _alone(forward: Forward, architecture: str) -> float:
 
 def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[Batch, _Targets]]:
     """Yield batches with their targets at flattened positions, ordered by position. Trees that need no mask
-    have rows of their own if `alone` (`_alone`) is not 0 and, except in a decoder, if their batch reaches
-    `enough` positions. All others share rows.
+    may have rows of their own (`_groups`); all other trees share rows.
     """
     shared = []
     for numbers, single in _groups(trees, positions, alone, enough):
@@ -225,9 +224,11 @@ def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) 
 
 
 def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[list[int], bool]]:
-    """Yield (indices of trees, whether each has a row to itself). The trees that need a mask come first, in
-    one group. The others follow in groups, longest first. The lengths in a group are similar, except in a
-    decoder while the group is so small that padding costs no time.
+    """Yield groups of trees as (indices, whether each tree has a row of its own). The first group has the
+    trees that need a mask. The other groups have trees of similar length, longest first.
+
+    In a decoder, lengths may differ in a group of fewer than `enough` positions, where padding costs no time.
+    In other families, such a small group gets no rows of its own.
     """
     single = [i for i, tree in enumerate(trees) if alone and not (tree.prefix or tree.branch.any())]
     chosen = set(single)

@@ -201,8 +201,9 @@ class Scorer:
 
     def windows(self, documents: Sequence[np.ndarray], window: int) -> tuple[list[EncodedRequest], list[int]]:
         """Cut documents, given their token ids, into chunks of half a window, special tokens excluded. Return
-        a request for each chunk, with the preceding chunk of the document as its context, and the index of
-        each chunk's document. Raises UserError for a window that is too small.
+        (requests, indices): a request for each chunk, whose context is the preceding chunk of the same
+        document, and the index of the document of each chunk. Raises UserError for a window that is too
+        small.
         """
         half = (window - self.form.marks) // 2
         if half < 1:

@@ -31,7 +31,7 @@ class CleanScore:
     on the found items alone (`only`). A score over no items is None.
 
     `found` is the number of items that were found in the corpus. `searched` is how many of the `items` were
-    searched for; the others are too short or were not in the item file.
+    searched for. Items that are too short or were not in the item file were not searched for.
     """
 
     model: str
@@ -56,8 +56,8 @@ class CleanScore:
 
 
 def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, float]]) -> tuple[CleanScore, ...]:
-    """Return the scores of the tasks whose items were searched for. `held` has, for each model whose corpus
-    was searched, the result of `corpus_shares`.
+    """Return the scores of every model on the tasks whose items its corpus was searched for. `held` maps a
+    model to its `corpus_shares`, if its corpus was searched.
     """
     found = []
     for result in results:
@@ -76,12 +76,13 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 
 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
-    """Return how much of each item the training documents of a model contain, by the name of the item: the
-    largest share of the words of its prompt or of its answer that occurs in a single document. Only items
-    that were searched for are included.
+    """Return, by the name of each item, the largest share of its words that a single training document of a
+    model contains. This is the share of the prompt or of the answer, whichever is larger. Items that were not
+    searched for are left out.
 
     Empty for a model that was not made by pretraining. `tell` is called with a line for a corpus that cannot
-    be read, and with instructions for searching a corpus that was not searched for some of `tasks`.
+    be read. If a corpus was not searched for the items of some of `tasks`, `tell` is called with instructions
+    for searching it.
     """
     config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
     if not isinstance(config, Pretraining):

@@ -44,8 +44,8 @@ class HarnessItems:
 
 
 def read_harness_items(task: HarnessTask, data: Location | None, seed: int, limit: int | None) -> HarnessItems:
-    """Read the split on which a task is scored. Items with equal choices cannot be decided: they are left
-    out, and a note counts them.
+    """Read the split on which a task is scored. Items with equal choices are left out, and a note counts
+    them.
 
     Raises UserError for missing files and invalid rows.
     """
@@ -99,8 +99,8 @@ def _task(task: HarnessTask) -> Task:
 
 
 def harness_result(asked: HarnessItems, result: TaskResult) -> TaskResult:
-    """Return `result` with the version of the harness task, and with its scores replaced by those that the
-    task names, in the order of the task. For written answers, there is a score for each filter of the task.
+    """Return `result` with the version of the harness task, and with only the scores that the task names, in
+    the order of the task. For written answers, there is a score for each filter of the task.
     """
     measured: dict[str, Measured] = {}
     for name in asked.task.metrics:

@@ -19,16 +19,20 @@ NEUTRAL = ("N/A", "[MASK]", "")
 
 @dataclass(frozen=True)
 class Items:
-    """The n items of a split. The candidates of item i have the indices from `offsets[i]` up to, but not
-    including, `offsets[i + 1]`; `offsets` is int64 [n + 1]. `gold`, int64 [n], is the index of the correct
-    candidate within the item.
+    """The n items of a split.
 
-    `contexts` and `continuations` have an entry for each candidate of each item, flat. `references` are the
-    accepted texts of each item if the model writes its answer (`Prompt.generation`), otherwise None.
-    `neutral` has one copy of the list of contexts for each text in NEUTRAL, concatenated. In each copy, that
-    text replaces the item's own texts, and the shots are unchanged. It is None without calibration.
-    `subtasks` and `fields` name the part of the set to which each item belongs; each is None if the set has
-    no such parts. `notes` say what was left out.
+    - `contexts` and `continuations`: an entry for each candidate of each item, flat.
+    - `offsets`, int64 [n + 1]: the candidates of item i have the indices from `offsets[i]` up to, but not
+      including, `offsets[i + 1]`.
+    - `gold`, int64 [n]: the index of the correct candidate within the item.
+    - `subtasks` and `fields`: the part of the set to which each item belongs; each is None if the set has
+      no such parts.
+    - `notes`: what was left out.
+    - `neutral`: contexts for calibration, otherwise None. For each text in NEUTRAL, there is a copy of
+      the list of contexts in which that text replaces the item's own texts; the shots are unchanged. The
+      copies are concatenated.
+    - `references`: the accepted texts of each item if the model writes its answer (`Prompt.generation`),
+      otherwise None.
     """
 
     task: Task

@@ -40,12 +40,17 @@ Asked = Items | FactSet | Examples | HarnessItems
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How tasks are presented to a model. Each item is preceded by `shots` solved examples. `seed` determines
-    these examples and any sampled answers. Only the first `limit` items of a split or subtask are used.
-    `pseudo` selects how tokens are masked in encoders (`Pseudo`). `window` is the window of texts, in
-    positions. With `calibrate`, labels are also scored relative to their probability after content-free texts
-    (Zhao et al., 2021). With `balanced`, the shots of a task with labels contain all labels equally often,
-    give or take one.
+    """How tasks are presented to a model.
+
+    - `shots`: the number of solved examples before each item.
+    - `seed`: determines these examples and any sampled answers.
+    - `limit`: only the first `limit` items of a split or subtask are used.
+    - `pseudo`: how tokens are masked in encoders (`Pseudo`).
+    - `window`: the window of texts, in positions.
+    - `calibrate`: whether labels are also scored relative to their probability after content-free texts
+      (Zhao et al., 2021).
+    - `balanced`: whether the shots of a task with labels contain all labels equally often, give or take
+      one.
     """
 
     shots: int = 0
@@ -129,7 +134,8 @@ class Evaluation:
 
     def write_table(self, path: Location) -> None:
         """Write every score as CSV, with a row per model, task and score, and a row per model for each mean
-        of the suite. `counts` is 1 for the main score of a task and for a mean.
+        of the suite. The column `counts` is 1 for the main score of a task and for a mean, and 0 for other
+        scores.
         """
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")

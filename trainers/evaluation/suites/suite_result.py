@@ -39,8 +39,8 @@ class SuiteResult:
 @dataclass(frozen=True)
 class PairedDifference:
     """The difference between two models or runs, `b` minus `a`, in a score on the same items, with its 95 %
-    interval and the `p` value of a two-sided test: a permutation test for a task (`tasks.scores.resampling`),
-    a normal approximation for a mean or an average of checkpoints.
+    interval and the `p` value of a two-sided test. For a task, this is a permutation test
+    (`tasks.scores.resampling`). For a mean or an average of checkpoints, it is a normal approximation.
     """
 
     a: str
@@ -77,9 +77,8 @@ def without_shots(name: str) -> str:
 
 
 def suite_parts(suite: Suite, results: Sequence[TaskResult]) -> dict[str, list[int]]:
-    """Return the indices of the results over which each mean of a suite is taken, by the name of the mean.
-    There is one mean for all results or, if task names include numbers of shots, one for each number of
-    shots.
+    """Return, by the name of each mean of a suite, the indices of the results that it averages. There is one
+    mean for all results or, if task names include numbers of shots, one for each number of shots.
     """
     parts: dict[str, list[int]] = {}
     for place, result in enumerate(results):
@@ -95,13 +94,13 @@ def suite_results(suite: Suite, results: Sequence[TaskResult]) -> list[SuiteResu
 
 
 def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
-    """Return the mean of a suite from the results of one model on the columns of the suite."""
+    """Return the mean of a suite from the results of one model on the tasks of the suite."""
     names = [result.task for result in results]
     return suite_mean(suite, results[0].model, names, [result.scores[result.main] for result in results])
 
 
 def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[NoisyScore]) -> SuiteResult:
-    """Return the mean of a suite from the scores of its columns. The errors of tasks are assumed to be
+    """Return the mean of a suite from the scores of its tasks. The errors of the scores are assumed to be
     independent.
     """
     each = [score.centred for score in scores] if suite.centred else scores

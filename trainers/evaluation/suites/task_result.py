@@ -75,15 +75,19 @@ def centred_scale(chance: float) -> float:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of a model on a split of a task. `form` names how it was scored
-    (`evaluation.scoring.forms`).
+    """The result of a model on a split of a task.
 
-    `measured` has each metric with its outcomes; the first is the main score. `rows` has a row per item.
-    `subtasks` and `fields` name parts of the set, one name per item. `cut` counts the items (for facts, the
-    statements completed with one of the objects) whose context was too long for the model. `truncated` counts
-    the written answers that reached the limit on tokens before they ended, None if no answers were written.
-    `cost` covers all tasks of the model together. `items` are the items that were scored, None for texts and
-    facts. `version` is the version of the task.
+    - `form`: how the model was scored (`evaluation.scoring.forms`).
+    - `measured`: each metric with its outcomes; the first is the main score.
+    - `rows`: a row per item.
+    - `subtasks` and `fields`: the part of the set to which each item belongs.
+    - `cut`: the number of items (for facts, of statements completed with one of the objects) whose
+      context was too long for the model.
+    - `cost`: the cost of all tasks of the model together.
+    - `items`: the items that were scored; None for texts and facts.
+    - `truncated`: the number of written answers that reached the limit on tokens before they ended; None
+      if no answers were written.
+    - `version`: the version of the task.
     """
 
     model: str
@@ -205,9 +209,9 @@ def item_result(
     model: str, form: str, items: Items, found: Likelihoods, without: Likelihoods | None,
     neutral: Likelihoods | None = None,
 ) -> TaskResult:  # fmt: skip
-    """Return the result on items. `found` has the likelihoods of all candidates, flat. `without` has their
-    likelihoods after the context without the question. `neutral` has them after each of the contexts in
-    `Items.neutral`.
+    """Return the result on items. `found` has the likelihoods of all candidates of all items, flat. `without`
+    has the likelihoods of the same candidates after the context without the question (`Items.without`), and
+    `neutral` after each of the contexts in `Items.neutral`.
     """
     answers = items.answers
     lengths = {
@@ -277,11 +281,11 @@ def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
-    """Return the logarithm of each candidate's mean share, float64 [candidates]. The share is the candidate's
-    probability divided by that of all candidates of its item, and the mean is over content-free texts.
+    """Return the logarithm of the probability of each candidate after content-free texts, float64
+    [candidates]. Probabilities are normalised over the candidates of an item, then averaged over the texts.
 
-    Subtracting it from the log-likelihoods divides the probabilities of an item by those that the model
-    assigns without content. This is the matrix W of Zhao et al. (2021, section 5), with b = 0.
+    Subtracting it from the log-likelihoods is the calibration of Zhao et al. (2021, section 5) with their
+    matrix W and b = 0.
     """
     count, first = int(items.offsets[-1]), items.offsets[:-1]
     nats = neutral.log_likelihood.reshape(-1, count)

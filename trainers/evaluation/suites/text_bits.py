@@ -15,8 +15,8 @@ SPLIT = "text"
 
 
 def text_task(file: Location) -> Task:
-    """Return the task that measures a file. JSONL, CSV, TSV and Parquet files need a column `text`; any other
-    file is one text. A name with `*` matches several files.
+    """Return the task that measures the bits per byte of a file. JSONL, CSV, TSV and Parquet files need a
+    column `text`; any other file is one text. A name with `*` matches several files.
     """
     name = str(file if file.local is None else file.local.absolute())
     known = name.removesuffix(".gz").endswith((".jsonl", ".csv", ".tsv", ".parquet"))
@@ -30,8 +30,9 @@ def text_task(file: Location) -> Task:
 
 
 def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, window: int | None) -> TaskResult:
-    """Return the result of a model on texts, limited to the first `limit`. Its rows have the log-likelihood
-    and the bits per byte of every document, and its numbers of tokens, unknown tokens, bytes and characters.
+    """Return the result of a model on the first `limit` texts, or on all if `limit` is None. Its rows have
+    the log-likelihood and the bits per byte of every text, and the numbers of tokens, unknown tokens, bytes
+    and characters.
     """
     documents: list[str] = texts.texts[0].to_pylist()[:limit]
     found, window = scorer.score_texts(documents, window)

@@ -15,8 +15,8 @@ _CHARACTERS = 400  # from the end of a context, shown on a page
 
 @dataclass(frozen=True)
 class WonItems:
-    """The indices of the items of a task that only `b` solves (`won`), and of those that only `a` solves
-    (`lost`).
+    """The items of a task that only one of two models solves, as indices: `won` are the items that only `b`
+    solves, and `lost` the items that only `a` solves.
     """
 
     a: TaskResult
@@ -58,10 +58,10 @@ class ShownItem:
 
 
 def shown_items(each: WonItems, numbers: Sequence[int]) -> list[ShownItem]:
-    """Return the items at the first SHOWN of the indices `numbers`, as a page shows them. In a cloze task,
+    """Return the first SHOWN of the items with the indices `numbers`, as a page shows them. In a cloze task,
     choice 1 means that the model found the words, and choice 0 that it did not. For written answers, the
-    candidates are an accepted answer and then the answers of the two models. Facts are counted but not shown,
-    because they have no `items`.
+    candidates are an accepted answer and then the answers of the two models. Empty for facts, which have no
+    `items`.
     """
     items, shown = each.a.items, []
     if items is None:

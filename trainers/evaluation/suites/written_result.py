@@ -14,8 +14,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskResult:
     """Let a model write the answers to items, and score them by the metrics of the task that compare texts.
-    The main score is the first metric that counts an item as either solved or not (SOLVED), or else the first
-    metric.
+    The main score is the first metric that counts an item as either solved or not (SOLVED). If there is none,
+    it is the first metric.
 
     The rows have the written text of every item, its number of tokens, whether it was truncated, whether its
     context was cut, and the accepted texts. A sampled answer depends on the seed and on the id of its item,

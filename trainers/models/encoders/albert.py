@@ -58,7 +58,9 @@ def _layer_class() -> Any:
 
 
 def _publish(network: Any, specials: dict[str, int]) -> None:
-    """Copy shared parameters, so that no two layers that are separate modules in `transformers` share one."""
+    """Give layers that are separate modules in `transformers` separate copies of the parameters that they
+    share.
+    """
     import torch
 
     known = set()

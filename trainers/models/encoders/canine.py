@@ -88,8 +88,8 @@ def _spell(network: Any, spelled: Sequence[bytes], specials: dict[str, int]) -> 
 
 
 def _repeats(network: Any) -> float:
-    """Return the number of multiplications per token in addition to one for each parameter. The layers of
-    characters run at every character, the layers of molecules at every fourth.
+    """Return the number of multiplications per token beyond one per parameter. The layers of characters run
+    at every character, the layers of molecules at every fourth.
     """
     stack, each = network.canine, network.characters_per_token
 

@@ -28,8 +28,8 @@ last molecule of a row, and upsampling reads two characters beyond a text. More 
 
 
 def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> list[bytes]:
-    """Return the UTF-8 bytes of all tokens: `spelled` for the tokens of text, and the code points of special
-    tokens, whose ids `specials` gives by name.
+    """Return the UTF-8 bytes of all tokens: `spelled` for the tokens of text, and code points for the special
+    tokens. `specials` maps the names of special tokens to their ids.
     """
     whole = list(spelled)
     for name, number in sorted(specials.items(), key=lambda item: item[0] in CODE_POINTS):
@@ -84,11 +84,15 @@ class Spelling:
     def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> CharacterLayout:
         """Return the layout of the characters of the tokens `ids`, int64 [rows, length].
 
-        `starts`, bool [rows, length - 1], says which tokens after the first of a row begin a document; the
-        first always does. `types` are token types, or None. Where `covered` is above 0, a token's characters
-        are replaced with this number of masks. The state of the character with index `read` stands for a
-        token; without `read`, the state of its first character. A token in which no character begins shares
-        the state of the character before it. `covered` and `read` are int64 [rows, length] or None.
+        - `starts`, bool [rows, length - 1]: which tokens after the first of a row begin a document; the first
+          always does.
+        - `types`: token types, or None.
+        - `covered`, int64 [rows, length] or None: where it is above 0, a token's characters are replaced with
+          this number of masks.
+        - `read`, int64 [rows, length] or None: the index of the character whose state stands for a token; the
+          default is its first character.
+
+        A token in which no character begins shares the state of the character before it.
         """
         number = torch.nn.functional.pad(starts, (1, 0), value=True).flatten().cumsum(0) - 1  # of each token's document
         content, owner = self._write(ids.flatten(), None if covered is None else covered.flatten())

@@ -44,11 +44,12 @@ class CharacterDecoder(torch.nn.Module):
 
     For each character, y and e are concatenated and projected to the width of the model (`merge`). The paper
     does not say how a character is prevented from seeing itself. Here a layer with two streams does this, as
-    in XLNet: the query of a character contains the embedding of a mask instead of its own; it attends to
-    itself and to the characters before it, whose keys and values contain their own embeddings. Embeddings are
-    those of the encoder's characters, without positions, because the states already encode positions. The
-    embedding of a predicted character is that of its bucket, since the bucket is what was predicted. The
-    output layer has a separate matrix.
+    in XLNet. The query of a character contains the embedding of a mask instead of the character's own. It
+    attends to itself and to the characters before it, whose keys and values contain their own embeddings.
+
+    Embeddings are those of the encoder's characters, without positions, because the states already encode
+    positions. The embedding of a predicted character is that of its bucket, since the bucket is what was
+    predicted. The output layer has a separate matrix.
     """
 
     def __init__(self, config: CanineConfig) -> None:
@@ -113,8 +114,8 @@ class CanineForSubwords(CaninePreTrainedModel):
         self.register_buffer("spelled_offsets", spelling.offsets, persistent=False)
 
     def spell(self, spelled: Sequence[bytes], specials: dict[str, int]) -> None:
-        """Assign the bytes `spelled` to the tokens, and code points to the special tokens, whose ids
-        `specials` gives by name.
+        """Assign the bytes `spelled` to the tokens, and code points to the special tokens. `specials` maps
+        the names of special tokens to their ids.
         """
         own = special_spellings(spelled, specials)
         spelling = Spelling.of([*own, *[b""] * (self.config.subword_vocab_size - len(own))])
@@ -209,7 +210,7 @@ class CanineForSubwords(CaninePreTrainedModel):
 
 
 def _blocked(seen: Any, dtype: Any) -> Any:
-    """Return the numbers to add to attention scores, [documents, 1, 1, keys]: 0 for the keys that are `seen`,
-    bool [documents, keys], and the most negative number of `dtype` for the others.
+    """Return the numbers to add to attention scores, [documents, 1, 1, keys]: 0 for keys that are `seen`,
+    bool [documents, keys], and the most negative number of `dtype` for all other keys.
     """
     return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None, None]

@@ -2,7 +2,8 @@
 content and distance, without positions in the input, and optionally the enhanced mask decoder.
 
 Every distance up to `positions` in each direction has an embedding, in one table for all layers. Each layer
-projects these embeddings to keys and queries with separate weights, not those that project the content.
+projects these embeddings to keys and queries. The weights of these projections are separate from those for
+content.
 """
 
 from dataclasses import replace
@@ -48,8 +49,8 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _distance_projections(network: Any) -> float:
-    """Return the negative of the number of parameters that project distances. They multiply the rows of a
-    table once per pass, and never a token.
+    """Return the value of `Architecture.repeats`: minus the number of parameters that project distances. They
+    are applied to a table of distances once per pass, not to tokens.
     """
     attentions = [block.attention.self for block in blocks(network)]
     parts = [part for attention in attentions for part in (attention.pos_proj, attention.pos_q_proj)]

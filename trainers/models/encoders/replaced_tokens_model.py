@@ -8,9 +8,9 @@ from transformers import ElectraForPreTraining
 class ReplacedTokensModel(ElectraForPreTraining):
     """ELECTRA's discriminator, with its smaller masked language model as `generator`.
 
-    Both share the embeddings of tokens, positions and token types, and the norm of the embeddings, as in the
-    authors' code. If the embeddings differ in width from one of the two models, a matrix maps them to that
-    model's width.
+    The two models share the embeddings of tokens, positions and token types, and the norm of the embeddings,
+    as in the authors' code. If the embeddings differ in width from one of the two models, a matrix maps them
+    to that model's width.
     """
 
     generator: Any

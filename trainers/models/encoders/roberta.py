@@ -53,8 +53,8 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _publish(network: Any, specials: dict[str, int]) -> None:
-    """Insert unused rows into the table of positions, so that plain `transformers`, which begins at the row
-    after the padding token's id, finds position 0.
+    """Insert unused rows at the beginning of the table of positions, so that position 0 is in the row after
+    the padding token's id, where plain `transformers` reads it.
     """
     import torch
 

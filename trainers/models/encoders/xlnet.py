@@ -80,9 +80,9 @@ def _layer_class() -> Any:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    """Return the states of the content stream, and at the columns of `inputs.order` the states of the query
-    stream. Keys are those of the memory in `inputs.carried`, then those of the window, whose states replace
-    the memory afterwards.
+    """Return the states of the content stream, with the states of the query stream at the columns of
+    `inputs.order`. Attention reads the memory in `inputs.carried`, then the window. Afterwards, the states of
+    the window replace the memory.
     """
     import torch
 

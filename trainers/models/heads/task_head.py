@@ -94,11 +94,12 @@ def build_head(
     """Return a new fp32 head. `outputs` is the number of its outputs: one per class or tag, 1 for regress and
     choose, or 2 for span, the scores of starts and ends.
 
-    If `pooling` is None, the default of the family applies: the first token for encoders, the last token for
-    others. For a prediction per segment, a recurrent encoder cannot be read at a single token, because the
-    state of the first token, or half of that state, depends on no other token; its default is the mean. If
-    `dropout` is None, the model's rate applies wherever the stock head has dropout. The weights depend only
-    on the sizes and the seed. Raises ConfigError if `pooling` or `layers` does not apply.
+    If `pooling` is None, encoders are read at the first token and other families at the last. A recurrent
+    encoder defaults to the mean for a prediction per segment. It cannot be read at a single token, because
+    the state of the first token, or half of that state, depends on no other token.
+
+    If `dropout` is None, the model's rate applies wherever the stock head has dropout. The weights depend
+    only on the sizes and the seed. Raises ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"
@@ -167,8 +168,7 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 @contextmanager
 def recorded_layers(blocks: Sequence[Any], convert: Callable[[Any], Any] | None = None) -> Iterator[list[Any]]:
     """Record states within the context. Yields a list to which the input of the first of `blocks` and the
-    output of every block are appended. A block that layers share appears several times in `blocks` and runs
-    as often.
+    output of every block are appended. A block that several layers share is recorded each time it runs.
 
     States are [rows, length, width]; `convert` converts the states of blocks that use another shape.
     """

@@ -95,8 +95,8 @@ class AwdLstmLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return states for a pass on `meta`. They keep as much memory for the backward pass as oneDNN does,
-        whose own workspace is not visible in such a pass.
+        """Return placeholder states for a pass on `meta`. The pass then keeps as much memory for the backward
+        pass as one with oneDNN, whose own workspace is not visible on `meta`.
         """
         outputs = self.recurrent_weight.shape[1]
         workspace = packed.new_empty(len(packed), _WORKSPACE * max(packed.shape[1], outputs))

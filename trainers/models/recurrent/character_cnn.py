@@ -71,9 +71,7 @@ class CharacterCnn(torch.nn.Module):
 
     @property
     def repeats(self) -> int:
-        """The number of multiplications per token in addition to one for each parameter, because a filter
-        runs at every place.
-        """
+        """The number of multiplications per token beyond one per parameter. A filter runs at every place."""
         return sum(each.weight.numel() * (LENGTH - each.kernel_size[0]) for each in self.filters)
 
     def forward(self, ids: Any) -> Any:

@@ -138,8 +138,8 @@ class Elmo(PreTrainedModel):
         return self.lm_head(states.chunk(2, dim=-1)[backward])
 
     def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> BidirectionalOutput:
-        """Return the logits of both directions. Every row is one document, without the positions at its end
-        that `attention_mask` [rows, length] masks.
+        """Return the logits of both directions. Every row is one document; `attention_mask` [rows, length]
+        may mask positions at its end.
         """
         seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         states = self.elmo(input_ids, seen[:, 1:] != seen[:, :-1])

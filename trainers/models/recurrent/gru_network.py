@@ -68,8 +68,8 @@ class GruLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return states for a pass on `meta`. They keep as much memory for the backward pass as torch's GRU
-        does, whose own memory is not visible in such a pass.
+        """Return placeholder states for a pass on `meta`. The pass then keeps as much memory for the backward
+        pass as one with torch's GRU, whose own memory is not visible on `meta`.
         """
         outputs = self.recurrent_weight.shape[1]
         kept = packed.new_empty(len(packed), _KEPT * outputs)
@@ -139,13 +139,12 @@ class SentenceGru(PreTrainedModel):
 
     def decode(self, ids: Any, positions: Any, vectors: tuple[Any, Any]) -> tuple[Any, Any]:
         """Return the states [rows, length, width] of the decoder that writes next sentences, and of the
-        decoder that writes previous sentences. Both read the sentences that they write: `ids` and
-        `positions`, int64 [rows, length]. At every position they also read the vector of a neighbouring
-        sentence, [rows, length, width]: the first decoder reads the vector of the sentence before
-        (`vectors[0]`), the second that of the sentence after (`vectors[1]`).
+        decoder that writes previous sentences.
 
-        A decoder multiplies the vector by its own matrices at every position (equations 5 to 7), as part of
-        its input.
+        Both read the sentences that they write: `ids` and `positions`, int64 [rows, length]. `vectors` are
+        the vectors of the sentences before and after these, each [rows, length, width]. The first decoder
+        reads the vector of the sentence before, the second that of the sentence after. Each multiplies the
+        vector by its own matrices at every position (equations 5 to 7), as part of its input.
         """
         sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
         decoders = (self.next_decoder, self.previous_decoder)

@@ -1,5 +1,5 @@
-"""Divide rows into the sequences that a recurrent layer reads. Each begins with a state of zeros, or
-continues with the state in which the previous window left its row.
+"""Divide rows into the sequences that a recurrent layer reads. A sequence begins with a state of zeros, or
+continues from the final state of its row in the previous window.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class Sequences:
     @classmethod
     def of(cls, positions: Any, before: Any = None) -> "Sequences":
         """Return the sequences of rows, given `positions` [rows, length]. A sequence begins at the start of
-        every row, and wherever a position does not follow the position before it. `before`, int64 [rows], are
-        the positions in the column before the first one, if there is such a column.
+        every row, and wherever a position is not one higher than the position before it. `before`, int64
+        [rows], are the positions in the column before the first one, if there is such a column.
         """
         found = cls.beginning(positions[:, 1:] != positions[:, :-1] + 1)
         return found if before is None else replace(found, continued=positions[:, 0] == before + 1)

@@ -45,8 +45,8 @@ class ProjectedLstm(torch.nn.Module):
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return states for a pass on `meta`. They keep as much memory for the backward pass as the layer
-        does on a CPU. The memory of the layer itself is not visible in such a pass.
+        """Return placeholder states for a pass on `meta`. The pass then keeps as much memory for the backward
+        pass as the layer does on a CPU. The memory of the layer itself is not visible on `meta`.
         """
         kept = packed.new_empty(len(packed), (_KEPT if _computes_in_fp32(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
@@ -71,8 +71,8 @@ def _computes_in_fp32(states: Any) -> bool:
 
 class _LstmOnCpu(torch.autograd.Function):
     """The computation of `torch.lstm` from a state of zeros, with faster gradients. torch computes the
-    gradient of every weight step by step, and that of packed inputs in time that grows with the square of the
-    longest sequence. Here the gradient of a weight is one product over all tokens.
+    gradients of weights step by step, and for packed inputs its time grows with the square of the longest
+    sequence. Here the gradient of a weight is one product over all tokens.
     """
 
     @staticmethod
@@ -113,8 +113,8 @@ class _LstmOnCpu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Return the gradients. Those of the gates are computed backwards step by step; those of the weights
-        then follow from all steps at once.
+        """Return the gradients. The gradients of the gates are computed step by step, from the last to the
+        first. The gradients of the weights are then computed from all steps at once.
         """
         packed, gates, memory, outputs, states, input_weight, recurrent_weight, projection = ctx.saved_tensors
         cells = projection.shape[1]

@@ -109,8 +109,8 @@ def _choose(
     `words`, `segments` and `counts`, int64 [rows, length], are the first column of each token's word (-1 for
     none), its document (-1 for padding) and its number of characters. The words of a document are taken in
     ascending order of `draws` until the document's budget of characters is used up. `last` decides whether
-    the word that would exceed the budget is taken. Both are float64 [rows, length] and are read at the first
-    column of each word.
+    the word that would exceed the budget is taken. `draws` and `last` are float64 [rows, length] and are read
+    at the first column of each word.
     """
     rows, length = words.shape
     places = np.arange(rows)[:, None] * length
@@ -148,10 +148,15 @@ def divide_words(
     """Set `words`, int64 [rows, length], to the first column of each token's word. Special tokens, padding
     and white space keep -1.
 
-    A word begins with the first token of a document, after a special token, after white space, with a token
-    that begins with white space, and with a token that would make the word before it longer than `longest`
-    characters. `content`, uint8, is the bytes of the vocabulary, and `offsets`, int64 [tokens + 1], says
-    where each token begins. `counts`, int64 [rows, length], is the number of characters of each token.
+    A word begins with each of these tokens:
+
+    - the first token of a document;
+    - the first token after a special token or after white space;
+    - a token that begins with white space;
+    - a token that would make the word before it longer than `longest` characters.
+
+    `content`, uint8, is the bytes of the vocabulary, and `offsets`, int64 [tokens + 1], says where each token
+    begins. `counts`, int64 [rows, length], is the number of characters of each token.
     """
     for row in range(len(inputs)):
         first, size = -1, 0

@@ -160,8 +160,8 @@ def elect_in_cells(task: _CellTask) -> tuple[FileRecord, dict[str, Any]]:
     part.
 
     Returns the file and the counts: `sizes`, the number of clusters by size; `largest`, the number of
-    documents in the largest cell; `beyond`, the number of documents outside the electorates that are kept,
-    without having been compared with one another.
+    documents in the largest cell; `beyond`, the number of kept documents outside the electorates, which were
+    not compared with one another.
     """
     unit = f"elected.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -232,9 +232,9 @@ def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: floa
 
 
 def _lost(documents: pa.Table, winners: np.ndarray, table: pa.Table, winner: np.ndarray) -> pa.Table:
-    """Return the part and row of each dropped document, the row in `table` of its winner, and the similarity
-    of the two. `winner` is the winner's row for each of `documents`, or STAYS if the document is kept.
-    `winners` are the vectors of `table`.
+    """Return a table of the dropped documents: the part, the row, the winner's row in `table`, and the
+    similarity to the winner. `winner` has the winner's row for each of `documents`, or STAYS for a kept
+    document. `winners` are the vectors of `table`.
     """
     lose = np.flatnonzero(winner != STAYS)
     similarity = pair_cosines(vectors_of(documents[EMBEDDING])[lose], winners[winner[lose]])

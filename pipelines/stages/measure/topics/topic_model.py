@@ -169,9 +169,9 @@ def train_topics(task: _TrainingTask) -> TopicModel:
 
 
 def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tuple[list[np.ndarray], list[TopicName]]:
-    """Return two lists with an entry for each cluster of a sample, the largest cluster first: the centroid of
-    the cluster followed by those of its subclusters, float32 [1 + parts, width]; and the cluster as a topic.
-    A cluster is excluded if it is not the nearest one for any document of the sample.
+    """Divide a sample into clusters. Return two lists, the largest cluster first: the centroid of each
+    cluster followed by those of its subclusters, float32 [1 + parts, width], and the clusters as topics.
+    Clusters without documents are excluded.
     """
     if not len(vectors) or sizes[0] < 1:
         return [], []

@@ -110,7 +110,13 @@ def test_names_of_licence_files(name):
     assert is_licence_name(name)
 
 
-@pytest.mark.parametrize("name", ["license.py", "licenses.json", "src/licensing.md", "COPYING/readme", "unlicensed"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("license.py", "licenses.json", "src/licensing.md", "COPYING/readme", "unlicensed"),
+        *("__pycache__/licence_text.cpython-311.pyc", "License.class", "license-badge.svg", "copyright.PNG"),
+    ],
+)
 def test_other_names(name):
     assert not is_licence_name(name)
 
