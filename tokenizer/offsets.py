@@ -38,9 +38,9 @@ def _characters(text: str, positions: Offsets) -> Offsets:
 
 
 def find_tokens(encoding: Any, text: str, positions: Offsets) -> Offsets:
-    """Return the token index of each byte position. A position belongs to the first token that ends after it,
-    or to the preceding token if that is only a space mark (`▁` or `Ġ`). After the last token, a position maps
-    to the number of tokens.
+    """Return the token index of each byte position: the first token that ends after the position. If the
+    token before that one is only a space mark (`▁` or `Ġ`), its index is returned instead. After the last
+    token, the index is the number of tokens.
     """
     spans: Offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     tokens = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, positions), side="right")

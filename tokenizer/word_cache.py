@@ -37,8 +37,8 @@ def cuts_at_spaces(definition: Definition) -> bool:
     feeds. This holds for the BPE and WordPiece kinds trained here, for BERT's tokenizer, and for the unigram
     kind trained here unless the text contains NEXT_LINE.
 
-    BERT's normaliser works on characters and combining marks, and its pre-tokenizer cuts at white space. NFC
-    and NFKC never combine anything with a space.
+    The reasons: BERT's normaliser works on characters and combining marks, and its pre-tokenizer cuts at
+    white space. NFC and NFKC never combine anything with a space.
     """
     normalizer, cutter = definition.data["normalizer"], definition.data["pre_tokenizer"]
     if normalizer is None or cutter is None or any(not token["special"] for token in definition.data["added_tokens"]):
@@ -58,7 +58,7 @@ def _both_cases(normalizer: Callable[[bool], Any]) -> list[Any]:
 
 
 class Pieces(NamedTuple):
-    """The k pieces of a batch of n texts, in text order."""
+    """The k pieces into which a batch of n texts is cut at spaces and line feeds, in text order."""
 
     words: Offsets  # int64 [k], index of each piece in the cache
     first: Offsets  # int64 [n + 1], first piece of each text
@@ -67,7 +67,9 @@ class Pieces(NamedTuple):
 
 
 class WordCache:
-    """A cache of pieces and their ids. It is emptied when it reaches its limits. Not thread-safe."""
+    """A cache of the token ids of words, the pieces of text between spaces and line feeds. It is emptied when
+    it reaches its limits. Not thread-safe.
+    """
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode

@@ -197,8 +197,8 @@ def labelled_parts(
             yield (corpus, source), parts
     if unknown := [where for identifier, (_, where) in labels.items() if identifier not in known]:
         raise UserError(
-            f"{unknown[0]}: the corpora in `corpora` have no document with this id; so it is with {len(unknown):,} of "
-            f"{len(labels):,} labels. Remove them, or add the corpus"
+            f"{unknown[0]}: the corpora in `corpora` have no document with this id ({len(unknown):,} of {len(labels):,} "
+            f"labels have none). Remove them, or add the corpus"
         )
 
 

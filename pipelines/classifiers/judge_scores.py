@@ -31,8 +31,10 @@ def read_judge_scores(files: Sequence[str], field: str) -> Labels:
     """
     scores: dict[bytes, tuple[float, str]] = {}
     without: list[str] = []
+    rows = 0
     for file in files:
         for where, printed, value in _rows(file, field):
+            rows += 1
             score = _number(value)
             if score is None:
                 without.append(where)
@@ -44,8 +46,8 @@ def read_judge_scores(files: Sequence[str], field: str) -> Labels:
                 raise UserError(f"{where}: this id has another score in {first[1]}; remove one of them")
     if without:
         raise UserError(
-            f"{without[0]}: has no number in the field {field!r}; so it is with {len(without):,} of "
-            f"{len(scores) + len(without):,} rows. Have these documents judged again, or remove the rows"
+            f"{without[0]}: has no number in the field {field!r} ({len(without):,} of {rows:,} rows have none). Have "
+            f"these documents judged again, or remove the rows"
         )
     if not scores:
         raise UserError(

@@ -13,8 +13,8 @@ VOCAB_SIZE = FIRST_BYTE + 256
 
 
 def byte_vocabulary() -> bytes:
-    """Return the content of the `tokenizer.json`. It is a byte-level BPE without merges, which any reader of
-    the format understands.
+    """Return the content of the byte vocabulary's `tokenizer.json`: a byte-level BPE without merges, which
+    any reader of the format understands.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

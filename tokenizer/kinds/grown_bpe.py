@@ -79,9 +79,7 @@ def _learn(
 
 
 def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
-    """Yield each text encoded with the base, with one character for each token and a space between
-    pre-tokens.
-    """
+    """Yield each text with one character for each token of the base tokenizer and a space between pre-tokens."""
     encoder = load_within_text(base)
 
     def written(batch: list[str]) -> Iterator[str]:

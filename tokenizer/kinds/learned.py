@@ -1,5 +1,5 @@
-"""Code shared by the trained kinds: checks before and after training, and the selection of a vocabulary's
-characters.
+"""Code shared by the tokenizers that are trained: checks before and after training, and the selection of a
+vocabulary's characters.
 """
 
 import re
@@ -17,8 +17,8 @@ and 1 for others). Rarer characters are unknown.
 
 
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:
-    """Raise ValueError for a vocabulary size below `smallest`, a share of characters outside (0, 1], or a
-    frequency below 1. `why` explains `smallest` in the message.
+    """Raise ValueError if `vocab_size` is below `smallest`, `coverage` is outside (0, 1], or `min_frequency`
+    is below 1. The message gives `why` as the reason for `smallest`.
     """
     if vocab_size < smallest:
         raise ValueError(f"vocab_size: got {vocab_size}, allowed {smallest} or more ({why})")
@@ -72,8 +72,8 @@ def blank_unknown(texts: Iterable[str], characters: str) -> Iterator[str]:
 
 
 def serialize(tokenizer: Any, vocab_size: int, why: str) -> bytes:
-    """Return the content of `tokenizer.json`. Raises ValueError if the size of the vocabulary is not
-    `vocab_size`. `why` explains in the message why the vocabulary is too small.
+    """Return the content of a trained tokenizer's `tokenizer.json`. Raises ValueError unless the vocabulary
+    has `vocab_size` tokens. If it has fewer, the message gives the reason `why`.
     """
     vocabulary = tokenizer.get_vocab()
     assert all(vocabulary[token] == number for number, token in enumerate(SPECIALS))

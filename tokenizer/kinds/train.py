@@ -1,4 +1,4 @@
-"""Train a tokenizer of any kind, by name."""
+"""Train a tokenizer of the kind with a given name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType

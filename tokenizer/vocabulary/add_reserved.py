@@ -7,8 +7,8 @@ from tokenizer.vocabulary.specials import SPECIALS, required_tokens
 
 
 def add_reserved(definition: Definition, wanted: Iterable[str]) -> bytes:
-    """Return the content of a `tokenizer.json`, extended by the reserved tokens that `wanted` asks for and
-    the vocabulary lacks. They get new ids at the end.
+    """Add the `wanted` reserved tokens that a vocabulary lacks, with new ids at its end, and return the
+    content of the extended `tokenizer.json`.
 
     `wanted` contains names of objectives or tokens, as in `specials.required_tokens`. A reserved token is
     lacking if no special token of the vocabulary plays its role. `Encoder` encodes text as before. Raises

@@ -51,9 +51,10 @@ class Definition:
 
     @cached_property
     def first_byte(self) -> int | None:
-        """The id of byte 0 if text is encoded as its bytes plus a constant, else None. This requires a
-        vocabulary without merges and without `ignore_merges`, consecutive ids for the 256 bytes, no added tokens
-        except special ones, and a text that is not changed before encoding.
+        """The id of byte 0 if each byte of a text is encoded as the byte plus a constant, else None.
+
+        It is None unless the model is a byte-level BPE without merges and without `ignore_merges`, the 256
+        bytes have consecutive ids, all added tokens are special, and text is not changed before encoding.
         """
         model = self.data["model"]
         first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
@@ -116,7 +117,7 @@ class Definition:
     @cached_property
     def plain_json(self) -> str:
         """The copy of the file that encodes text: without special added tokens, truncation, padding, dropout
-        and post-processing, and with its special tokens renamed unless it is a BPE.
+        and post-processing. In vocabularies other than BPE, the special tokens are renamed.
         """
         dropped = {"truncation": None, "padding": None, "post_processor": None}
         changed = {"added_tokens": self._plain_added, "model": self._plain_model()}
@@ -183,7 +184,9 @@ class Definition:
 
     @property
     def keeps_bytes(self) -> bool:
-        """Whether the tokens of a text are its consecutive bytes, so that `byte_lengths` is defined."""
+        """Whether joining the bytes of a text's tokens always gives the bytes of the text, so that
+        `byte_lengths` is defined.
+        """
         return self._byte_length_obstacle() is None
 
     def _changes_text(self) -> str | None:

@@ -41,9 +41,9 @@ _TENSORS, _HEAD, _RECORD, _PEFT = (
 
 
 def base_fingerprint(network: Any, architecture: str) -> str:
-    """Return the xxh3_128 digest of the names, shapes and fp32 values of the stacks' parameters. Heads and
-    the pooler are excluded: a base may lack them, and then their values are random. Call this before a method
-    is applied.
+    """Return the xxh3_128 digest of the names, shapes and fp32 values of the parameters in the network's
+    stacks of blocks. Heads and the pooler are excluded, because they have random values if the base lacks
+    them. Call this before a method is applied.
     """
     import torch
     import xxhash
@@ -59,9 +59,11 @@ def base_fingerprint(network: Any, architecture: str) -> str:
 
 @dataclass(frozen=True)
 class StockHead:
-    """The head of a task in the stock model that peft wraps. `names` maps our names of the head's parameters
-    to the stock names. `stacks` is (our prefix, stock prefix) for the names of parameters in the stacks.
-    `task_type` is peft's name for the kind of task, or None if peft has none.
+    """The head of a task in the stock model that peft wraps.
+
+    `names` maps our names of the head's parameters to the stock names. `stacks` holds the prefix of parameter
+    names in the stacks: ours, then that of the stock model. `task_type` is peft's name for the kind of task,
+    or None if peft has none.
     """
 
     names: Mapping[str, str]
@@ -79,8 +81,8 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return {our name: peft's name in the stock model} for the head's parameters and for `own`, the
-        names under which peft would store the method's parameters in our model.
+        """Return {our name: peft's name in the stock model} for the head's parameters and the method's
+        parameters. `own` lists the method's parameters, by the names that peft would use in our model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {
@@ -101,8 +103,8 @@ def save_adapter(
     """Write the parameters of `network` that `method` has trained to a new directory.
 
     `base` is the fingerprint of the base. `path` is the path where peft looks for the base, or None to record
-    no path. `head` is the task's head in the stock model, or None. If it is given and the method is a
-    `PeftMethod` that peft can load, the head is stored in peft's file. Otherwise it is stored in a separate
+    no path. `head` describes the task's head in the stock model, or is None. The trained head is stored in
+    peft's file if `head` is given and `method` is a `PeftMethod` that peft can load, otherwise in a separate
     file.
     """
     directory.mkdir(parents=True)

@@ -144,8 +144,8 @@ def _write_items(output: LocalPath, named: Mapping[str, str], models: list[str])
 def _checkpoints(
     options: argparse.Namespace, runs: list[LocalPath], named: Mapping[str, str], requirements: list[Requirement]
 ) -> int:
-    """Evaluate checkpoints of runs. A requirement is checked against a score averaged over the last
-    checkpoints of each run.
+    """Evaluate checkpoints of runs, and check `requirements` against scores averaged over the last
+    checkpoints of each run. Returns 1 if a requirement is not met, else 0.
     """
     from gristmill.storage.store import write_json
     from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints

@@ -220,9 +220,8 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
 
 def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetuning":
-    """Resolve the job of a run. Errors that would otherwise only come up later are raised here, before
-    anything is written, because a corrected command could not continue a half-written run directory. For this
-    reason, the splits that are scored at the end are also read here.
+    """Resolve the job of a run. Errors that can be found before the run directory is written are raised here,
+    including errors in the splits that are scored at the end.
     """
     from trainers.engine.hardware.compiler import check_compiler
     from trainers.inference.base import check_model

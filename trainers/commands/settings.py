@@ -27,8 +27,8 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_weights(data: "Data") -> "Data":
-    """Return `data` with its weights read from a file if they name a YAML file, such as the proposal of a
-    study. The file must have a mapping `weights`, otherwise ConfigError is raised.
+    """Return `data` with its weights read from a file if `data.weights` is the name of a YAML file, such as
+    the proposal of a study. Raises ConfigError if the file has no mapping `weights`.
     """
     from gristmill.config import load_yaml, parse, plain
     from trainers.config.pretraining import Data

@@ -79,7 +79,7 @@ def _add_study(parser: argparse.ArgumentParser, required: bool) -> None:
 
 
 def _add_ray(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for training runs as Ray tasks."""
+    """Add the options for training the runs of a study as Ray tasks."""
     parser.add_argument(
         "--ray",
         action="store_true",
@@ -90,8 +90,8 @@ def _add_ray(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `_add_study`, those that name tables of runs instead of a study, and the settings
-    of the laws.
+    """Add the arguments of `_add_study`, the arguments that name tables of runs instead of a study, and the
+    settings of the laws.
     """
     _add_study(parser, required=False)
     parser.add_argument("--ratios", metavar="FILE", type=local_path, help="CSV instead of a study: a mixture per run")
@@ -188,7 +188,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _train(
     runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int, resources: "RayResources | None" = None
 ) -> None:
-    """Train the runs whose corpus is built and that have no result yet or have failed. They are trained on
+    """Train the runs that have no result yet or have failed, if their corpus is built. They are trained on
     Ray if `resources` are given, otherwise in up to `workers` processes.
     """
     from gristmill.machine import usable_cores

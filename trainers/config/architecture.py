@@ -31,9 +31,10 @@ class Traits:
     decoders learn to write the sentences before and after a sentence. An architecture with a flag is
     pretrained only in this way, and other architectures are never pretrained in this way.
 
-    `characters` says that the model reads characters instead of tokens, and counts positions in characters.
-    `window_objective` is the objective with which the model can be trained in windows of a row, each of which
-    begins with the state that the previous window left; None if the architecture carries no state.
+    `characters` says whether the model reads characters instead of tokens, and counts positions in
+    characters. `window_objective` is the objective with which the model can be trained in windows of a row,
+    each of which begins with the state that the previous window left; None if the architecture carries no
+    state.
     """
 
     family: Family
@@ -280,8 +281,8 @@ class Model:
         return self.position or self.traits.positions[0]
 
     def check(self) -> None:
-        """Validate the sizes and the position scheme, and that the optional fields that are set
-        (`Traits.has`) apply to the architecture.
+        """Validate the sizes and the position scheme. An optional field may be set only if it applies to the
+        architecture (`Traits.has`).
         """
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
@@ -360,8 +361,8 @@ class Model:
         require(self.layers % groups == 0, f"layer_groups: got {groups}, which does not divide layers {self.layers}")
 
     def _check_generator(self) -> None:
-        """Require that the generator has a whole number of heads, and is neither wider nor deeper than the
-        discriminator.
+        """Validate the fields of the generator. Without `generator_size`, `generator_layers` and
+        `embedding_sharing` must be null.
         """
         if self.generator_size is None:
             for name in ("generator_layers", "embedding_sharing"):
@@ -408,7 +409,7 @@ class Model:
 
 
 def generator_of(model: Model) -> Model:
-    """Return the sizes of the generator of a resolved model that has one."""
+    """Return the sizes of the generator of a resolved model. The model must have a generator."""
     assert model.generator_size is not None
     heads = round(model.generator_size * model.heads)
     width = model.width // model.heads * heads

@@ -24,11 +24,13 @@ class HeadSettings:
 
     `pooling` chooses the state that represents a text: the state of its first or last token, the mean or the
     maximum over its tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018,
-    section 3.3). Null means `first` for encoders, `mean` for recurrent encoders, and `last` for the others;
-    `first` and `last` are allowed only where they are the default. `dropout` is applied before the output
-    layer of the head and, in some architectures, also before its dense layer. Null means the model's rate, or
-    none where the stock head has no dropout. Which layers the head reads is set by `method.layers`, in
-    methods that have it.
+    section 3.3). Null means `mean` for recurrent encoders, `first` for other encoders, and `last` for all
+    other models. `first` and `last` are allowed only where they are the default.
+
+    `dropout` is applied before the output layer of the head and, in some architectures, also before its dense
+    layer. Null means the model's rate, or none where the stock head has no dropout.
+
+    Which layers the head reads is set by `method.layers`, in methods that have it.
     """
 
     pooling: Pooling | None = None
@@ -78,9 +80,11 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How often each of several tasks is sampled (Raffel et al., 2020, section 3.5.2). A task's rate is
-    proportional to its number of examples, counted up to `limit`; or to that number raised to the power 1 /
-    `temperature`; or equal for all tasks.
+    """How often each of several tasks is sampled (Raffel et al., 2020, section 3.5.2).
+
+    With `kind: proportional`, a task's rate is proportional to its number of examples, counted up to `limit`.
+    With `kind: temperature`, this number is raised to the power 1 / `temperature`. With `kind: equal`, all
+    tasks have the same rate.
     """
 
     kind: Literal["proportional", "temperature", "equal"] = "proportional"
@@ -275,8 +279,8 @@ class Finetuning(Job):
         self._check_head()
 
     def _check_head(self) -> None:
-        """Require that a pooled token has seen the whole text, that a task with a prediction at every
-        position has no pooling, and that the model has the layers that the head reads.
+        """Validate `head.pooling` for the task and the architecture, and require that the model has the
+        layers that the head reads.
         """
         kind, pooling = self.tasks[0].kind, self.head.pooling
         require(

@@ -18,8 +18,8 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 class Optimizer:
     """The optimizer. `adamw` is AdamW with decoupled weight decay (Loshchilov and Hutter, 2019) for all
     parameters. `muon` is Muon (Jordan et al., 2024) for the hidden matrices, with rate `muon_learning_rate`
-    and momentum `muon_momentum`, and AdamW for the rest. `asgd` is NT-ASGD, the averaged SGD of AWD-LSTM
-    (Merity et al., 2017, section 3), for all parameters; it is only for pretraining.
+    and momentum `muon_momentum`, and AdamW for all other parameters. `asgd` is NT-ASGD, the averaged SGD of
+    AWD-LSTM (Merity et al., 2017, section 3), for all parameters; it is only for pretraining.
 
     With `asgd`, averaging of the weights begins at the first validation whose loss is above the lowest loss
     of the earlier validations, not counting the last `non_monotone_interval` of them. From then on, the
@@ -266,8 +266,8 @@ class Execution:
         )
 
     def rows(self, auto: int) -> int:
-        """Return the number of sequences per pass of a command that does not train: `micro_batch`, or the
-        argument if `micro_batch` is `auto`.
+        """Return the number of sequences per pass in a command that does not train. `auto` is the number to
+        use if `micro_batch` is `auto`.
         """
         return auto if self.micro_batch == "auto" else self.micro_batch
 
@@ -324,8 +324,8 @@ class Job(ABC):
         """The number of steps between two validations."""
 
     def validates_at(self, step: int) -> bool:
-        """Return whether a validation is due after `step` steps. The last step is always validated, even if
-        this is false.
+        """Return whether a validation is due after `step` steps. The last step of a run is validated in any
+        case.
         """
         return step % self.validation_interval == 0
 

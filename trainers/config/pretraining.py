@@ -214,8 +214,8 @@ class PeriodicEvaluation:
 class Pretraining(Job):
     """A run that trains on the token shards of corpora with a self-supervised objective.
 
-    With `online_weights`, the weights of domains in the loss change from step to step. In the log, `loss` and
-    the losses of sources remain those of the text that was read, without these weights.
+    With `online_weights`, the weights of domains in the loss change from step to step. The log reports `loss`
+    and the losses of sources without these weights.
     """
 
     kind: Literal["pretraining"] = "pretraining"
@@ -227,7 +227,7 @@ class Pretraining(Job):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The corpora."""
+        """The value of `data.corpora`."""
         return self.data.corpora
 
     @property
@@ -281,7 +281,7 @@ class Pretraining(Job):
             )
 
     def _check_generator(self) -> None:
-        """Require a generator for the objective that trains one, and none for the others."""
+        """Require that the model has a generator if and only if the objective trains one."""
         size = self.model.generator_size
         require(
             self.objective.needs_generator == (size is not None),
@@ -290,7 +290,7 @@ class Pretraining(Job):
         )
 
     def _check_boundary(self) -> None:
-        """Require the head of span boundaries for the objective that trains it, and none for the others."""
+        """Require that the model has the head of span boundaries if and only if the objective trains it."""
         head = self.model.boundary_head
         require(
             self.objective.needs_boundary == head,
@@ -299,8 +299,8 @@ class Pretraining(Job):
         )
 
     def _check_order(self) -> None:
-        """Require an architecture with a second attention stream if the objective permutes tokens, and only
-        then.
+        """Require that the architecture has a second attention stream if and only if the objective permutes
+        tokens.
         """
         require(
             self.objective.permutes == self.model.traits.permutes,
@@ -309,8 +309,8 @@ class Pretraining(Job):
         )
 
     def _check_directions(self) -> None:
-        """Require an architecture with a forward and a backward language model if the objective trains both,
-        and only then.
+        """Require that the architecture has a forward and a backward language model if and only if the
+        objective trains both.
         """
         require(
             self.objective.bidirectional_lm == self.model.traits.bidirectional_lm,
@@ -319,8 +319,8 @@ class Pretraining(Job):
         )
 
     def _check_characters(self) -> None:
-        """Require a model that reads characters for objectives that mask characters. Require
-        `character_buckets` for the objective that predicts characters, and null for the others.
+        """Require a model that reads characters if the objective masks characters. Require that
+        `character_buckets` is set if and only if the objective predicts characters.
         """
         require(
             self.model.traits.characters or not self.objective.needs_character_counts,
@@ -335,8 +335,8 @@ class Pretraining(Job):
         )
 
     def _check_decoders(self) -> None:
-        """Require an architecture with sentence decoders if the objective trains them, and only then. That
-        objective also requires `isolation`.
+        """Require that the architecture has sentence decoders if and only if the objective trains them. Such
+        an objective also requires `isolation`.
         """
         decodes = self.objective.decodes_neighbours
         require(
@@ -379,8 +379,10 @@ class Pretraining(Job):
 
     def _check_isolation(self) -> None:
         """Require `isolation` for objectives that rewrite rows, except with the position schemes `rope` and
-        `t5_bias`. Rewritten rows are padded to a multiple of 8, so they may be longer than the model's number
-        of positions. Positions stay within this number only if they restart in every document.
+        `t5_bias`.
+
+        Rewritten rows may be longer than the model's number of positions. With `isolation`, positions restart
+        in every document and so do not exceed this number.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),

@@ -14,7 +14,7 @@ documents:
 The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)
 and prefix LMs on a decoder or an encoder-decoder learn this likelihood. So does a mixture that contains one
 of these objectives; the first such part of the mixture is measured. Other objectives, such as masking, span
-corruption and denoising, do not learn it; runs with them have no value.
+corruption and denoising, do not learn it; runs with them lack the metric.
 """
 
 import math
@@ -103,8 +103,8 @@ def window(data: DocumentData) -> int:
 
 
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
-    """Return the documents on which a run is measured. None if its objective does not learn the likelihood of
-    text, or if the validation split of no source has a document to measure.
+    """Return the documents on which a run is measured. None if the run's objective does not learn the
+    likelihood of text, or if no validation split has a document to measure.
     """
     members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]
     if not members:

@@ -13,14 +13,14 @@ from pipelines.contracts.shard_set import LEVEL
 
 
 def names_above(leaf: str) -> list[str]:
-    """Return a leaf's own name and the names of all levels above it, the longest first."""
+    """Return the name of a domain followed by the names of the levels above it, such as `web:science`, `web`."""
     levels = leaf.split(LEVEL)
     return [LEVEL.join(levels[:count]) for count in range(len(levels), 0, -1)]
 
 
 def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> dict[str, list[str]]:
-    """Return, for each of `names`, the sorted leaves that it stands for. A leaf belongs to the longest of
-    `names` that is its own name or a level above it; a leaf without such a name is left out.
+    """Return, for each of `names`, the sorted domains (`leaves`) that it stands for. A leaf belongs to the
+    longest of `names` that is its own name or a level above it; a leaf without such a name is left out.
 
     Raises ConfigError, with a message that begins with `field`, for a name whose leaves all belong to longer
     names.
@@ -41,9 +41,9 @@ def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> di
 
 
 def share_weights(weights: Mapping[str, float], tokens: Mapping[str, int], field: str) -> dict[str, float]:
-    """Return the weight of each leaf whose weight is above 0. `tokens` gives the number of tokens of every
-    leaf. The weight of a name is divided among the leaves that it stands for, in proportion to their tokens.
-    The result is ordered by name.
+    """Return the weight of each domain (leaf) whose weight is above 0, ordered by name. The weight of a name
+    is divided among the leaves that it stands for, in proportion to their tokens. `tokens` gives the number
+    of tokens of every leaf.
 
     Raises ConfigError as `assign_leaves` does.
     """

@@ -11,9 +11,7 @@ from trainers.rows.batch import Batch
 
 
 class JobCorpus(Protocol):
-    """The data that a job reads, as seen by the training loop: its fingerprint, and its tokenizer, a file in
-    `directory`.
-    """
+    """The data that a job reads, as seen by the training loop. `directory` holds the tokenizer's file."""
 
     @property
     def fingerprint(self) -> str:

@@ -18,8 +18,9 @@ UNCAPPED = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class SourceMixture:
-    """A mixture of the sources `names`, in parts. `shares` [parts, sources] are the sources' shares of the
-    tokens; they sum to 1 in each part. `ends` [parts] are the ends of the parts, in tokens of the whole run.
+    """A mixture of the sources `names`, divided into parts in which the shares of the sources are constant.
+    `shares` [parts, sources] are the sources' shares of the tokens; they sum to 1 in each part. `ends`
+    [parts] are the ends of the parts, in tokens of the whole run.
 
     `caps` [sources] is the maximum number of tokens drawn from each source: 0 if no part reads it, UNCAPPED
     if it has no cap. `stages` are the stages that the mixture was built from.

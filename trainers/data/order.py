@@ -37,7 +37,7 @@ _REPLAY_INTERVAL = 1 << 23  # samples between stored states, which are replayed 
 
 @dataclass(frozen=True)
 class Stream:
-    """A source in the order of samples. `tokens` is the length of an epoch. `sizes` gives the tokens of each
+    """A source as `Order` reads it. `tokens` is the length of an epoch. `sizes` gives the tokens of each
     sequence; it is None if sequences are cut from the stream one after another. If only some sequences of the
     source are read, `subset` contains their indices, and `tokens` and `sizes` count only these.
     """
@@ -70,8 +70,9 @@ class OrderPhase:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples as arrays of shape [n]: global sample index, source index, sequence index within the source,
-    tokens of the sequence, and index of the source's epoch, counted over all phases.
+    """Samples as arrays of shape [n]: the global index of the sample, the index of its source, the index of
+    its sequence within the source, the number of tokens in the sequence, and the index of the source's epoch,
+    counted over all phases.
     """
 
     number: np.ndarray
@@ -144,9 +145,9 @@ class Order:
     """The samples of a run in their order. Sources of weight 0 are never drawn."""
 
     def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
-        """The streams of every phase must have the names in `mixture`, in the same order. `fingerprint`
-        identifies the corpus, because different corpora have different orders. Phases follow one another; the
-        last one has no end.
+        """Create the order for phases that follow one another; the last one has no end. The streams of every
+        phase must have the names in `mixture`, in the same order. `fingerprint` identifies the corpus;
+        different corpora have different orders.
         """
         assert all(mixture.names == tuple(stream.name for stream in phase.streams) for phase in phases)
         ends = [phase.until for phase in phases]
@@ -163,7 +164,7 @@ class Order:
         self._remember(self._at)
 
     def clone(self) -> "Order":
-        """Return an independent reader of the same order. Reading from one does not move the other."""
+        """Return a copy with its own reading position."""
         return copy(self)
 
     @cached_property
@@ -186,8 +187,8 @@ class Order:
         return self._mixture(self._at)
 
     def take(self, first: int, count: int) -> Samples:
-        """Return `count` samples of the run, from sample `first` on. Raises MixtureExhausted if the mixture's
-        epoch caps end it earlier.
+        """Return `count` samples of the run, from sample `first` on. Raises MixtureExhausted if the mixture
+        ends earlier because of its caps on epochs.
         """
         self._seek(first)
         parts = [self._draw(count)]
@@ -227,8 +228,8 @@ class Order:
         return {"order": self.identity, "sample": state.sample, "phase": state.phase, **arrays}
 
     def resume(self, record: Mapping[str, Any]) -> bool:
-        """Register `record`, a result of `state`, as a replay point, and return True. Returns False, without
-        effect, if `record` belongs to another order.
+        """Add `record`, a result of `state`, to the states from which samples are replayed, and return True.
+        Returns False, without effect, if `record` belongs to another order.
         """
         if record.get("order") != self.identity:
             return False
@@ -286,9 +287,11 @@ class Order:
         return np.stack([sequences + state.sequences, capacity + state.sequences * length, state.tokens, epochs])
 
     def caps(self, samples: int = 0) -> np.ndarray:
-        """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources]: the
-        tokens drawn before the phase of sample `samples`, plus the tokens of the whole sequences of that
-        phase that still fit under the source's cap. It is UNCAPPED for a source without a cap.
+        """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources];
+        UNCAPPED for a source without a cap.
+
+        A cap is rounded down to what whole sequences of the phase of sample `samples` can reach, given the
+        tokens drawn in earlier phases.
         """
         self._seek(samples)
         return self._caps(self._at)
@@ -310,7 +313,9 @@ class Order:
 
 @lru_cache(maxsize=16)
 def _replay_points(_identity: str) -> list[_State]:
-    """Return the list of replay points of this process, which all orders of the same identity share."""
+    """Return the saved states from which orders with this identity are replayed. All such orders in this
+    process share the list.
+    """
     return []
 
 

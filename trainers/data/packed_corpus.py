@@ -75,9 +75,10 @@ class TrainingCorpus:
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
-    """Read the manifests of one or more corpora and check that they fit together. No shard is opened. Each of
-    `directories` is the directory of a corpus or, for a variant of a corpus, the path of the variant's
-    manifest. `frame` comes from the objective.
+    """Read the manifests of one or more corpora and check that they fit together. No shard is opened.
+
+    Each of `directories` is the directory of a corpus or, for a variant of a corpus, the path of the
+    variant's manifest. `frame` gives the special tokens around each document; it comes from the objective.
 
     Raises UserError if a manifest or the shard set is missing, sources share a name, tokenizers differ, or a
     tokenizer lacks a special token of the frame, and ConfigError if no directory is given.
@@ -115,7 +116,9 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
 
 
 def corpus_of(config: Pretraining) -> TrainingCorpus:
-    """Open the corpus that a configuration names, with its objective's frame."""
+    """Open the corpora that a configuration names. Its objective determines the special tokens around
+    documents.
+    """
     return open_corpus(config.data.corpora, config.data.shard_set, config.objective.frame)
 
 
@@ -177,9 +180,9 @@ class PackedCorpus:
         return batch
 
     def _packed(self, samples: Samples, minimum: int) -> Batch:
-        """Return a batch with the sequence of sample i in row i, before the objective is applied. Rows are as
-        long as the longest sequence with the marks that its packing adds, rounded up to a multiple of 8, but
-        at most `length`.
+        """Return a batch with the sequence of sample i in row i, before the objective is applied. Rows have
+        the length of the longest sequence, including the marks that its packing adds, rounded up to a
+        multiple of 8 but at most `length`.
         """
         rows = max(minimum, len(samples))
         added = max((source.packing.added_marks for source in self.sources if source.packing), default=0)
@@ -235,7 +238,7 @@ class TrainingData:
 
     @property
     def sources(self) -> tuple[SourceStream, ...]:
-        """The sources as the last phase reads them."""
+        """The sources, cut into sequences as in the last phase."""
         return self.packed_phases[-1].sources
 
     @property
@@ -264,11 +267,11 @@ class TrainingData:
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
         """Return, for each source, what the run consumed from sample `since` up to sample `samples`: tokens
-        (marks of the frame included), sequences and epochs, and the tokens that the mixture requested.
+        (marks around documents included), sequences and epochs, and the tokens that the mixture requested.
 
-        `padding` counts the positions of these sequences that hold no token of the source's stream, so marks
-        that an objective itself adds to each document count as padding. `cropped` counts the tokens of these
-        epochs that are in no sequence; the present packings leave none out.
+        `padding` counts the positions of these sequences that hold no token of the source's stream. This
+        includes marks that the objective adds to each document. `cropped` counts the tokens that are in no
+        sequence, which is 0 with the present packings.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -323,9 +326,9 @@ def training_data(
 def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[PackedCorpus, ...]:
     """Return the packed corpus of each phase of a run, with sources ordered by name.
 
-    Raises CorruptFileError if a shard is missing or has the wrong size. Raises ConfigError if the corpus
-    lacks what the objective or the packing needs: a column, or documents that are long enough or have spans
-    or targets.
+    Raises CorruptFileError if a shard is missing or has the wrong size, and ConfigError if the corpus lacks
+    something that the objective or the packing needs, such as a column, spans, or documents that are long
+    enough.
     """
     sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
     for source in sources:
@@ -388,8 +391,8 @@ def _pack(
 
 
 def stream_length(config: Pretraining) -> int:
-    """Return the maximum number of stream tokens in one row at the final sequence length. It differs from the
-    sequence length where the objective adds or removes tokens.
+    """Return the maximum number of tokens that one row takes from the corpus at the final sequence length. It
+    differs from the sequence length if the objective adds or removes tokens.
     """
     return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
@@ -439,10 +442,8 @@ def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
-    """Return the word marks of a tokenizer's file. `checksum` is the checksum of the file; it is part of the
-    cache key because the path does not determine the content.
-
-    The result is cached because computing it for 128,000 tokens takes a quarter of a second.
+    """Return the flags of `_word_marks` for the tokenizer in the file `tokenizer`. The result is cached under
+    the path and `checksum`, the checksum of the file.
     """
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks

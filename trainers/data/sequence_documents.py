@@ -57,9 +57,8 @@ def mask_documents(batch: "Batch", sources: "Sequence[SourceStream]", length: in
     """Remove the targets of excluded documents, and the labels of pairs that contain one. `length` is the
     number of stream positions in a row.
 
-    Inputs and positions stay, so every other token keeps its position. Positions of an excluded document get
-    the segment number of padding, so no other document attends to them, even where documents attend to one
-    another.
+    Inputs and positions stay as they are. Positions of an excluded document get the segment number of
+    padding, so that no other document attends to them.
     """
     for row in np.flatnonzero(batch.sample >= 0):
         ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length, int(batch.epoch[row]))

@@ -26,8 +26,9 @@ _PARALLEL_REQUESTS = 16  # concurrent requests to an object store
 
 @dataclass(frozen=True)
 class SourceStream:
-    """One split of a source: its shards in the manifest's order, opened on first use, and the `frame` of
-    marks around each document. Without `packing`, its sequences are cut from the stream one after another.
+    """One split of a source: its shards in the manifest's order, opened on first use. `frame` gives the
+    special tokens around each document. Without `packing`, sequences are cut from the stream one after
+    another.
     """
 
     name: str
@@ -44,7 +45,7 @@ class SourceStream:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in one epoch, marks included."""
+        """The number of tokens in one epoch, including the special tokens around documents."""
         return self.starts[-1]
 
     @property

@@ -72,9 +72,9 @@ def attach_head(
     dropout: float | None = None,
     weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`). Freeze the model's
-    pretraining heads, which the task does not use. The layers of the new head, except the last, start with
-    those of the same name (`task_head...`) and shape in `weights`.
+    """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`), and freeze the model's
+    pretraining heads, which the task does not use. Parameters of the new head, except those of its output
+    layer, are copied from `weights` if there is a tensor of the same name (`task_head...`) and shape.
     """
     import torch
 

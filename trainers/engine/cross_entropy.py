@@ -19,11 +19,10 @@ _PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. The gradient overwrites the logits.
+    """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. Logits are overwritten: in fp32 by the
+    forward pass, otherwise by the backward pass.
 
-    The forward pass replaces fp32 logits with probabilities, up to a factor for each row. Half-precision
-    logits are kept, and the backward pass recomputes their probabilities. Therefore no fp32 array of the size
-    of the logits is allocated, and the gradient is rounded once.
+    No fp32 array of the size of the logits is allocated, and the gradient is rounded once.
     """
 
     @staticmethod
@@ -76,9 +75,9 @@ def draw_tokens(logits: Any, draws: Any) -> Any:
     [n]. `draws` [n, 2] holds two uniform numbers in [0, 1) for each row.
 
     The first number chooses one of about sqrt(vocabulary) groups of tokens, the second a token of the group.
-    If a logit is rounded differently, the probability that this changes the token is then about
-    sqrt(vocabulary) x the rounding error. With one number and one cumulative sum over the vocabulary it would
-    be about sqrt(vocabulary) times as high, because a change shifts the limits of all later tokens.
+    A rounding error in a logit therefore seldom changes the token: with a probability of about
+    sqrt(vocabulary) x the error. A single cumulative sum over the vocabulary would make this about
+    sqrt(vocabulary) times as likely, because an error shifts the limits of all later tokens.
     """
     width = math.isqrt(logits.shape[1] - 1) + 1
     groups = -(-logits.shape[1] // width)

@@ -147,8 +147,9 @@ class Engine:
         norm is not finite, no worker changes weights or optimizer state.
 
         With `data.bptt`, the optimizer updates the weights after every window of the rows. The loss of an
-        update covers the window's targets, and the norm returned is the largest of all updates. If a loss or
-        a norm is not finite, the step ends there, and this norm is returned; the updates before it remain.
+        update covers the window's targets, and the norm returned is the largest of all updates. If an
+        update's loss or norm is not finite, the step ends there and returns the norm of that update; earlier
+        updates remain.
         """
         for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
@@ -293,8 +294,8 @@ class Engine:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Give the model the averages of its weights while the block runs, if the weights are averaged. All
-        workers must take part.
+        """Give the model its averaged weights inside a `with` block, if the weights are averaged. All workers
+        must take part.
         """
         self._swap_averages()
         try:
@@ -356,7 +357,7 @@ class Engine:
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
         """Set trained weights and optimizer state from full tensors. `updates` is the number of optimizer
-        updates behind them, not counting skipped ones.
+        updates made so far, not counting skipped ones.
 
         The tensors may come from any ZeRO stage and world size. Frozen weights stay as they were when the
         engine was created.
@@ -370,9 +371,7 @@ class Engine:
             self._ranks.restore(name, tensors)
 
     def _stored(self, parameter: Any) -> dict[str, str]:
-        """Return the names of a parameter's weight and optimizer state in `state`, mapped to their names in
-        `self._workers`.
-        """
+        """Return {name in `state`: name in `self._workers`} for a parameter's weight and optimizer state."""
         keys = self._workers.keys(parameter)
         return (
             {"weight": "average", "iterate": "weight"} if keys == AVERAGE else {key: key for key in ("weight", *keys)}
@@ -433,7 +432,7 @@ class Engine:
 
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int = 0) -> int:
     """Return the seed of dropout for one pass: 63 bits of the xxh3_64 of
-    `dropout/seed/step/rank/micro-batch`, followed by `/window` for every window of rows after the first.
+    `dropout/seed/step/rank/micro-batch`. For a window of rows other than the first, `/window` is appended.
 
     No state of a generator outlives a pass, so a run that is resumed with the same number of workers and
     micro-batches draws the same numbers.
@@ -445,8 +444,9 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int 
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, according to `execution`.
 
-    Raises ConfigError if the model does not support this; GPT-1 in `transformers` and AWD-LSTM do not. Each
-    block is compiled separately, so that blocks that are alike share one compilation.
+    Raises ConfigError if `execution` requests one of them and the model supports neither, such as GPT-1 in
+    `transformers` and AWD-LSTM. Each block is compiled separately, so that identical blocks share one
+    compilation.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -466,9 +466,8 @@ def _spare_embedding_gradients(model: Any, config: Job) -> None:
     """On the CPU, sum the gradients of bf16 embeddings in fp32, as a GPU does, and make the gradients of tied
     input embeddings sparse.
 
-    Sparse gradients save 4 % of a step of a small model. They are not used on a GPU, which would add rows in
-    no fixed order, nor if no loss uses the output layer (with a task head, and for objectives that compare
-    vectors).
+    Sparse gradients save 4 % of a step of a small model. They are used only if a loss uses the output layer,
+    and never on a GPU, which would add rows in no fixed order.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     predicts = not hasattr(model, "task_head") and config.objective.contrast is None

@@ -159,9 +159,9 @@ class Forward(torch.nn.Module):
         return recorded_layers(self._architecture.blocks(self.model), own)
 
     def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
-        """Return whether attention can be computed without a mask, which gives the same result faster: every
-        position attends to the whole row or, in a decoder, to the whole row up to itself, and the model
-        supports this.
+        """Return whether attention can be computed without a mask, which gives the same result faster. The
+        model must support this, and every position must attend to the whole row or, in a decoder, to the
+        whole row up to itself.
         """
         least, most = arrays["segment_range"]
         whole = least >= 0 and (most == 0 or not self.isolation) and arrays.get("prefix") is None
@@ -192,10 +192,9 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, tr
     """Return the attention mask, bool [rows, 1, queries, keys], from the segment numbers of the queries,
     [rows, queries], and of the keys, [rows, keys].
 
-    A position attends to its own document and, with `causal`, to no later position, except that the positions
-    of a document that are in `prefix` [rows, length] all attend to one another. A position also attends to
-    the segment whose number is in `trunks` [rows, length], unless that is -1. Padding attends only to
-    padding.
+    A position attends to its own document, and to the segment whose number is in `trunks` [rows, length],
+    unless that is -1. With `causal`, it attends to a later position only if both are in `prefix` [rows,
+    length]. Padding attends only to padding.
     """
     seen = queries[:, :, None] == keys[:, None, :]
     if trunks is not None:
@@ -212,8 +211,8 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
     """Return the arrays of a batch as tensors on `device`, by field name. The names of the decoder's fields
     begin with `decoder_`, the names of the task's fields with `task_`.
 
-    `chosen` holds indices into the flattened targets, int64: those of the positions that have a target,
-    followed by some others (`_chosen`). It is omitted if all positions have a target. `segment_range` holds
+    `chosen`, int64, holds the positions that have a target, as indices into the flattened targets. It is
+    padded with other positions (`_chosen`), and omitted if all positions have a target. `segment_range` holds
     the lowest and the highest segment number as integers, so that the forward pass need not wait for a device
     to know them.
     """

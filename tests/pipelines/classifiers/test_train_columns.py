@@ -177,7 +177,7 @@ def test_labelled_ids_train_a_model(folder, tmp_path, labels):
     ("lines", "message"),
     [
         ('{"id": "web/web.jsonl#1", "label": "positive"}\n{"id": "web/web.jsonl#9999", "label": "negative"}\n',
-         r"l.jsonl:2: the corpora in `corpora` have no document with this id; so it is with 1 of 2 labels"),
+         r"l.jsonl:2: the corpora in `corpora` have no document with this id \(1 of 2 labels have none\)"),
         ('{"id": "web/web.jsonl#1", "label": "positive"}\n', r"labels: all 1 labels are positive; a classifier needs"),
         ('{"id": "web/web.jsonl#1", "label": "good"}\n', r'l.jsonl:1: expected {"id": "SOURCE/PATH#RECORD", "label"'),
         ('\n["web/web.jsonl#1"]\n', r"l.jsonl:2: expected"),

@@ -172,8 +172,8 @@ ROW = '{"id": "web/a#1", "score": 1}\n'
     ("name", "content", "message"),
     [
         ("s.jsonl", f'{ROW}{{"id": "web/a#2"}}\n{{"id": "web/a#3", "score": null}}\n',
-         r"s.jsonl:2: has no number in the field 'score'; so it is with 2 of 3 rows. Have these documents judged again"),
-        ("s.csv", "id,score\nweb/a#1,1\nweb/a#2,\n", r"s.csv:3: has no number in the field 'score'; so it is with 1 of 2"),
+         r"s.jsonl:2: has no number in the field 'score' \(2 of 3 rows have none\). Have these documents judged again"),
+        ("s.csv", "id,score\nweb/a#1,1\nweb/a#2,\n", r"s.csv:3: has no number in the field 'score' \(1 of 2"),
         ("s.csv", "id,score\nweb/a#1,nan\n", r"s.csv:2: has no number"),
         ("s.csv", "id,scores\nweb/a#1,1\n", r"s.csv: has no field 'score'; did you mean 'scores'"),
         ("s.jsonl", f'{ROW}{{"id": "web/a#1", "score": 2}}\n', r"s.jsonl:2: this id has another score in .*s.jsonl:1"),
@@ -209,9 +209,7 @@ def test_scores_that_do_not_fit_the_corpora(folder, tmp_path):
     rows = [("web/web.jsonl#1", 1), ("web/web.jsonl#9999", 4), ("web/web.jsonl#2", 4)]
     write_scores(tmp_path / "s.jsonl", rows)
     config = load_classifier_config(write_config(tmp_path, folder, scores=tmp_path / "s.jsonl"), [])
-    with pytest.raises(
-        UserError, match=r"s.jsonl:2: the corpora in `corpora` have no document with this id; so it is with 1 of 3"
-    ):
+    with pytest.raises(UserError, match=r"s.jsonl:2: the corpora in `corpora` have no document with this id \(1 of 3"):
         train(config, overwrite=False)
     for change, message in (
         (

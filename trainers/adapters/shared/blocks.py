@@ -23,11 +23,11 @@ class BlockNames:
     decoder to encoder); it is None for a recurrent architecture, which has no attention. `parts` match those
     matrices of a block that are separate layers. `biases` says whether the architecture has biases.
 
-    `prefixes` says which attention code can put prefix keys and values before the keys and values of the
-    text: the `stock` model, which accepts past keys, or only `ours`. It is `none` if prefixes are not
-    possible. This is the case without attention, if attention depends on the distance to each key (a prefix
-    has no distance), and if layers read different kinds of positions. `embeds` says whether tokens have
-    embeddings, so that embeddings of virtual tokens can be added.
+    `prefixes` says which code can put prefix keys and values before those of the text: `stock` (the stock
+    model, which accepts past keys), `ours` (only our own) or `none`. It is `none` for architectures without
+    attention, with attention that depends on the distance to each key (a prefix has no distance), or with
+    layers that read different kinds of positions. `embeds` says whether tokens have embeddings, so that
+    embeddings of virtual tokens can be added.
     """
 
     stacks: tuple[str, ...]

@@ -28,7 +28,7 @@ class PeftMethod(TrainingMethod):
     @property
     @abstractmethod
     def parts(self) -> Sequence[Part]:
-        """The parts of a block that are adapted."""
+        """The kinds of matrices that are adapted in every block."""
 
     @abstractmethod
     def settings(self, architecture: str) -> Mapping[str, Any]:

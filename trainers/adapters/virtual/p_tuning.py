@@ -47,7 +47,9 @@ class PTuning(TrainingMethod):
 
     @property
     def deployed(self) -> PromptTuning:
-        """Prompt tuning: after training, the embeddings that the encoder computes replace the encoder."""
+        """Prompt tuning with the embeddings that the trained encoder computes, so that the encoder is no
+        longer needed.
+        """
         return PromptTuning(tokens=self.tokens, init="random")
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:

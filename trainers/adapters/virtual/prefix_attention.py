@@ -60,8 +60,8 @@ class Prefix(torch.nn.Module):
 
 
 def add_prefix(attention: Any, prefix: Prefix) -> None:
-    """Give an attention layer a prefix. GPT-1's layers read it at once; all other layers read it only after
-    `use_prefixes`.
+    """Give an attention layer a prefix. Layers of GPT-1 read it immediately; all other layers read it only
+    after `use_prefixes`.
     """
     attention.prefix = prefix
     if hasattr(attention, "_attn"):

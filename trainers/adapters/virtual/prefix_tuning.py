@@ -19,8 +19,8 @@ from trainers.adapters.virtual.deep_prompts import (
 
 @dataclass(frozen=True)
 class PrefixTuning(TrainingMethod):
-    """Train `tokens` keys and values per layer. An MLP computes them from trained embeddings; it is needed
-    only during training. `hidden` is the width of its inner layer (null: the width of the embeddings).
+    """Train `tokens` keys and values per layer. An MLP, needed only during training, computes them from
+    trained embeddings. `hidden` is the width of its inner layer (null: the width of the embeddings).
 
     In an encoder-decoder, cross-attention layers have a prefix too.
     """
@@ -59,7 +59,9 @@ class PrefixTuning(TrainingMethod):
 
     @property
     def deployed(self) -> DeepPrompts:
-        """Deep prompts: after training, the keys and values that the MLP computes replace the MLP."""
+        """Deep prompts with the keys and values that the trained MLP computes, so that the MLP is no longer
+        needed.
+        """
         return DeepPrompts(tokens=self.tokens)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:

@@ -24,9 +24,7 @@ class PromptTuning(TrainingMethod):
     text: str | None = None
 
     def check(self) -> None:
-        """Validate ranges, and that `text` is given if `init` is `text`, and only then. An empty `text`
-        counts as not given.
-        """
+        """Validate `tokens`, and that `text` fits `init` (`check_prompt`)."""
         check_prompt(self.tokens, self.init, self.text)
 
     @property

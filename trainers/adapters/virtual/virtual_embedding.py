@@ -86,8 +86,8 @@ def _look_up(table: Any, ids: Any) -> Any:
 def first_rows(table: Any, tokens: int, init: str, ids: list[int]) -> Any:
     """Return the initial embeddings of a prompt, fp32 [tokens, width] (Lester et al., 2021, section 3.2).
 
-    `random`: uniform numbers from -0.5 to 0.5; `vocabulary`: rows drawn from the table; `text`: the rows of
-    `ids`, repeated or cut to `tokens` rows.
+    `init` is `random` (uniform numbers from -0.5 to 0.5), `vocabulary` (rows drawn from the table) or `text`
+    (the rows of `ids`, repeated or cut to `tokens` rows).
     """
     weight = table.weight.detach().float()
     if init == "random":

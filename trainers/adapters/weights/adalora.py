@@ -16,10 +16,10 @@ class AdaLoRA(LowRankMethod):
     """Add P diag(E) Q, scaled by alpha / initial_rank, to the matrices of `targets`. Its rank is initially
     `initial_rank`.
 
-    After the first `warmup` share of the steps, the least important ranks are removed every `interval` steps
-    until `rank` per matrix are left on average, at the latest when the last `final` share of the steps
-    begins. From then on, ranks no longer change. `betas` are the smoothing factors of the importance and of
-    its deviation. `orthogonality` is the weight of the penalty that keeps P and Q orthogonal.
+    After the first `warmup` share of the steps, the least important ranks are removed every `interval` steps.
+    When the last `final` share of the steps begins, the average rank per matrix is `rank`; from then on,
+    ranks no longer change. `betas` are the smoothing factors of the importance and of its deviation.
+    `orthogonality` is the weight of the penalty that keeps P and Q orthogonal.
     """
 
     kind: Literal["adalora"] = "adalora"
@@ -48,8 +48,8 @@ class AdaLoRA(LowRankMethod):
             raise ValueError(f"orthogonality: got {self.orthogonality}, allowed 0 or more")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return ranks and scale. peft also requires a number of steps, which only peft's own rank allocation
-        uses.
+        """Return ranks and scale. The number of steps, which peft requires, has no effect here: only peft's
+        own rank allocation uses it.
         """
         return {
             "init_r": self.initial_rank,

@@ -9,7 +9,9 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 
 @dataclass(frozen=True)
 class BitFit(TrainingMethod):
-    """Train every bias of the stacks, including the biases of norms, and nothing else of the base."""
+    """Train every bias of the base outside its pretraining heads, including the biases of norms, and no other
+    parameter of the base.
+    """
 
     kind: Literal["bitfit"] = "bitfit"
 
@@ -17,8 +19,8 @@ class BitFit(TrainingMethod):
     needs_transformer: ClassVar[bool] = False
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture that has no biases; None for
-        all others.
+        """Return the reason why this method does not work with an architecture, or None if it does. The
+        architecture must have biases.
         """
         if not BLOCKS[architecture].biases:
             return f"got bitfit, which trains biases, and {architecture} has none; use lora or ia3"

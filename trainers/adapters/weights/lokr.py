@@ -14,9 +14,9 @@ class LoKr(LowRankMethod):
     """Add the Kronecker product of a small and a larger matrix to the matrices of `targets`, scaled by alpha
     / rank.
 
-    The larger matrix is a product of rank `rank`, unless `rank` is at least half of its longer side; then it
-    is a full matrix. Each side of an adapted matrix is split into two factors that are as close to each other
-    as its divisors allow.
+    The larger matrix is a product of rank `rank` or, if `rank` is at least half of its longer side, a full
+    matrix. Each side of an adapted matrix is split into two factors that are as close to each other as its
+    divisors allow.
     """
 
     kind: Literal["lokr"] = "lokr"

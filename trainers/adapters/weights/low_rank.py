@@ -32,7 +32,7 @@ class LowRankMethod(PeftMethod):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The parts that are adapted."""
+        """The kinds of matrices that are adapted in every block: `targets`."""
         return self.targets
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:

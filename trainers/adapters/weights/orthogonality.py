@@ -6,7 +6,9 @@ import torch
 
 
 class _Penalised(torch.autograd.Function):
-    """Return a tensor unchanged. In the backward pass, `penalty` gets the gradient 1, whatever the loss is."""
+    """The identity function, which also adds `penalty` to the loss: the backward pass gives `penalty` the
+    gradient 1.
+    """
 
     @staticmethod
     def forward(ctx: Any, states: Any, penalty: Any) -> Any:

@@ -21,7 +21,7 @@ SCORES = ("importance", "uncertainty")
 
 
 class RankAllocation:
-    """Allocates the ranks of one network over a run of `steps` steps, by the importance of their triplets."""
+    """Allocates AdaLoRA's ranks in one network over a run of `steps` steps, by importance."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], method: AdaLoRA, steps: int) -> None:
         """Start with all statistics at 0. `shapes` maps the name of every AdaLoRA parameter to its shape."""

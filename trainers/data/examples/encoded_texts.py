@@ -1,8 +1,8 @@
 """The texts of examples as token ids, cached locally under a digest of the texts and the tokenizer.
 
-A change to a file, a column or a template that changes a text therefore changes the digest, and tasks with
-the same texts share the cache. A text that occurs several times is encoded once, except where words are
-located in the texts (tagging).
+If a text changes, for example because a file or a template was edited, the digest changes too. Tasks with the
+same texts share the cache. A text that occurs several times is encoded once, except where words are located
+in the texts (tagging).
 """
 
 from collections.abc import Callable
@@ -41,9 +41,9 @@ class EncodedTexts:
     ends: np.ndarray
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the index, within its text, of the token at each byte position, int64. This is the first
-        token that ends after the position, and so the token that contains the byte, if any token does. After
-        the last token, the index is the number of tokens. `texts` holds the index of each position's text.
+        """Return, for each byte position, the index within its text of the first token that ends after the
+        position, int64. If a token contains the byte, this is that token. After the last token, the index is
+        the number of tokens. `texts` holds the index of each position's text.
 
         The texts must come from `TextEncoder.encode_located`.
         """
@@ -81,11 +81,11 @@ class TextEncoder:
     def encode_words(
         self, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray
     ) -> tuple[EncodedTexts, np.ndarray]:
-        """Return the tokens of texts and, for each word, the index of its first token within its text: int64,
-        flat. For a word after the last token, the index is the number of tokens.
+        """Return the tokens of texts and, for each word, the index of its first token within its text, int64.
+        For a word after the last token, the index is the number of tokens.
 
-        `starts` are the byte offsets of words in their texts, flat; the words of text i start at
-        `starts[offsets[i] : offsets[i + 1]]`.
+        The words of all texts are in one array. `starts` are their byte offsets within their texts; the words
+        of text i start at `starts[offsets[i] : offsets[i + 1]]`.
         """
         places = [xxhash.xxh3_128_hexdigest(np.asarray(array, np.int64).tobytes()) for array in (starts, offsets)]
 
@@ -126,12 +126,12 @@ class TextEncoder:
 
 
 def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the first and of the last token of each passage's first answer, each int64 [n];
-    -1 if there is no answer or no token contains any part of it. `spans` has the answers of each passage as
-    (start, end) in bytes.
+    """Return the indices of the first and of the last token of each passage's first answer, each int64 [n].
+    Both are -1 if there is no answer or no token contains any part of it. `spans` has the answers of each
+    passage as (start, end) in bytes.
 
     The first token is the first one that ends after the answer's start. The last token is the first one that
-    ends after the answer's last byte, or else the passage's last token.
+    ends after the answer's last byte; if there is none, it is the passage's last token.
     """
     answered = np.array([i for i, answers in enumerate(spans) if answers], dtype=np.int64)
     chosen = np.array([spans[i][0] for i in answered], dtype=np.int64).reshape(-1, 2)

@@ -33,7 +33,7 @@ class HeldOut:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks as sources of samples, for losses by source."""
+        """The tasks, as the sources by which losses are reported."""
         return sources_of(self.tasks)
 
     @cached_property

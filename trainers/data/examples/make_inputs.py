@@ -71,9 +71,8 @@ class InputMaker:
         return replace(inputs, labels=examples.labels, values=examples.values)
 
     def _choose(self, examples: Examples) -> TaskInputs:
-        """Make a segment for each candidate: the text, then the candidate. If there is also a passage, the
-        segment is the passage, then text and candidate joined by a space, as in RoBERTa's fine-tuning on
-        RACE.
+        """Make a segment for each candidate: the text, then the candidate. With a passage, the segment is the
+        passage, then the text and the candidate joined by a space, as in RoBERTa's fine-tuning on RACE.
         """
         assert examples.candidates is not None
         assert examples.candidate_offsets is not None
@@ -160,9 +159,9 @@ class InputMaker:
     def _text_to_text(
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
-        """Make inputs of a source and its target, each truncated at its end. In a decoder the two share a
-        row. The source then gets at most three quarters of the room for text, regardless of the length of the
-        target, so that there is also room for a target that the model has yet to write.
+        """Make inputs of a source and its target, each truncated at its end. In a decoder, the two share a
+        row. There the source gets at most three quarters of the room for text, which leaves room for a target
+        that the model has yet to write.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]
@@ -179,8 +178,8 @@ class InputMaker:
         return self._inputs(examples, segments, truncation, "text_to_text")
 
     def _inputs(self, examples: Examples, segments: TextSlices, truncation: Truncation, kind: InputKind) -> TaskInputs:
-        """Return inputs of one segment each, with input i made from example i. Callers replace `offsets` and
-        `example` where this does not hold.
+        """Return inputs of one segment each, with input i made from example i. For inputs of several
+        segments, or examples with several inputs, the caller replaces `offsets` or `example`.
         """
         size = sum(int(pc.sum(pc.binary_length(texts)).as_py() or 0) for texts in examples.texts)
         number = np.arange(len(segments) + 1)
@@ -195,8 +194,8 @@ def _windowed(windows: Windows, total: int, answers: int, cut: int = 0, tokens: 
 
 
 def _have_tokens(tokens: np.ndarray, example: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return which words can be predicted at their first token, bool [words]. Of several words of a text that
-    share a first token, only the last can be; a word after the last token cannot.
+    """Return whether each word can be predicted at its first token, bool [words]. A word cannot if the next
+    word of the text has the same first token, or if the word comes after the last token.
     """
     if not len(tokens):
         return np.zeros(0, bool)

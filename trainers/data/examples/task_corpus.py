@@ -37,8 +37,8 @@ TRAIN, DEV = "train", "dev"
 
 @dataclass(frozen=True)
 class TaskCorpus:
-    """The data of a fine-tuning run: its tasks, the directory of their files (`files`), and its tokenizer, a
-    file in `directory`.
+    """The data of a fine-tuning run: its tasks and its tokenizer. `files` is the directory of the tasks'
+    files, and `directory` holds the tokenizer's file.
     """
 
     tasks: tuple[Task, ...]
@@ -66,8 +66,8 @@ class TaskCorpus:
 
     @cached_property
     def leaks(self) -> dict[str, list[Leak]]:
-        """The leaks of each task between its training split and the other labelled splits that have been read
-        so far.
+        """For each task, the leaks (shared examples) found so far between its training split and its other
+        labelled splits. Reading a split adds its leaks.
         """
         return {task.name: [] for task in self.tasks}
 
@@ -76,9 +76,9 @@ class TaskCorpus:
         return {}
 
     def splits(self, task: Task) -> tuple[str, ...]:
-        """Return `train` and, if there is one, the split to validate on: `dev`, or else the first split whose
-        name begins with `dev`. The split for validation is left out if its file is missing or its gold is
-        hidden.
+        """Return `train` and, if there is one, the split to validate on. This is `dev` or, in a task without
+        `dev`, the first split whose name begins with `dev`. It is left out if its file is missing or its gold
+        is hidden.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [
@@ -120,7 +120,7 @@ def open_tasks(job: Finetuning) -> TaskCorpus:
 
 def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
     """Return the record of the tokenizer in the file `name` of `directory`. The roles of its special tokens
-    come from the `run.json` in the directory if that records them, otherwise from the file.
+    come from the `run.json` in the directory if that records them, otherwise from the tokenizer's file.
     """
     path = directory / name
     if not path.is_file():
@@ -139,8 +139,8 @@ def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
 
 
 def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes] = frozenset()) -> TaskData:
-    """Return the training inputs of a resolved run in their order. `excluded` lists documents of a corpus; it
-    is not used, because tasks have no documents.
+    """Return the training inputs of a resolved run in their order. `excluded` has no effect, because the
+    examples of tasks have no document ids.
     """
     tasks = tuple(_inputs(corpus, job, corpus.examples(task, TRAIN)) for task in job.tasks)
     order = order_of_tasks(tasks, job.mixing, job.seed, corpus.fingerprint)
@@ -179,9 +179,9 @@ def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArr
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
-    """Return the input maker for one task of a resolved run; each task may have its own virtual tokens.
-    `encoding.max_length` counts virtual tokens, but not the positions before them, which are reserved for the
-    prefix of a method.
+    """Return the input maker for one task of a resolved run; each task may have its own virtual tokens. The
+    limit `encoding.max_length` includes virtual tokens, but not the positions that a method reserves for its
+    prefix.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)

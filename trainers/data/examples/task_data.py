@@ -67,12 +67,14 @@ class TaskData:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks as sources of samples, for losses by source."""
+        """The tasks, as the sources by which losses are reported."""
         return sources_of(self.tasks)
 
     @property
     def row_lengths(self) -> list[int]:
-        """The maximum number of positions in a segment, not counting virtual tokens, for the only phase."""
+        """The maximum number of positions in a segment, not counting virtual tokens. The list has one element
+        because a fine-tuning run has a single phase.
+        """
         return [self.length]
 
     @property
@@ -132,7 +134,7 @@ def notice_of(task: TaskInputs) -> dict[str, Any]:
 
 
 def sources_of(tasks: Sequence[TaskInputs]) -> tuple[TaskSource, ...]:
-    """Return the tasks as sources."""
+    """Return a `TaskSource` for each task."""
     return tuple(TaskSource(task.name, int(task.sizes.sum()), task.text_bytes) for task in tasks)
 
 

@@ -51,8 +51,8 @@ def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple
     """Return the sizes, each int64 [n], of the first and second texts after every pair is cut to at most
     `room` tokens. `first` and `second` are the sizes before the cut.
 
-    If both texts are longer than half of `room`, each gets half, and the longer one (of equal texts, the
-    second) also gets the odd token, as in `tokenizers`.
+    If both texts are longer than half of `room`, each gets half. The longer text, or the second if they are
+    equally long, also gets the odd token, as in `tokenizers`.
     """
     shorter, half = np.minimum(first, second), room // 2
     fits = first + second <= room

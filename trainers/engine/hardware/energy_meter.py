@@ -19,9 +19,9 @@ class EnergyMeter:
     """
 
     def __init__(self, zones: Path = _ZONES, gpu: Callable[[], float] | None = None, workers: int = 1) -> None:
-        """`zones` is the folder of RAPL's zones. `gpu` returns the joules of the GPU so far; by default it
-        reads NVML. The energy of this GPU is multiplied by `workers`, on the assumption that every worker
-        uses one GPU to the same extent.
+        """Start the meter. `zones` is the folder of RAPL's zones. `gpu` returns the joules of the GPU so far;
+        by default it reads NVML. The energy of this GPU is multiplied by `workers`, on the assumption that
+        every worker uses one GPU to the same extent.
         """
         self._rapl, self._workers = _rapl_zones(zones), workers
         self._gpu = gpu or _gpu_counter()

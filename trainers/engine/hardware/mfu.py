@@ -128,8 +128,8 @@ def mean_keys(length: int, bptt: int | None) -> int:
 
 
 def peak_flops(device: str, config: Job) -> float | None:
-    """Return the peak FLOP/s of one worker: `execution.peak_tflops` if set, else the value in the table for
-    the name `device`, or None if the table lacks it.
+    """Return the peak FLOP/s of one worker: `execution.peak_tflops` or, if that is null, the value for
+    `device` in a table of common GPUs. None if the table lacks the device.
     """
     if config.execution.peak_tflops is not None:
         return config.execution.peak_tflops * 1e12
