@@ -310,7 +310,7 @@ def _assemble(
     held_out: float,
 ) -> ColumnExamples:
     """Join the documents of all sources, sorted by the hash of their ids. Held-out documents are chosen by a
-    hash of their numbers, so that all copies of a text are on the same side of the split.
+    hash of their column values, so that documents with the same values are on the same side of the split.
     """
     names = tuple(dict.fromkeys(name for name, _ in gathered))
     sources = [np.full(len(rows.orders), names.index(name)) for name, rows in gathered]

@@ -61,8 +61,8 @@ class ColumnClassifierConfig:
     documents_per_class: int = 1_000_000
     """Maximum number of documents per class of a contrast, sampled by a hash of seed and id."""
     held_out: float = 0.1
-    """Share of the documents used for measuring instead of training, chosen by a hash of their columns, so that copies of a
-    text are all on one side."""
+    """Share of the documents used for measuring instead of training, chosen by a hash of their columns, so that documents
+    with the same values are all on one side."""
     seed: int = 0
     """Determines the sample and the split."""
     balance: RowBalance = "none"

@@ -2,7 +2,7 @@
 1.0 of the format (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
 
 The specification also requires `url`, `creator` and `datePublished`, which only the publisher of a dataset
-knows. Readers such as mlcroissant warn that they are missing until they are added.
+knows and must add.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The datasheet of a published corpus, with the sections of Gebru et al. 2021, "Datasheets for Datasets"
 (Communications of the ACM 64(12)), and further sections on known gaps, personal data and contacts. Figures
-about the corpus come from report.json. Everything that cannot be derived from the corpus comes from notes.
+about the corpus come from report.json. What only the people who made the corpus can state comes from notes.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,9 @@
 ones are added.
 
 The protocol is `shared.training_method`. To add a method, add a file to `weights` (methods that train
-parameters of the base, only the task's head, or additions to the base's matrices), `inserted` (new layers) or
-`virtual` (tokens or keys that are not part of the text), and add its class to the union `Method`.
+parameters of the base, only the task's head, or new parameters that modify the base's weights), `inserted`
+(new layers) or `virtual` (tokens or keys that are not part of the text), and add its class to the union
+`Method`.
 """
 
 from typing import get_args

@@ -1,5 +1,5 @@
-"""P-tuning (Liu et al., 2021), the first version: an LSTM or an MLP computes the prompt, so that its
-embeddings depend on one another.
+"""P-tuning (Liu et al., 2021), the first version: an LSTM or an MLP computes the prompt from trained
+embeddings.
 """
 
 from collections.abc import Mapping
