@@ -34,9 +34,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch
 class ForwardPass:
     """One pass through a `transformers` model of an architecture, up to its output layer.
 
-    `states` [rows, length, width] are the final states of the stack that predicts, which in an
-    encoder-decoder is the decoder. `arrays` are the arrays of the batch as tensors
-    (`engine.forward.tensors`).
+    `states` [rows, length, width] are the final states of the network; in an encoder-decoder, those of the
+    decoder. `arrays` are the arrays of the batch as tensors (`engine.forward.tensors`).
 
     With a generator, `network` is the generator, and `discriminator` is the network that contains it.
     """

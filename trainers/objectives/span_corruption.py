@@ -171,18 +171,25 @@ class Corruption(PairObjective):
 
 @dataclass(frozen=True)
 class SpanCorruption(Corruption):
-    """Corrupt a share `rate` of a document's tokens, the noise, and restore them. With `noise: spans`, the
-    noise is spans of `mean_span` tokens on average; with `noise: tokens`, it is tokens chosen one by one.
-    `style` says what happens to the noise. The target is the noise if each run of noise is replaced with a
-    different sentinel (replace) or removed (drop). The target is the original if noise tokens become masks
-    (mass), or masks and random tokens (bert), or if the whole document is shuffled (deshuffle).
-    `closing_sentinel` ends a target of `replace` with one more sentinel. In a decoder, `bidirectional_prefix`
-    lets the positions of the input see one another in both directions, and `loss_on_prefix` adds the tokens
-    of the input to the loss.
+    """Corrupt documents and restore them. A share `rate` of the tokens is noise: with `noise: spans`, spans
+    of `mean_span` tokens on average; with `noise: tokens`, each token independently with probability `rate`.
+    `style` determines the input and the target:
 
-    As in T5's code, the noise of a document of n tokens is m = min(max(round(rate n), 1), n - 1) tokens in
-    max(round(m / mean_span), 1) spans, but never more spans than the n - m tokens that are not noise. Every
-    way to divide noise and text into this number of parts is equally likely, and a document begins with text.
+    - `replace`: each run of noise becomes a different sentinel. The target is these sentinels, each followed by its
+      run. With `closing_sentinel`, one more sentinel ends the target.
+    - `drop`: the noise is removed. The target is the noise.
+    - `mass`: noise tokens become masks. The target is the original.
+    - `bert`: as `mass`, but 10 % of the noise tokens become random tokens.
+    - `deshuffle`: the whole document is shuffled, without noise. The target is the original.
+
+    In a decoder, `bidirectional_prefix` lets the positions of the input see one another in both directions,
+    and `loss_on_prefix` adds the tokens of the input to the loss.
+
+    With `noise: spans`, as in T5's code, a document of n tokens has m = min(max(round(rate n), 1), n - 1)
+    tokens of noise in max(round(m / mean_span), 1) spans, but never more spans than the n - m tokens that are
+    not noise. Every way to divide noise and text into this number of parts is equally likely, and a document
+    begins with text.
+
     In the styles `replace` and `drop`, a document without noise has no target: with `spans`, a document of a
     single token; with `tokens`, one in which no token was chosen. With `deshuffle`, a document of a single
     token has no target.

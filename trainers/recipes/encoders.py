@@ -96,7 +96,7 @@ def spanbert_large() -> Pretraining:
     """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), 336,970,980 parameters with its heads: `bert_large`
     with a cased vocabulary, on single texts, with masked spans and the span boundary objective.
 
-    2,400,000 steps of 256 texts of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999,
+    2,400,000 steps of 256 sequences of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999,
     epsilon 1e-8, weight decay 0.1, dropout 0.1. A text gets a new mask each time it is read.
     """
     bert = bert_large()
@@ -116,7 +116,7 @@ def deberta_v2_xlarge() -> Pretraining:
     887,871,588 parameters with the head for masked tokens and the position table of its enhanced mask
     decoder; 884,593,152 without these, as published.
 
-    1,000,000 steps of 2,048 texts of 512 at 1.5e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
+    1,000,000 steps of 2,048 sequences of 512 at 1.5e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and
     0.999, epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1; spans of up to three words are masked.
     Computed in bf16.
     """
@@ -166,7 +166,7 @@ def deberta_v3_base() -> Pretraining:
     with its head (183,831,552 without the head, as published) and a generator of half its depth, with
     gradient-disentangled embedding sharing.
 
-    500,000 steps of 8,192 texts of 512 at 6e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.98,
+    500,000 steps of 8,192 sequences of 512 at 6e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.98,
     epsilon 1e-6, weight decay 0.01, dropout 0.1, clipping at 1. All chosen tokens are masked. Computed in
     bf16.
 
@@ -197,11 +197,11 @@ def xlnet_large() -> Pretraining:
     """XLNet-Large (Yang et al., 2019, section 3.1 and appendix A.4.1): 360,300,800 parameters with its output
     layer.
 
-    500,000 steps of 8,192 texts of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6, weight
-    decay 0.01, dropout 0.1. One in six tokens is predicted, in spans of up to five. Computed in bf16.
+    500,000 steps of 8,192 sequences of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6,
+    weight decay 0.01, dropout 0.1. One in six tokens is predicted, in spans of up to five. Computed in bf16.
 
-    Left out: recurrence over segments (for this, set `data.bptt=512` and longer rows); the second of two
-    segments, which has no separate loss; and separate orders for each half of a row.
+    Left out: recurrence from one window of text to the next (for this, set `data.bptt=512` and longer rows);
+    pairs of segments in one input; and separate orders for each half of a row.
     """
     bert = bert_large()
     return replace(

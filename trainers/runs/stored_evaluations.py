@@ -29,7 +29,7 @@ class StoredEvaluation:
 
     `checkpoint` is the checksum of the checkpoint, `items` a digest of the items. `scores` has the main score
     of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`. Each score has value,
-    error, low, high, n, version and, if defined, chance and verdict. `record` is the content of the whole
+    error, low, high and n and, if defined, chance, verdict and version. `record` is the content of the whole
     file.
     """
 

@@ -93,7 +93,7 @@ class Evaluation:
 
     @property
     def seeds(self) -> list[SeedScore]:
-        """The main scores, and the mean of the suite, each over the models that differ only in their seed."""
+        """The main scores and the means of the suite, averaged over models that differ only in their seed."""
         values: dict[str, dict[str, float]] = {}
         for mean in self.means:
             values.setdefault(f"{mean.suite}.mean", {})[mean.model] = mean.mean.value
@@ -133,9 +133,9 @@ class Evaluation:
         }
 
     def write_table(self, path: Location) -> None:
-        """Write every score as CSV, with a row per model, task and score, and a row per model for each mean
-        of the suite. The column `counts` is 1 for the main score of a task and for a mean, and 0 for other
-        scores.
+        """Write every score as CSV, with a row per model, task, split and score, and a row per model for each
+        mean of the suite. The column `counts` is 1 for means and for the main score of a task on a split, and
+        0 for other scores.
         """
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
