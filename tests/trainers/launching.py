@@ -8,11 +8,12 @@ import importlib
 import json
 import multiprocessing
 import os
+import random
 import socket
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -134,9 +135,13 @@ def pass_over_garbage():
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port that nothing listens on. It is below the range from which the kernel chooses ports of connections, one of
+    which could otherwise take it before the group listens.
+    """
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", random.SystemRandom().randrange(16384, 32768)))
+            return probe.getsockname()[1]
 
 
 def start_torchrun(log, options, workers, *script):
