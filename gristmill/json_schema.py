@@ -26,8 +26,8 @@ def schema_of(title: str, kind: Any) -> dict[str, Any]:
 
 
 def value_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a value of the type `kind`. The schemas of dataclasses are added to `definitions`
-    under the names of their classes.
+    """Return the schema of values of the type `kind`. The schema of a dataclass is added to `definitions`
+    under the name of the class without leading underscores, and a reference to it is returned.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):

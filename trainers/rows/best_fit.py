@@ -27,10 +27,11 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
-    """Return how many positions of a row each piece takes with the marks of the objective, int64 [pieces].
-    `starts` and `counts` are from `cut_documents`. A document begins with `lead` marks.
+    """Return the number of positions that each piece takes up in a row, including the marks that the
+    objective adds, int64 [pieces]. `starts` and `counts` are from `cut_documents`. Each document begins with
+    `lead` marks.
 
-    A piece takes at least a share `counts / room.length` of a row, so that no row contains more than
+    A piece takes up at least the share `counts / room.length` of a row, so that no row holds more than
     `room.length` positions of the stream.
     """
     begins = offsets[:-1] - offsets[0] + lead * np.arange(len(offsets) - 1)

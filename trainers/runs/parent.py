@@ -237,7 +237,9 @@ def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the safetensors files of a Hugging Face directory. Raises UserError if it has none."""
+    """Return the files of weights in a Hugging Face directory: those that `model.safetensors.index.json`
+    names or, without an index, `model.safetensors`. Raises UserError if the directory has neither.
+    """
     index = path / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))

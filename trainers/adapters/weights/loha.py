@@ -23,5 +23,5 @@ class LoHa(LowRankMethod):
     takes_conv1d: ClassVar[bool] = False
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return rank and scale."""
+        """Return the rank and `alpha`."""
         return {"r": self.rank, "alpha": self.alpha}

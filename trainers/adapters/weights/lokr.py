@@ -25,5 +25,5 @@ class LoKr(LowRankMethod):
     takes_conv1d: ClassVar[bool] = False
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return rank and scale."""
+        """Return the rank and `alpha`."""
         return {"r": self.rank, "alpha": self.alpha}

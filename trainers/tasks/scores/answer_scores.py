@@ -24,8 +24,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_answer(text: str) -> str:
-    """Normalise an answer: lower case, no ASCII punctuation, no English articles, single spaces
-    (Rajpurkar et al., 2016, section 5).
+    """Normalise an answer: lower case, no ASCII punctuation, no English articles, single spaces (Rajpurkar et
+    al., 2016, section 6.1).
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
