@@ -109,7 +109,7 @@ def plain_python(text: str) -> bool:
 def by_datatrove(texts: list[str]) -> dict[str, Callable[[], object]]:
     """Return calls of datatrove's filters over the texts, by name; empty if datatrove is not installed.
 
-    Every filter reads all documents, whatever the others decided, as our signals do.
+    Every filter reads all documents, even those that other filters drop, as our signals do.
     """
     if importlib.util.find_spec("datatrove") is None:
         return {}

@@ -53,8 +53,8 @@ def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
     purpose, in descending order, as `by_purpose`.
 
     `seconds` is the time that the operating system counted for the processes of this machine. `usage.spent`
-    covers all machines. The total is `seconds` or the sum of `usage.spent`, whichever is more. If the build
-    ran on Ray and `seconds` is more, the difference is the purpose `Ray`: the time that Ray's processes used
+    covers all machines. The total is the larger of `seconds` and the sum of `usage.spent`. If the build ran
+    on Ray and `seconds` is larger, the difference is the purpose `Ray`: the time that Ray's processes used
     outside of tasks.
     """
     spent = dict(usage.spent)

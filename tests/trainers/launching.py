@@ -140,7 +140,7 @@ def free_port():
     """
     while True:
         with socket.socket() as probe, suppress(OSError):
-            probe.bind(("", random.SystemRandom().randrange(16384, 32768)))
+            probe.bind(("", random.randrange(16384, 32768)))
             return probe.getsockname()[1]
 
 

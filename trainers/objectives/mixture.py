@@ -163,9 +163,8 @@ class ObjectiveMixture(TrainingObjective):
             raise ValueError(f"parts: no family of models can be trained by all of {kinds}; leave some of them out")
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit in a row, whichever part the row goes to. Raises
-        ConfigError if fewer than two fit, or if a part does not allow documents of this length or the family
-        of models.
+        """Return the number of stream tokens that fit in a row of every part. Raises ConfigError if fewer
+        than two fit, or if a part does not allow documents of this length or the family of models.
         """
         room = self.room(sequence_length, family)
         length = sequence_length if room is None else room.length

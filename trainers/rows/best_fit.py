@@ -28,8 +28,8 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
     """Return the number of positions that each piece takes up in a row, including the marks that the
-    objective adds, int64 [pieces]. `starts` and `counts` are from `cut_documents`. Each document begins with
-    `lead` marks.
+    objective adds, int64 [pieces]. `starts` and `counts` are from `cut_documents`; `counts` already includes
+    the `lead` marks with which each document begins in the stream.
 
     A piece takes up at least the share `counts / room.length` of a row, so that no row holds more than
     `room.length` positions of the stream.

@@ -81,7 +81,8 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
         for metric, measured in zip(tests.metrics, (~tests.censored).sum(axis=0).tolist(), strict=True):
             if measured < 2:
                 raise ConfigError(
-                    f"{metric}: {measured} of {len(tests.runs)} test runs have a value; scores need 2 or more"
+                    f"{metric}: {measured} of {len(tests.runs)} test runs have a value; scores need 2 or more: add test runs "
+                    "or leave this metric out"
                 )
     fits = []
     for column, (metric, law) in enumerate(zip(table.metrics, choose_laws(table, laws, seed), strict=True)):

@@ -150,6 +150,7 @@ def _mean_of_items(
         for run, cell in zip(rows, cells, strict=True):
             if cell != cells[start[run]]:
                 raise ConfigError(
-                    f"{path}: {first} {run} has rows with {name} {cells[start[run]]!r} and {cell!r}; a run has one {name}"
+                    f"{path}: {first} {run} has rows with {name} {cells[start[run]]!r} and {cell!r}; a run has one {name}: "
+                    "correct its rows"
                 )
     return {name: tuple(cells[start[run]] for run in runs) for name, cells in keys.items()}, means

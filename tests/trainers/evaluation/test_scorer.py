@@ -1,4 +1,4 @@
-"""Likelihoods equal those of stock transformers on one text at a time, whatever is packed with it."""
+"""Likelihoods equal those of stock transformers on one text at a time, also if other texts are packed with it."""
 
 import numpy as np
 import pytest

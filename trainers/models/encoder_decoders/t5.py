@@ -59,8 +59,8 @@ def untied_class() -> Any:
     """Return a T5 class with an untied output layer. It is initialised with variance 1 / width, so that
     logits have variance 1, as in the authors' T5X.
 
-    The T5 class of `transformers` 5.23 ties the output layer of a new model, whatever the configuration says.
-    It does load a saved model with an untied output layer correctly.
+    The T5 class of `transformers` 5.23 ties the output layer of a new model even if the configuration says
+    otherwise. It does load a saved model with an untied output layer correctly.
     """
     import torch
     from transformers import T5ForConditionalGeneration, initialization

@@ -80,7 +80,7 @@ def test_a_file_of_unclosed_quotes_ends(read: Callable) -> None:
 
 @pytest.mark.long
 def test_an_unclosed_quote_does_not_swallow_the_file() -> None:
-    """Memory stays within a few times max_document_bytes, whatever follows the quote."""
+    """Memory stays within a few times max_document_bytes if a quote is never closed."""
     chunks = (b"words and words\n" * 4096 for _ in range(30))  # 2 MB
     source = Source(name="s", root=".", format="csv", max_document_bytes=50_000)
 
