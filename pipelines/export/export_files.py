@@ -27,13 +27,13 @@ class FilePlan(Protocol):
     """
 
     @property
-    def path(self) -> str: ...  # noqa: D102
+    def path(self) -> str: ...
 
     @property
-    def inputs(self) -> str: ...  # noqa: D102
+    def inputs(self) -> str: ...
 
     @property
-    def bytes_read(self) -> int: ...  # noqa: D102
+    def bytes_read(self) -> int: ...
 
 
 Plan = TypeVar("Plan", bound=FilePlan)

@@ -255,6 +255,46 @@ def test_modules_say_what_they_are_and_stay_readable():
     assert not wrong
 
 
+def class_name(node):
+    """Return the last name of a base class: `Stage` for `stages.Stage[T]`."""
+    return ast.unparse(node).partition("[")[0].rpartition(".")[2]
+
+
+def undocumented_methods(trees):
+    """Return the public methods without a docstring, here or in a class that they override. The docstring of a Protocol may
+    describe its methods, if they have no body.
+    """
+    classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+
+    def methods(owner):
+        body = classes[owner].body if owner in classes else ()
+        return {each.name: each for each in body if isinstance(each, ast.FunctionDef)}
+
+    def bases(owner):
+        return [class_name(base) for base in classes[owner].bases] if owner in classes else []
+
+    def documented(owner, name):
+        method = methods(owner).get(name)
+        if method and (ast.get_docstring(method) or ("Protocol" in bases(owner) and ast.unparse(method.body) == "...")):
+            return True
+        return any(documented(base, name) for base in bases(owner))
+
+    public = [(owner, name) for owner in classes for name in methods(owner) if "_" not in (owner[0], name[0])]
+    return [f"{owner}.{name}" for owner, name in public if not documented(owner, name)]
+
+
+def test_an_undocumented_method_is_found():
+    base = "class Base:\n  def a(self): 'Say what.'\n  def b(self): ...\n"
+    derived = "class Derived(bases.Base[int]):\n  def a(self): ...\n  def c(self): ...\n  def _d(self): ...\n"
+    protocol = "class Plan(Protocol):\n  def e(self): ...\n  def f(self): return 1\n"
+    found = undocumented_methods(map(ast.parse, (base, derived, protocol)))
+    assert found == ["Base.b", "Derived.c", "Plan.f"]
+
+
+def test_methods_are_documented_here_or_where_they_are_declared():
+    assert undocumented_methods(map(parsed, MODULES)) == []
+
+
 @pytest.mark.long
 def test_planning_loads_nothing_heavy():
     code = (

@@ -42,19 +42,19 @@ class ScoredForm(Protocol):
     """
 
     @property
-    def described(self) -> str: ...  # noqa: D102 - see the class
+    def described(self) -> str: ...
 
     @property
-    def positions(self) -> int: ...  # noqa: D102
+    def positions(self) -> int: ...
 
     @property
-    def marks(self) -> int: ...  # noqa: D102
+    def marks(self) -> int: ...
 
     @property
-    def apart(self) -> bool: ...  # noqa: D102
+    def apart(self) -> bool: ...
 
     @property
-    def ends(self) -> tuple[int, ...]: ...  # noqa: D102
+    def ends(self) -> tuple[int, ...]: ...
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
         """Return the pieces that score a continuation for the request `owner`. `context` and `continuation`
