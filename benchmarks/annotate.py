@@ -1,11 +1,13 @@
-"""Benchmark the whole annotate pass, from files to columns: MB/s of text per core, and peak memory of a worker.
+"""Benchmark the whole annotate pass, from files to columns: MB/s of text per core, and peak memory of a
+worker.
 
     python -m benchmarks.annotate [--workers 2] [--stages language quality_signals ...]     data: $GRISTMILL_DATA/prose
 
-All prose of the development data is read as one source with parts of maximum size (128 MiB of text) and annotated by the
-measuring stages in one fused pass on Ray. MB/s per core are the bytes of text divided by the wall-clock seconds of all tasks,
-for reading and for every stage, so a busy machine shows less. Memory is the largest resident set of a worker process, polled
-ten times a second. benchmarks/signals.py compares four of these filters with datatrove's.
+All prose of the development data is read as one source with parts of maximum size (128 MiB of text) and
+annotated by the measuring stages in one fused pass on Ray. MB/s per core is the number of bytes of text
+divided by the wall-clock seconds of all tasks, for reading and for every stage, so other load on the machine
+lowers it. Memory is the largest resident set of a worker process, polled ten times a second.
+benchmarks/signals.py compares quality signals with datatrove's filters.
 """
 
 import argparse
@@ -31,8 +33,6 @@ STAGES = ("url_rules", "language", "quality_signals", "text_hash", "minhash_sign
 
 
 class Memory(threading.Thread):
-    """A thread that polls the resident set of all child processes that run Ray tasks."""
-
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.largest = 0
@@ -49,7 +49,6 @@ class Memory(threading.Thread):
 
 
 def configured(output: str, stages: list[str], root: Path) -> CorpusConfig:
-    """Return the configuration of a corpus with one source and these stages."""
     path = Path(output) / "annotate.yaml"
     steps = [{stage: {}} for stage in stages]
     source = {"name": "prose", "root": str(root), "format": "jsonl", "part_bytes": Source.part_bytes}
@@ -58,7 +57,6 @@ def configured(output: str, stages: list[str], root: Path) -> CorpusConfig:
 
 
 def main() -> None:
-    """Build once with compiled kernels, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--stages", nargs="+", default=list(STAGES))

@@ -1,14 +1,15 @@
-"""Benchmark a training step of AWD-LSTM with truncated back-propagation through time on one process, against a bare loop over
-torch's own LSTMs of the same sizes.
+"""Benchmark a training step of AWD-LSTM with truncated back-propagation through time on one process, against
+a bare loop over torch's own LSTMs of the same sizes.
 
     python -m benchmarks.awd_lstm_step [--cells 1150] [--width 400] [--vocabulary 8192] [--rows 16] [--length 280] [--bptt 70]
         [--steps 5] [--threads 1] [--clock wall|cpu]
 
-The default has the published widths. The bare loop is what one would write by hand: an embedding, three layers of
-`torch.nn.LSTM`, an output layer tied to the embedding, the detached state of the previous window, clipping and fused AdamW.
-Each row is one document, so the bare loop need not reset the state within a row. There is no dropout. Both start from the
-same weights and have the same loss. They alternate step by step; the ratio is the median of bare / ours over steps, above 1
-where ours is faster.
+The default widths are the published ones. The bare loop is a hand-written baseline: an embedding, three
+layers of `torch.nn.LSTM`, an output layer tied to the embedding, the detached state of the previous window,
+clipping and fused AdamW. Each row is one document, so the bare loop need not reset the state within a row.
+There is no dropout. Our step and the bare loop start from the same weights, have the same loss, and alternate
+step by step. The printed ratio is the median of bare / ours over steps, so it is above 1 where ours is
+faster.
 """
 
 import argparse
@@ -34,7 +35,6 @@ LAYERS = 3
 
 
 def rows_of(options: argparse.Namespace, step: int) -> Batch:
-    """Return random rows, each a single document."""
     generator, least = np.random.default_rng(step), max(SPECIAL_IDS.values()) + 1
     ids = generator.integers(least, options.vocabulary, (options.rows, options.length + 1))
     positions, row = np.tile(np.arange(options.length), (options.rows, 1)), np.zeros(options.rows, np.int64)
@@ -42,7 +42,6 @@ def rows_of(options: argparse.Namespace, step: int) -> Batch:
 
 
 def ours(options: argparse.Namespace) -> tuple[Callable[[Batch], float], Any]:
-    """Return our training step, and the network that it trains."""
     sizes = {"width": options.width, "feed_forward": options.cells, "vocab_size": options.vocabulary}
     config = Pretraining(
         name="benchmark",

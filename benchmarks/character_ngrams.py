@@ -1,10 +1,11 @@
-"""Losses that a character-level model must beat: uniform, unigram, and interpolated n-grams, on the given split of a corpus.
+"""Print losses that a character-level model must beat: uniform, unigram, and interpolated n-grams, on the
+given split of a corpus.
 
     python -m benchmarks.character_ngrams data/corpora/shakespeare_characters
 
-Orders are interpolated as by Witten and Bell (1991, method C): after a history with N occurrences and T different
-continuations, the probability of a token is (its count + T x its probability after the shorter history) / (N + T). Nothing is
-tuned on the validation split. Losses are nats per token.
+Orders are interpolated as by Witten and Bell (1991, method C): after a history with N occurrences and T
+different continuations, the probability of a token is (its count + T x its probability after the shorter
+history) / (N + T). Nothing is tuned on the validation split. Losses are in nats per token.
 """
 
 import argparse
@@ -23,7 +24,6 @@ LONGEST = 8
 
 
 def read_documents(corpus: Location, split: str) -> Iterator[np.ndarray]:
-    """Yield the tokens of each document of a split, from the corpus's first shard set."""
     shard_set = next(iter(load_corpus(corpus).shard_sets.values()))
     for record in shard_set.shards:
         if record.split == split:
@@ -57,7 +57,6 @@ def ngram_losses(train: Sequence[np.ndarray], held_out: Sequence[np.ndarray]) ->
 
 
 def main() -> None:
-    """Print a line for each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", metavar="CORPUS", type=location_argument)
     parser.add_argument("--split", choices=("validation", "test"), default="validation")

@@ -1,13 +1,13 @@
-"""Benchmark charset detection against two other detectors: the shares of pages decoded correctly, set aside, and decoded
-wrongly.
+"""Benchmark charset detection against two other detectors: the shares of pages decoded correctly, set aside,
+and decoded wrongly.
 
     python -m benchmarks.charsets [--pages 40]        data: $GRISTMILL_DATA/lid, $GRISTMILL_DATA/prose
 
-A page is 1 or 20 sentences of one language in paragraphs, in one encoding. Its HTTP header declares no charset, UTF-8, or
-ISO-8859-1. Right: after normalisation, the text equals the one that was encoded. Aside: the page is set aside as
-`undecodable`, because more than a tenth of its characters are replacement marks. Wrong: everything else. The other detectors
-get the page without a declaration. Traditional Chinese pages are lines of Wikipedia that Big5 can encode and GB 2312 cannot;
-all others are lingua's test sentences.
+A page is 1 or 20 sentences of one language in paragraphs, in one encoding. Its HTTP header declares no
+charset, UTF-8, or ISO-8859-1. A page is "right" if its text, after normalisation, equals the text that was
+encoded. It is "set aside" as `undecodable` if more than a tenth of its characters are replacement marks. All
+other pages are "wrong". The other detectors get each page without a declaration. Traditional Chinese pages
+are lines of Wikipedia that Big5 can encode and GB 2312 cannot. All other pages are lingua's test sentences.
 """
 
 import argparse

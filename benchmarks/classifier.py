@@ -1,10 +1,12 @@
-"""Benchmark scoring with a fastText classifier on one core: our stage against the library's `predict` on a list.
+"""Benchmark scoring with a fastText classifier on one core: our stage against the library's `predict` on a
+list.
 
     python -m benchmarks.classifier [--megabytes 8] [--dim 100] [--word-ngrams 2]
 
-The model is trained here on parts of two prose files of $GRISTMILL_DATA (textbooks against Usenet posts) and scores documents
-of both. The library gets the texts as a list with line ends replaced, as it requires; making the list is not timed. Scores
-are compared before any speed is printed. Times are CPU seconds of this process, the best of three alternating runs.
+The model is trained here on parts of two prose files of $GRISTMILL_DATA (textbooks against Usenet posts) and
+scores documents of both. The library gets the texts as a list with line ends replaced, as it requires. Making
+the list is not timed. Scores are compared before any speed is printed. Times are CPU seconds of this process,
+the best of three alternating runs.
 """
 
 import argparse

@@ -1,17 +1,19 @@
-"""Benchmark clustering of MinHash signatures: time and memory, and how they grow with the number of documents.
+"""Benchmark clustering of MinHash signatures: time and memory, and how they grow with the number of
+documents.
 
     python -m benchmarks.clustering [--documents 500000] [--workers 2]     sizes x 1, 2, 4, 8 and the fitted exponent
     python -m benchmarks.clustering --documents 10000000 --once            10 million documents, 100 million band entries
 
-Signatures are synthetic: 20 values, cut into 10 bands of 2, so each document has 10 band entries. Three documents in ten are
-in planted clusters, whose sizes follow a power law from 2 documents to a thousandth of all. A member shares three random
-bands with each of two earlier members of its cluster, so clusters are chains and trees, not stars. A band has 64 random bits,
-so no other bands collide.
+Signatures are synthetic: 20 values, cut into 10 bands of 2, so each document has 10 band entries. Three
+documents in ten are in planted clusters, whose sizes follow a power law from 2 documents to a thousandth of
+all. A member shares three random bands with each of two earlier members of its cluster, so clusters are
+chains and trees, not stars. A band has 64 random bits, so no other bands are expected to collide.
 
-The whole step runs, from reading columns to writing them, and its result is compared with the planted clusters. Growth is
-fitted to processor time, which other load on the machine affects less. Workers are spawned processes that share no memory
-with the driver. The peak is the largest resident memory of any worker or of the driver, including libraries (and, in the
-driver, the planted clusters).
+The whole step runs, from reading columns to writing them, and its result is compared with the planted
+clusters. The growth exponent is fitted to processor time, which is less affected by other load than
+wall-clock time. Workers are spawned processes that share no memory with the driver. The peak is the largest
+resident memory of any worker or of the driver, including libraries (and, in the driver, the planted
+clusters).
 """
 
 import argparse
@@ -40,12 +42,10 @@ NOTES = pa.schema([("minhash", pa.list_(pa.uint32(), BANDS * ROWS))])
 
 
 def resident() -> float:
-    """Return the peak resident memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def measured(function: Callable[[Any], Any], item: Any) -> tuple[Any, float, float]:
-    """Run a task; return (its result, peak resident MB, seconds of processor time)."""
     begin = time.process_time()
     return function(item), resident(), time.process_time() - begin
 
@@ -72,7 +72,9 @@ class Processes:
 
 
 def planted(documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (signatures uint64 [documents, BANDS], cluster of each document); each cluster is scattered over all documents."""
+    """Return (signatures uint64 [documents, BANDS], cluster of each document), with clusters scattered over
+    all documents.
+    """
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 1 << 63, (documents, BANDS), dtype=np.uint64)
     sizes = np.minimum(2 + rng.pareto(1.5, documents), max(2, documents // 1000)).astype(np.int64)
@@ -92,8 +94,9 @@ def planted(documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def prepare(root: LocalPath, documents: int) -> tuple[list[Part], np.ndarray]:
-    """Write parts with planted clusters; return them and the cluster of each document. Runs in a process whose memory is not
-    measured.
+    """Write parts with planted clusters; return the parts and the cluster of each document.
+
+    This runs in a process whose memory is not measured.
     """
     values, cluster = planted(documents, seed=documents)
     parts = []
@@ -116,7 +119,9 @@ def prepare(root: LocalPath, documents: int) -> tuple[list[Part], np.ndarray]:
 
 
 def check(stage: DedupMinhash, out: StepOutput, parts: Sequence[Part], cluster: np.ndarray) -> None:
-    """Assert that the winner of every document is the lowest id in its planted cluster."""
+    """Assert that each document in a planted cluster is assigned the lowest id of that cluster, and every
+    other document none.
+    """
     lowest = np.full(len(cluster), len(cluster))
     np.minimum.at(lowest, cluster, np.arange(len(cluster)))
     company = np.bincount(cluster, minlength=len(cluster)) > 1
@@ -130,7 +135,6 @@ def check(stage: DedupMinhash, out: StepOutput, parts: Sequence[Part], cluster: 
 
 
 def run(documents: int, workers: int, details: bool) -> float:
-    """Cluster `documents` documents; return the processor seconds of all tasks."""
     root = LocalPath(tempfile.mkdtemp(prefix="clustering-"))
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as once:

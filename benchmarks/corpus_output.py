@@ -1,12 +1,13 @@
-"""Benchmark `diff` of two builds of a corpus against a join by Arrow, and `export` against Arrow's own writer.
+"""Benchmark `diff` of two builds of a corpus against a join by Arrow, and `export` against Arrow's own
+writer.
 
     python -m benchmarks.corpus_output [--documents 1000000] [--megabytes 100]        # prose: $GRISTMILL_DATA
 
-The corpus of the diff has short documents, each with a number; one build keeps numbers from 100 on, the next those from 200
-on. `diff` reads ids and verdicts of both builds and groups the differences by reason. The peer joins two Parquet files of
-printed ids and verdicts, written beforehand, with Arrow and counts by the same reasons; both counts are compared. The export
-writes prose as Parquet (zstd, page checksums) with its card; the peer writes the same table with Arrow. Times are processor
-times.
+The corpus of the diff has short documents with a number each. One build keeps numbers from 100 on, and the
+next keeps those from 200 on. `diff` reads the ids and verdicts of both builds and groups the differences by
+reason. The peer uses Arrow to join two Parquet files of ids and verdicts, written beforehand, and to count by
+the same reasons. Both counts are compared. `export` writes prose as Parquet (zstd, page checksums) with a
+dataset card, and the peer writes the same table with Arrow. Ratios are of processor times.
 """
 
 import argparse
@@ -56,7 +57,6 @@ def main() -> None:
 
 
 def timed(run: Callable[[], Result]) -> tuple[Result, float, float]:
-    """Run a function; return (its result, processor seconds, wall-clock seconds)."""
     wall, own = time.perf_counter(), time.process_time()
     result = run()
     return result, time.process_time() - own, time.perf_counter() - wall

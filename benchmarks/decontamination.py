@@ -1,10 +1,11 @@
-"""Benchmark `decontaminate`: its speed, and precision and recall on planted items and real negatives.
+"""Benchmark `decontaminate`: its speed, and its precision and recall on planted items and on real negatives.
 
     python -m benchmarks.decontamination [CORPUS.jsonl.gz ITEMS.jsonl.gz]     default: wiki_en and textbooks of $GRISTMILL_DATA
 
-Items are passages of the second file. Half of them are planted into documents of the first file in one of the ways of KINDS;
-the others are real negatives, of which only genuine copies should be found. A second run takes its items from documents of
-the first file itself, which are removed from the corpus; there, templates that its documents share are found too.
+Items are passages of the second file. Half of them are planted into documents of the first file, each in one
+of the ways listed in KINDS. The other half are real negatives, so any match is a false positive unless the
+first file contains a genuine copy. A second run takes its items from documents of the first file, which are
+removed from the corpus. In that run, templates that those documents share with the corpus are also found.
 """
 
 import json
@@ -36,21 +37,17 @@ _TYPOGRAPHY = str.maketrans({".": " .", ",": " ,", "'": "’", "-": " - ", '"': 
 
 
 class Planted(NamedTuple):
-    """A corpus with planted items, and which item was planted into which document, and how."""
-
     texts: list[str]
     items: list[dict[str, str]]
     truth: dict[tuple[int, int], str]  # (document, item) -> kind
 
 
 def passage(words: Sequence[str], rng: random.Random, size: int) -> str:
-    """Return `size` consecutive words from a random position of a text."""
     begin = rng.randrange(max(1, len(words) - size))
     return " ".join(words[begin : begin + size])
 
 
 def altered(kind: str, item: dict[str, str], rng: random.Random) -> str:
-    """Return the text to plant for an item, altered according to `kind`."""
     text = f"{item['question']} {item['answer']}"
     if kind == "restyled":
         return text.upper().translate(_TYPOGRAPHY).replace(" ", "\n  ", 3)
@@ -85,7 +82,6 @@ def plant(texts: Sequence[str], origins: Sequence[str], seed: int) -> Planted:
 
 
 def part_of(root: LocalPath, texts: Sequence[str]) -> Part:
-    """Write the texts as one document part under `root`."""
     nothing, key = [None] * len(texts), file_key("web", "0")
     ids = [document_id(key, row) for row in range(len(texts))]
     sources = pa.array(["web"] * len(texts)).dictionary_encode()
@@ -128,7 +124,6 @@ def accuracy(
 
 
 def show(planted: Planted) -> None:
-    """Print precision and recall for several sizes of n-grams and thresholds."""
     size = sum(len(text.encode()) for text in planted.texts) / 1e6
     print(f"{len(planted.texts):,} documents, {size:.1f} MB; {len(planted.items):,} items, half of them planted")
     for ngram in (13, 8):
@@ -143,7 +138,6 @@ def show(planted: Planted) -> None:
 
 
 def main() -> None:
-    """Print the tables."""
     arguments = sys.argv[1:] or [f"{os.environ['GRISTMILL_DATA']}/prose/{name}.jsonl.gz" for name in DEFAULTS]
     names, texts = load(arguments[:1], 25_000_000)
     long_enough = [text for text in load(arguments[1:2])[1] if len(text.split()) > 200][:1200]

@@ -1,13 +1,15 @@
-"""Benchmark a training step of ELMo on one process, against a bare loop over torch's own LSTMs of the same sizes.
+"""Benchmark a training step of ELMo on one process, against a bare loop over torch's own LSTMs of the same
+sizes.
 
     python -m benchmarks.elmo_step [--cells 4096] [--width 512] [--vocabulary 8192] [--rows 8] [--length 64] [--steps 10]
         [--threads 1] [--clock wall|cpu]
 
-The default has the cells of the published model and a smaller vocabulary. The bare loop is what one would write by hand: an
-embedding, two layers of `torch.nn.LSTM` with a projection for each direction (the backward ones on flipped rows), one output
-layer tied to the embedding, dropout, clipping and fused AdamW. Each row is one document, so the bare loop need not reset the
-state within a row. Both start from the same weights; with `--dropout 0` they have the same loss. They alternate step by step;
-the ratio is the median of bare / ours over steps, above 1 where ours is faster.
+The default model has as many cells as the published one and a smaller vocabulary. The bare loop is a
+hand-written baseline: an embedding, two layers of `torch.nn.LSTM` with a projection for each direction (the
+backward layers read flipped rows), one output layer tied to the embedding, dropout, clipping and fused AdamW.
+Each row is one document, so the bare loop need not reset the state within a row. Our step and the bare loop
+start from the same weights and alternate step by step. With `--dropout 0` they have the same loss. The
+printed ratio is the median of bare / ours over steps, so it is above 1 where ours is faster.
 """
 
 import argparse
@@ -35,7 +37,7 @@ LAYERS = 2
 
 
 class BareElmo(torch.nn.Module):
-    """Two LSTM language models, forward and backward, over one embedding, built from torch's modules."""
+    """Two LSTM language models, forward and backward, with a shared embedding, built from torch's modules."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__()
@@ -52,7 +54,6 @@ class BareElmo(torch.nn.Module):
         self.output.weight = self.embed.weight
 
     def losses(self, ids: Any) -> tuple[Any, Any]:
-        """Return the mean losses of the forward and the backward model for ids, int64 [rows, length]."""
         found = []
         for layers, read in zip(self.lstms, (ids, ids.flip(1)), strict=True):
             states = self.embed(read)
@@ -66,7 +67,6 @@ class BareElmo(torch.nn.Module):
 
 
 def rows_of(options: argparse.Namespace, step: int) -> Batch:
-    """Return random rows, each a single document."""
     generator, least = np.random.default_rng(step), max(SPECIAL_IDS.values()) + 1
     inputs = generator.integers(least, options.vocabulary, (options.rows, options.length))
     targets = np.concatenate([inputs[:, 1:], np.full((options.rows, 1), IGNORED)], axis=1)
@@ -75,7 +75,6 @@ def rows_of(options: argparse.Namespace, step: int) -> Batch:
 
 
 def ours(options: argparse.Namespace) -> tuple[Callable[[Batch], float], Any]:
-    """Return our training step, and the network that it trains."""
     model = Model(
         "elmo",
         layers=LAYERS,
@@ -141,7 +140,9 @@ def compare(
     bare: Callable[[argparse.Namespace, Any], Callable[[Batch], float]],
     rows_of: Callable[[argparse.Namespace, int], Batch],
 ) -> None:
-    """Time our step and the bare loop alternately on the same batches; print the medians, and both losses of the last batch."""
+    """Time our step and the bare loop alternately on the same batches, then print the medians and both losses
+    of the last batch.
+    """
     clock = time.perf_counter if options.clock == "wall" else time.process_time
     torch.set_num_threads(options.threads)
     our_step, network = ours(options)

@@ -1,9 +1,11 @@
-"""Benchmark encoding: our Encoder (gigatoken) against Hugging Face `tokenizers`, same tokenizer and documents.
+"""Benchmark encoding: our Encoder (gigatoken) against Hugging Face `tokenizers`, with the same tokenizer and
+documents.
 
     python -m benchmarks.encode [FILE ...] [--tokenizer DIR_OR_JSON] [--megabytes 20] [--runs 3]
 
-FILEs are UTF-8 text or JSON lines, gzipped or not; the default is $GRISTMILL_DATA/prose. Without a tokenizer, a byte-level
-BPE with a vocabulary of 16,384 is trained on the first third of the texts. All ids are compared before anything is timed.
+FILEs are UTF-8 text or JSON lines, gzipped or not; the default is four files of $GRISTMILL_DATA/prose.
+Without a tokenizer, a byte-level BPE with a vocabulary of 16,384 is trained on the first third of the texts.
+All ids are compared before anything is timed.
 """
 
 import argparse
@@ -66,7 +68,10 @@ def compare(ours: Encoder, peer: Encoder, documents: pa.LargeStringArray, runs: 
 
 
 def fresh(encoder: Encoder) -> Encoder:
-    """Return a copy of the encoder with an empty cache. gigatoken caches pieces of text, so a first pass is slower."""
+    """Return a copy of the encoder with an empty cache.
+
+    gigatoken caches pieces of text, so a first pass is slower.
+    """
     copy = Encoder(encoder.definition, encoder.library, encoder.library_reason)
     copy.encode(pa.array(["load"], pa.large_string()))
     return copy

@@ -1,13 +1,13 @@
-"""Benchmark what encoders compute for evaluation: pseudo-log-likelihoods against a loop over sentences, and features of all
-layers against the bare forward pass.
+"""Benchmark the encoder computations used in evaluation: pseudo-log-likelihoods against a loop over
+sentences, and features of all layers against the bare forward pass.
 
     GRISTMILL_DATA=... python -m benchmarks.encoders [--sentences N] [--documents N] [--rounds N]
 
-The model is a BERT with random weights, which do not affect time: 4 layers of width 128 or, with `--size 30m`, 8 layers of
-width 512. The loop is that of minicons: a sentence is one batch, with a masked copy for each token. The bare forward pass is
-that of the stock model of `transformers` with `output_hidden_states`, on the same texts, sorted by length and padded, at the
-best of several batch sizes. The two sides alternate. Printed are sentences or tokens per processor second, and ratios, above
-1 where ours is faster.
+The model is a BERT with random weights, which do not affect time: 4 layers of width 128 or, with `--size
+30m`, 8 layers of width 512. The loop works like minicons: a sentence is one batch, with a masked copy for
+each token. The bare forward pass is that of the stock model of `transformers` with `output_hidden_states`, on
+the same texts, sorted by length and padded, at the best of several batch sizes. The two sides alternate. The
+script prints sentences or tokens per processor second, and ratios that are above 1 where ours is faster.
 """
 
 import argparse
@@ -60,8 +60,9 @@ def sentence_loop(network: Any, sentences: Sequence[list[int]]) -> np.ndarray:
 
 
 def forward_states(network: Any, documents: Sequence[np.ndarray], size: int) -> int:
-    """Compute the hidden states of documents, longest first, in batches of `size`; return the number of values, padding
-    included.
+    """Compute the hidden states of documents, longest first, in batches of `size`.
+
+    Return the number of computed values, including padding.
     """
     ordered, count = sorted(documents, key=len, reverse=True), 0
     with torch.no_grad():

@@ -1,4 +1,5 @@
-"""A whole build, from text to shards: wall-clock time, processor time and peak memory of its processes.
+"""Benchmark a whole build, from text to shards: wall-clock time, processor time and peak memory of its
+processes.
 
     python -m benchmarks.end_to_end prose                              61 MB of prose in 8 files of JSON lines
     python -m benchmarks.end_to_end web --pages 990                    pages of a crawl in 8 WARC files
@@ -6,15 +7,17 @@
     python -m benchmarks.end_to_end prose --repeat 10 --once           609 MB of prose, only the build from nothing
     python -m benchmarks.end_to_end prose --peer-python PY --peer FILE the same work with datatrove
 
-Each checkout builds from nothing, again with nothing changed, with one more rule, and after `kill -9` at half the time. FILE
-is called as `FILE prose|web INPUT OUTPUT TOKENIZER [LID]`, with the Python of an environment that has datatrove.
+Each checkout builds the corpus from scratch, again with nothing changed, with one more rule and without it
+again, and after `kill -9` at half the time. FILE is called as `FILE prose|web INPUT OUTPUT TOKENIZER [LID]`,
+with the Python of an environment that has datatrove.
 
-Processor time is summed over the whole process tree, and memory is the peak of the summed PSS. Both are sampled twice a
-second, so what a process uses after its last sample is missed. Python bytecode is cached even where PYTHONDONTWRITEBYTECODE
-is set.
+Processor time is summed over the whole process tree, and memory is the peak of the summed PSS. Both are
+sampled twice a second, so the last half second of a process may be missed. Python bytecode is cached even if
+PYTHONDONTWRITEBYTECODE is set.
 
-`--repeat` writes the prose several times. From the second copy on, every lower-case word of five letters or more is replaced
-by another of about the same frequency, so that the copies are not duplicates and rules and tokens still see ordinary prose.
+`--repeat` writes the prose several times. From the second copy on, lower-case words of five letters or more
+are replaced by others of about the same frequency. The copies are then not duplicates, and rules and
+tokenizer still see ordinary prose.
 """
 
 import argparse
@@ -96,7 +99,7 @@ def main() -> None:
 
 
 def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, name: str) -> None:
-    """Measure the builds with one checkout; print them, and the time budget of the first."""
+    """Measure and print the builds with one checkout, and the time budget of the build from scratch."""
     config = work / f"{name}.yaml"
     config.write_text(corpus_file(options.kind, work, work / name))
     workers = ["--workers", str(options.workers)] if options.workers else ["--in-process"]
@@ -130,7 +133,7 @@ def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, na
 
 
 def corpus_file(kind: str, work: Path, output: Path, files: str = "*") -> str:
-    """Return the text of the corpus file; `files` ends the glob pattern of the input files."""
+    """Return the text of the corpus file; `files` is the end of the glob pattern of the input files."""
     names = ("wiki_en", "forum_20news") if kind == "prose" else ("pages",)
     read = (
         "format: jsonl, part_bytes: 16000000"
@@ -150,12 +153,11 @@ def corpus_file(kind: str, work: Path, output: Path, files: str = "*") -> str:
 
 
 def _rules(kind: str) -> str:
-    """Return the rules of the filter, in the order in which the peer applies them."""
     return f"[{_RULES}]" if kind == "prose" else f"[{_ENGLISH}, {_RULES}]"
 
 
 def write_prose(data: Path, target: Path, repeat: int) -> None:
-    """Write two thirds of the documents of wiki_en and forum_20news, each in four files per repetition."""
+    """Write two thirds of the documents of wiki_en and of forum_20news, in four files each per repetition."""
     for name in ("wiki_en", "forum_20news"):
         with gzip.open(data / "prose" / f"{name}.jsonl.gz", "rb") as source:
             lines = [line for number, line in enumerate(source) if number % 3 < 2]
@@ -168,8 +170,9 @@ def write_prose(data: Path, target: Path, repeat: int) -> None:
 
 
 def change_words(lines: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield the documents (lines of JSON) unchanged, then endless copies whose long words are shuffled within blocks of 64
-    words of similar frequency.
+    """Yield the documents (lines of JSON) unchanged, then endlessly yield altered copies.
+
+    In a copy, long words are shuffled within blocks of 64 words of similar frequency.
     """
     yield lines
     records = [json.loads(line) for line in lines]
@@ -187,7 +190,7 @@ def change_words(lines: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def write_pages(data: Path, target: Path, pages: int) -> None:
-    """Divide the first pages of a crawl into eight WARC files, with each record as a gzip member of its own."""
+    """Divide the first pages of a crawl into eight WARC files, keeping each record as its own gzip member."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     path = data / "raw_web" / "trafilatura_pages.warc.gz"
@@ -204,7 +207,6 @@ def write_pages(data: Path, target: Path, pages: int) -> None:
 
 
 def write_tokenizer(data: Path, target: Path) -> None:
-    """Write GPT-2's byte-level BPE as a tokenizer.json."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     folder = data / "models" / "gpt2"
@@ -259,7 +261,6 @@ def run(command: list[str], checkout: Path, kill_after: float = float("inf")) ->
 
 
 def _sample(root: int, result: Measured) -> None:
-    """Record the processor time and memory of `root` and its descendants so far."""
     parents: dict[int, int] = {}
     used: dict[int, tuple[str, float]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

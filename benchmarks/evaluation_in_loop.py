@@ -1,14 +1,14 @@
-"""Benchmark what evaluation during training costs a run: its steps with and without it.
+"""Benchmark what evaluation during training costs a run, by comparing its steps with and without evaluation.
 
     python -m benchmarks.evaluation_in_loop CORPUS [--pairs 3] [--steps 120] [--every 40]
 
-Runs of demo_decoder on one worker and one thread alternate: without evaluation, and with the suite `probes` at every
-checkpoint, in a process of its own. Both save the same checkpoints. Two costs are printed, each from the first logged step to
-the last:
+Runs of demo_decoder on one thread alternate: without evaluation, and with the suite `probes` evaluated every
+`--every` steps in a separate process. Both save the same checkpoints. Two ratios are printed, each measured
+from the first logged step to the last:
 
-- processor time of the training process alone: what the training loop itself does for an evaluation, which depends little on
-  other load
-- wall-clock time: also how far the two processes slow each other down, so a core must be free
+- processor time of the training process alone, which shows the work that an evaluation adds to the training loop and depends
+  little on other load
+- wall-clock time, which also shows how far the two processes slow each other down, and needs a free core
 """
 
 import argparse
@@ -28,7 +28,6 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(process: int) -> float:
-    """Return the processor time of a process so far, without its children."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 

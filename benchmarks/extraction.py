@@ -1,22 +1,26 @@
-"""Benchmark extraction from web pages: quality against the bare extractors, speed against FastWARC with resiliparse.
+"""Benchmark extraction from web pages: quality against the bare extractors, speed against FastWARC with
+resiliparse.
 
     python -m benchmarks.extraction [--pages 300] [--pairs 3] [--extractors resiliparse,trafilatura,best] [--markup text,markdown]
           data: $GRISTMILL_DATA/raw_web
 
-Quality is measured as trafilatura reports it: each page has snippets that must be in the text ("with") and snippets that must
-not ("without"). Precision = found with / (found with + found without), recall = found with / all with, F = their harmonic
-mean. "reader" is format warc; "bare" is the extractor's own call on the same payload with the same options, except that
-trafilatura decodes the bytes itself. The share of equal texts shows whether the reader loses anything. `best` was fitted to
-these pages, so its cross-validated quality is in benchmarks.line_choice; here its cost is measured. With `markup: markdown`,
-snippets are searched for in the text as it is and, "without marks", in the text without backticks and escapes of pipes.
+Quality is measured as trafilatura reports it: each page has snippets that must be in the text ("with") and
+snippets that must not ("without"). Precision = found with / (found with + found without), recall = found with
+/ all with, and F is their harmonic mean. "reader" is format warc; "bare" is the extractor's own call on the
+same payload with the same options, except that trafilatura decodes the bytes itself. The share of equal texts
+shows whether the reader loses anything. `best` was fitted to these pages, so only its cost is meaningful
+here; benchmarks.line_choice measures its cross-validated quality. With `markup: markdown`, snippets are
+searched for in the text as it is and, in rows "without marks", in the text without backticks and escapes of
+pipes.
 
-Structure: on how many pages each kind of line occurs in Markdown; `benchmarks.page_structure` compares this with
-trafilatura's.
+For Markdown, the script also prints on how many pages each kind of structure occurs;
+`benchmarks.page_structure` compares our Markdown with trafilatura's.
 
-Speed is MB/s of decoded WARC over all pages. The peer reads payloads with FastWARC, detects the encoding, decodes and
-extracts. The reader also accounts for every record, counts replaced bytes, limits nodes and depth, isolates the parser in a
-process, normalises, and writes documents into Arrow. CPU time is that of this process and its children; in wall-clock time
-the reader's two processes overlap. Figures are medians over pairs of consecutive runs.
+Speed is MB/s of decoded WARC over all pages. The peer reads payloads with FastWARC, detects the encoding,
+decodes and extracts. The reader also accounts for every record, counts replaced bytes, limits nodes and
+depth, isolates the parser in a process, normalises, and writes documents into Arrow. CPU time is that of this
+process and its children; in wall-clock time the reader's two processes overlap. Figures are medians over
+pairs of consecutive runs.
 """
 
 import argparse
@@ -103,7 +107,9 @@ def main() -> None:
 
 
 def by_reader(path: Path, extract: str, markup: str) -> Iterator[str]:
-    """Yield the text of every page as format warc extracts it, before normalisation; empty for pages set aside."""
+    """Yield the text of every page as format warc extracts it, before normalisation, and "" for pages that
+    are set aside.
+    """
     source = Source(name="benchmark", root=str(path), format="warc", extract=extract, markup=markup)
     (file,) = list_files(source)
     with Extractor(source) as extractor:
@@ -114,7 +120,7 @@ def by_reader(path: Path, extract: str, markup: str) -> Iterator[str]:
 
 
 def payloads(path: Path) -> Iterator[bytes]:
-    """Yield the payloads of the responses, as FastWARC reads them. The evaluation data list the pages in this order."""
+    """Yield the payloads of the responses, in the order in which the evaluation data lists the pages."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     for record in ArchiveIterator(str(path), record_types=WarcRecordType.response, auto_decode="all"):
@@ -173,14 +179,12 @@ def _compare_speed(root: Path, pairs: int) -> None:
 
 
 def timed(run: Callable[[], Result]) -> tuple[Result, float]:
-    """Run a function; return (its result, CPU seconds of this process and its finished children)."""
     usage = cpu_seconds()
     result = run()
     return result, cpu_seconds() - usage
 
 
 def both_clocks(run: Callable[[], int]) -> tuple[float, float]:
-    """Run a function; return (CPU seconds of this process and its finished children, wall-clock seconds)."""
     usage, begin = cpu_seconds(), time.perf_counter()
     run()
     return cpu_seconds() - usage, time.perf_counter() - begin

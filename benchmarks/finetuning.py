@@ -1,18 +1,19 @@
-"""Benchmark fine-tuning on one process: examples per second and peak memory against HF Trainer with the same model, batch and
-dtype.
+"""Benchmark fine-tuning on one process: examples per second and peak memory against HF Trainer with the same
+model, batch and dtype.
 
     python -m benchmarks.finetuning [TASK] [--method full|lora|ia3|prefix] [--grouped] [--memory] [--layers 6] [--width 512]
         [--batch 32] [--steps 12] [--evaluated 512] [--data DIR]
 
-The model is a RoBERTa with random weights, and the tokenizer is trained on the texts of the task. HF Trainer pads each batch
-(`DataCollatorWithPadding`) of random inputs or, with `--grouped`, of inputs of similar length; its methods are peft's. Both
-alternate step by step, so other load affects both, and the time of a step includes making its batch. Then both predict the
-dev split, or its first examples. The last line is for one epoch of the task with one evaluation. Rates are given by
-wall-clock and by processor time, which other load affects less. With `--grouped`, use a multiple of 50 steps: the trainer
-sorts inputs by length within each 50 batches.
+The model is a RoBERTa with random weights, and the tokenizer is trained on the texts of the task. HF Trainer
+uses peft for methods other than `full`. It pads each batch (`DataCollatorWithPadding`) of random inputs or,
+with `--grouped`, of inputs of similar length. The two sides alternate step by step, so other load affects
+both. The time of a step includes making its batch. Then both sides predict the dev split, or its first
+examples. The last line of each clock is for one epoch of the task with one evaluation. Rates are given by
+wall-clock time and by processor time, which is less affected by other load. With `--grouped`, use a multiple
+of 50 steps, because HF Trainer sorts inputs by length within each 50 batches.
 
-With `--memory`, each side instead runs in a process of its own, which prints how much memory training and one evaluation take
-on top of libraries and data. Needs the package `accelerate`.
+With `--memory`, each side instead runs in a separate process, which prints how much memory training and one
+evaluation take on top of libraries and data. Needs the package `accelerate`.
 """
 
 import argparse
@@ -64,8 +65,9 @@ def job_of(options: argparse.Namespace, tokenizer: Path) -> Finetuning:
 
 
 class Ours:
-    """Our engine. It must be created after HF Trainer has started, because within a process group the Trainer would wrap its
-    model.
+    """Our engine, which must be created after HF Trainer has started.
+
+    Within an existing process group, HF Trainer would wrap its model.
     """
 
     def __init__(self, job: Finetuning, data: TaskData) -> None:
@@ -88,7 +90,7 @@ class Ours:
 
 
 def peer_of(job: Finetuning) -> Any:
-    """Return the stock model of `transformers`, with peft's version of the method."""
+    """Return the stock model of `transformers`, with peft's version of the fine-tuning method."""
     import transformers
 
     configuration = MODELS["roberta"].configuration(job.model, SPECIAL_IDS)
@@ -111,7 +113,6 @@ def peer_of(job: Finetuning) -> Any:
 
 
 def features(data: TaskData | HeldOut) -> list[dict[str, Any]]:
-    """Return the inputs as lists of ids, with their labels."""
     (task,) = data.tasks
     count = len(task)
     rendered = task.render(np.arange(count))
@@ -124,14 +125,12 @@ def features(data: TaskData | HeldOut) -> list[dict[str, Any]]:
 
 
 def clocks() -> np.ndarray:
-    """Return the current wall-clock and processor seconds, the latter of all threads."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def trainer_of(
     options: argparse.Namespace, job: Finetuning, data: TaskData, held_out: HeldOut, output: str, callbacks: Any = ()
 ) -> Any:
-    """Return an HF Trainer for the same steps and evaluation."""
     from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(job.tokenizer), pad_token="<pad>")
@@ -164,8 +163,9 @@ def trainer_of(
 def measure(
     options: argparse.Namespace, job: Finetuning, corpus: TaskCorpus, output: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return wall-clock and processor seconds of (HF Trainer, ours): of each step [steps, 2, 2], and of three evaluations [3,
-    2, 2].
+    """Return the seconds of each step, [steps, 2, 2], and of three evaluations, [3, 2, 2].
+
+    The last two axes are (HF Trainer, ours) and (wall-clock, processor).
     """
     from transformers import TrainerCallback
 
@@ -200,7 +200,7 @@ def measure(
 def measure_memory(options: argparse.Namespace, job: Finetuning, corpus: TaskCorpus, output: str) -> None:
     """Train and evaluate one side in this process, and print the megabytes that this takes (Linux).
 
-    Memory that is held before training is not counted, except for the parameters.
+    Memory held before training is not counted, except for the parameters.
     """
     data, held_out = task_training(corpus, job), first(task_validation(corpus, job), options.evaluated)
     ours = trainer = None
@@ -223,14 +223,12 @@ def measure_memory(options: argparse.Namespace, job: Finetuning, corpus: TaskCor
 
 
 def resident(field: str) -> float:
-    """Return a field of /proc/self/status, such as VmRSS, in megabytes."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) / 1000
 
 
 def first(held_out: HeldOut, count: int) -> HeldOut:
-    """Return the first `count` inputs of a held-out split."""
     (task,) = held_out.tasks
     count = min(count, len(task))
     fewer = replace(task, offsets=task.offsets[: count + 1], example=task.example[:count])
@@ -269,7 +267,6 @@ def main() -> None:
 
 
 def sizes(corpus: TaskCorpus) -> tuple[int, int]:
-    """Return the numbers of examples in train and dev."""
     (task,) = corpus.tasks
     train_split, dev = corpus.splits(task)
     return len(corpus.examples(task, train_split)), len(corpus.examples(task, dev))

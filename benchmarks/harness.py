@@ -1,9 +1,10 @@
-"""Benchmark the scoring of items: our scorer against lm-evaluation-harness's `HFLM`, on the same model in one paired run.
+"""Benchmark the scoring of items: our scorer against lm-evaluation-harness's `HFLM`, on the same model.
 
     GRISTMILL_DATA=... python -m benchmarks.harness [--size demo|30m] [--items N] [--rounds N]
 
-The weights are random, which does not affect time. HFLM runs at the best of several batch sizes, found on the first items.
-The two alternate; printed are items per processor second and the ratio of the processor times, by task.
+The weights are random, which does not affect time. HFLM runs at the best of several batch sizes, found on the
+first items. The two scorers alternate. For each task, the script prints items per processor second, the ratio
+of the processor times, and the largest difference of the scores.
 """
 
 import argparse
@@ -53,13 +54,14 @@ def processor_seconds(work: Callable[[], object]) -> float:
 
 
 def items_of(name: str, data: LocalPath, count: int) -> Items:
-    """Return the first `count` items of a set; for BLiMP, about `count` items spread evenly over its paradigms."""
+    """Return the first `count` items of a task; for BLiMP, about `count` items spread evenly over its
+    paradigms.
+    """
     limit = max(1, count // 46) if name == "blimp" else count
     return read_items(load_task(name), SPLITS[name], data, limit=limit)
 
 
 def both_models(sizes: Model, texts: Sequence[str], folder: LocalPath) -> tuple[Scorer, Any, Any]:
-    """Return our scorer, and the network and the tokenizer for the harness."""
     from transformers import AutoTokenizer
 
     recipe = llama_tiny()

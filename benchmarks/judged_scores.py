@@ -1,11 +1,11 @@
-"""Distil annotators' scores into cheap models, and measure how far each model agrees with the annotators.
+"""Train cheap models on annotators' scores, and measure how far each model agrees with the annotators.
 
     GRISTMILL_DATA=... python -m benchmarks.judged_scores --model DIRECTORY [--documents 6000] [--work DIRECTORY]
 
-MODEL is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et al. 2017, whose
-annotators are the judge: a score, from 0 to 3, is three times the share of annotators who called a tweet hateful or
-offensive. Scores of 1.5 or more count as the positive class, which here means toxic. A fifth of the tweets, by a hash, is
-held out. Alternate tweets belong to two sources.
+MODEL is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et al.
+2017. The score of a tweet, from 0 to 3, is three times the share of annotators who called it hateful or
+offensive. Scores of 1.5 or more count as the positive class, which here means toxic. A fifth of the tweets,
+chosen by a hash, is held out. Alternate tweets belong to two sources.
 """
 
 import argparse

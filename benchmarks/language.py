@@ -1,16 +1,17 @@
-"""Benchmark language identification on one core: speed against a loop over each library's own call, and accuracy.
+"""Benchmark language identification on one core: speed against a loop over each library's own call, and
+accuracy.
 
     python -m benchmarks.language [FILE.jsonl.gz ...] [--megabytes 8] [--model lid.176.ftz]
 
 FILEs are gzipped JSON lines with a `text`; the default is prose of $GRISTMILL_DATA. The model defaults to
-$GRISTMILL_DATA/models/lid.176.ftz; without it, fastText is left out. The libraries get what the stage reads: the first 65,536
-bytes, with titles in capitals changed to lower case. Labels are compared before any speed is printed. Times are CPU seconds
-of this process, the better of two alternating runs. Both models together are compared with fastText alone in neighbouring
-runs, on the test sentences too.
+$GRISTMILL_DATA/models/lid.176.ftz; without it, fastText is left out. The libraries get what the stage reads:
+the first 65,536 bytes, with titles in capitals changed to lower case. Labels are compared before any speed is
+printed. Times are CPU seconds of this process, the better of two alternating runs. The combination of both
+models is compared with fastText alone in alternating runs, also on the test sentences.
 
-Accuracy is measured on $GRISTMILL_DATA/lid, 75 languages with 1,000 sentences each, as documents of 1 and of 10 consecutive
-sentences: for each model, and for fastText with resiliparse where fastText's probability is low. `-` marks languages that the
-model does not know.
+Accuracy is measured on $GRISTMILL_DATA/lid, 75 languages with 1,000 sentences each, as documents of 1 and of
+10 consecutive sentences: for each model, and for fastText with resiliparse as a fallback where fastText's
+probability is low. `-` marks languages that the model does not know.
 """
 
 import argparse
@@ -93,22 +94,27 @@ def compare(name: str, stage: Language, peer: Callable[[list[str]], list[str]], 
 
 
 def lower_capitals(text: str) -> str:
-    """Return the text as the stage reads it: in lower case if more than nine tenths of its letters are capitals."""
+    """Return the text as the stage reads it: in lower case if more than nine tenths of its letters are
+    capitals.
+    """
     letters = list(filter(str.isalpha, text))
     return text.lower() if 10 * sum(map(str.isupper, letters)) > 9 * len(letters) else text
 
 
 def of_script(text: str) -> str:
-    """Return the language that a text's script identifies, or "". The stage prefers it to a label in another script."""
+    """Return the language that a text's script identifies, or "". The stage prefers it to a label in another
+    script.
+    """
     found = language_of_script(text)
     return found[0] if found else ""
 
 
 def compare_both(alone: Language, texts: list[str]) -> None:
-    """Print the speed of both models together relative to fastText alone, and the share of documents that the second model
-    decides.
+    """Print the speed of both models together relative to fastText alone, and the share of documents that
+    resiliparse decides.
 
-    Speed is given as the median, lowest and highest of PAIRS ratios of neighbouring runs.
+    The speed ratio is the median of PAIRS pairs of consecutive runs, with the lowest and the highest in
+    parentheses.
     """
     both = Language(models=(*alone.models, "resiliparse"), fallback_below=FALLBACK)
     both.setup()
@@ -140,21 +146,18 @@ def fasttext_by(path: str) -> Callable[[list[str]], list[str]]:
 
 
 class Guesses(NamedTuple):
-    """Labels and scores of documents."""
-
     labels: np.ndarray
     scores: np.ndarray
 
 
 def guess(stage: Language, texts: list[str]) -> Guesses:
-    """Return the labels and scores of a stage."""
     result = stage.annotate(pa.table({"text": pa.array(texts, pa.large_string())}))
     return Guesses(np.array(result["language"].to_pylist()), result["language_score"].to_numpy())
 
 
 def fall_back(first: Guesses, second: Guesses, limit: float) -> np.ndarray:
-    """Return the first model's labels, replaced by the second's where the first scores below `limit` and the second gives a
-    language.
+    """Return the first model's labels, with the second model's label where the first scores below `limit` and
+    the second finds a language.
     """
     return np.where((first.scores < np.float32(limit)) & (second.labels != "und"), second.labels, first.labels)
 
@@ -179,8 +182,10 @@ def english(folder: Path, stages: dict[str, Language]) -> None:
 
 
 def accuracy(archive: Path, stages: dict[str, Language]) -> dict[str, Language]:
-    """Print Markdown tables: the choice of `fallback_below`, then the percentage of documents with the correct label, by
-    language, number of sentences and model. Return the stages, with the one of both models added.
+    """Print tables of the choice of `fallback_below`, and of the percentage of documents with the correct
+    label.
+
+    Return the stages, plus one that combines both models.
     """
     known = {name: known_labels(stage) for name, stage in stages.items()}
     tests = {SAME.get(name, name): texts for name, texts in sorted(test_sentences(archive).items())}
@@ -228,7 +233,6 @@ def accuracy(archive: Path, stages: dict[str, Language]) -> dict[str, Language]:
 
 
 def pair(found: dict[tuple[str, str, int], Guesses], language: str, length: int) -> tuple[Guesses, Guesses]:
-    """Return the guesses of fastText and of resiliparse."""
     return found["fastText", language, length], found["resiliparse", language, length]
 
 
@@ -238,8 +242,10 @@ def macro(right: dict[tuple[str, str, int], np.ndarray], name: str, languages: l
 
 
 def choose(found: dict[tuple[str, str, int], Guesses], languages: list[str]) -> float:
-    """Print macro accuracy for each limit, with two-fold cross-validation over halves of each language. Return the best limit
-    on all documents: by the sum over both lengths, the lowest of equal ones.
+    """Print macro accuracy for each limit, with two-fold cross-validation over halves of each language.
+
+    Return the limit with the highest sum of accuracies over both lengths on all documents; on a tie, the
+    lowest.
     """
     scores = np.zeros((len(LIMITS), len(LENGTHS), 2))  # per cent by half
     for row, limit in enumerate(LIMITS):
@@ -263,7 +269,7 @@ def choose(found: dict[tuple[str, str, int], Guesses], languages: list[str]) -> 
 
 
 def report_losses(right: dict[tuple[str, str, int], np.ndarray], languages: list[str], both: str) -> None:
-    """Print the languages where both models together are more than 1 point worse than the better one."""
+    """Print the languages where the combination is more than 1 point worse than the better model alone."""
     for length in LENGTHS:
         losses = {}
         for language in languages:

@@ -1,18 +1,20 @@
-"""Fit the weights of `extract: best`, and measure it by cross-validation against both extractors alone.
+"""Fit the weights of `extract: best`, and compare it by cross-validation with both extractors alone.
 
     python -m benchmarks.line_choice [--write] [--tables folds,readability]
           data: $GRISTMILL_DATA/raw_web
 
-A line that contains a snippet that must be kept is content. A line that contains a snippet that must be dropped, and none to
-keep, is not. Other lines are not used for training. The model is a logistic regression, standardised, C = 0.1: one fit to the
-lines of resiliparse alone and one to the merged lines. Pages are divided at random into ten folds; each page is judged by
-weights fitted to the other folds, and F is that of all pages together (benchmarks/extraction.py). C, the features, the
-threshold of one half and the bounds of certainty were chosen by such tables of the same pages.
+A line is content if it contains a snippet that must be kept, and not content if it contains only snippets
+that must be dropped. Other lines are not used for training. The model is a logistic regression on
+standardised features with C = 0.1: one fit to the lines of resiliparse alone and one to the merged lines.
+Pages are divided at random into ten folds, and each page is judged by weights fitted to the other folds. F is
+computed over all pages together (see benchmarks/extraction.py). C, the features, the threshold of one half
+and the bounds of certainty were chosen from such tables of the same pages.
 
-The second table is a test on pages that played no part in these choices, those of Mozilla's readability, with the shipped
-weights. There, precision and recall are of words (as a multiset) against the expected text, averaged over pages.
+The second table tests the shipped weights on pages that played no part in these choices, those of Mozilla's
+readability. Its precision and recall are of words (as a multiset) against the expected text, averaged over
+pages.
 
-"trafilatura, once": its own rules alone, as `best` runs it.
+"trafilatura, once" is trafilatura's own rules alone, as `best` runs them.
 
 `--write` writes the weights fitted to all pages to pipelines/reading/web/choice/line_weights.json.
 """
@@ -58,7 +60,7 @@ WEIGHTS = Path(best_extraction.__file__).with_name("line_weights.json")
 
 
 class Judged:
-    """A page with the texts of both extractors, and the snippets that judge them."""
+    """A page with the texts of both extractors, and the snippets by which lines are labelled."""
 
     def __init__(self, html: str, snippets: tuple[list[str], list[str]] | None = None) -> None:
         from resiliparse.parse.html import HTMLTree
@@ -86,7 +88,7 @@ class Judged:
         ]
 
     def text(self, weights: Weights, bounds: Bounds = BOUNDS) -> str:
-        """Return the text that `extract: best` chooses with these weights, and set `ran_second` to whether it needed
+        """Return the text that `extract: best` chooses, and set `ran_second` to whether it needed
         trafilatura.
         """
         self.ran_second = False
@@ -98,7 +100,9 @@ class Judged:
 
 
 def fit(rows: Sequence[Sequence[float]], labels: Sequence[int]) -> list[float]:
-    """Fit a regression to standardised features; return its constant and weights for the unscaled features."""
+    """Fit a logistic regression to standardised features; return its constant and weights for the unscaled
+    features.
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -132,7 +136,6 @@ def main() -> None:
 
 
 def print_folds(root: Path, write_weights: bool) -> None:
-    """Print the quality by cross-validation; if asked, write the weights fitted to all pages."""
     judged = json.loads((root / "trafilatura_evaldata.json").read_text())
     snippets = [(page["with"], page["without"]) for page in judged.values()]
     htmls = [decode_page(page, "").text for page in payloads(root / "trafilatura_pages.warc.gz")]
@@ -188,7 +191,6 @@ def write(weights: Weights) -> None:
 
 
 def print_readability(root: Path) -> None:
-    """Print precision and recall of words on Mozilla's pages, averaged over pages."""
     from resiliparse.extract.html2text import extract_plain_text
 
     with gzip.open(root / "readability_expected.jsonl.gz") as lines:

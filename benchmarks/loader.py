@@ -3,11 +3,11 @@
     pip install --target PEERS datasets mosaicml-streaming litdata
     python -m benchmarks.loader [--million-tokens 64] [--sequence-length 2048] [--peers PEERS]
 
-All read shuffled sequences of the same tokens from the page cache, in one process, into numpy arrays ready for torch. `ours`
-yields inputs, targets, positions and document segments in the order of the mixture, for every packing. `memmap` yields inputs
-alone, as nanoGPT's loader does; `memmap + boundaries` also finds documents by a vectorised search in their offsets. Hugging
-Face `datasets`, MosaicML's `streaming` and `litdata` read rows of packed sequences, without boundaries, from their own
-formats; libraries that are not installed are left out, with a note.
+All loaders read shuffled sequences of the same tokens from the page cache, in one process. `ours` makes
+inputs, targets, positions and document segments in the order of the mixture, for every packing. `memmap`
+yields inputs alone, like nanoGPT's loader; `memmap + boundaries` also finds documents by a vectorised search
+in their offsets. Hugging Face `datasets`, MosaicML's `streaming` and `litdata` read fixed-length rows,
+without boundaries, from their own formats. Libraries that are not installed are left out, with a note.
 """
 
 import argparse
@@ -40,7 +40,6 @@ SENTENCE = 25
 
 
 def write_source(directory: LocalPath, tokens: int) -> SourceStream:
-    """Write a source of two shards of random tokens, with log-normal document lengths."""
     rng = np.random.default_rng(0)
     records = []
     for number in range(2):
@@ -166,7 +165,6 @@ def iter_piece(piece: Any) -> Iterator[Any]:
 
 
 def rate(read: Reader, source: SourceStream, length: int, seconds: float) -> float:
-    """Return tokens per second over `seconds`, after five warm-up batches."""
     batches = read(source, length)
     for _ in range(5):
         next(batches)

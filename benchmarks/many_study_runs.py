@@ -1,12 +1,13 @@
-"""Measure what the commands of a study with many runs take: `study plan` (which also reports progress), `fit`, `propose` and
-`report`.
+"""Measure how long the commands of a study with many runs take: `study plan` (which also reports progress),
+`fit`, `propose` and `report`.
 
     python -m benchmarks.many_study_runs DIRECTORY [--runs 10000] [--domains 8]
 
-A small corpus of generated text is built, with a source for each domain. The study is a swarm of `--runs` mixtures. Nothing
-is trained: results are computed from a formula with noise, one `result.json` in a directory for each run. Printed are the
-wall-clock and processor seconds of each command, imports included, and its peak resident memory. What exists in DIRECTORY is
-not made again. The project's limits are 10 s and 1 GB for `plan` and `report`.
+The script builds a small corpus of generated text with a source for each domain. The study is a swarm of
+`--runs` mixtures. Nothing is trained: results are computed from a formula with noise, and each run gets a
+directory with a `result.json`. The script prints the wall-clock and processor seconds of each command,
+including imports, and its peak resident memory. Files that exist in DIRECTORY are reused. The project's
+limits are 10 s and 1 GB for `plan` and `report`.
 """
 
 import argparse
@@ -33,7 +34,6 @@ NOISE = 0.01  # bits per byte
 
 
 def build(root: Path, domains: int) -> Path:
-    """Build the corpus unless it exists; return its directory."""
     corpus, generator = root / "corpus", np.random.default_rng(0)
     if (corpus / "manifest.json").exists():
         return corpus

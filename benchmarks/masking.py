@@ -2,11 +2,12 @@
 
     python -m benchmarks.masking [--rows 32] [--sequence-length 512]
 
-Both mask 15 % of the same rows of four documents each, 80 / 10 / 10, on one thread. Ours counts targets per document, draws
-from the seed and the sample's number, and yields numpy arrays that torch can use without a copy. The collator gets tensors
-and a mask of special tokens. Nothing needs padding here, but checking for it takes most of the collator's time, so its
-masking of prepared tensors is shown as well. It does 80 / 10 / 10 for single tokens, and replaces whole words entirely by
-`[MASK]`. It has no span masking.
+Both sides mask 15 % of the same rows of four documents each, 80 / 10 / 10, on one thread. Our objective
+counts targets per document, draws from the seed and the sample's number, and yields numpy arrays that torch
+can use without a copy. The collator gets tensors and a mask of special tokens. Nothing needs padding here,
+but checking for it takes most of the collator's time, so its masking of prepared tensors is also timed alone.
+The collator applies 80 / 10 / 10 to single tokens, but replaces whole words only by `[MASK]`. It has no span
+masking.
 """
 
 import argparse
@@ -30,7 +31,6 @@ SPECIALS = {"<pad>": 0, "<unk>": 1, "<cls>": 2, "<sep>": 3, "<mask>": 4}
 
 
 def rows_of(rows: int, length: int) -> Batch:
-    """Return rows of documents between `<cls>` and `<sep>`, of random tokens from a vocabulary of WordPiece's size."""
     rng = np.random.default_rng(0)
     size = length // DOCUMENTS
     inputs = rng.integers(len(SPECIALS), VOCABULARY, (rows, length))
@@ -42,7 +42,7 @@ def rows_of(rows: int, length: int) -> Batch:
 
 
 def tokenizer_of(directory: Path) -> Any:
-    """Return a WordPiece tokenizer with the ids of the rows; two thirds of its tokens begin a word."""
+    """Return a WordPiece tokenizer with the ids of the rows, in which two thirds of the tokens begin a word."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -57,7 +57,6 @@ def tokenizer_of(directory: Path) -> Any:
 
 
 def peer(tokenizer: Any, batch: Batch, words: bool) -> Callable[[], object]:
-    """Return a call of Hugging Face's collator on the same rows."""
     import torch
     from transformers import DataCollatorForLanguageModeling
 
@@ -85,7 +84,6 @@ def peer(tokenizer: Any, batch: Batch, words: bool) -> Callable[[], object]:
 
 
 def bare_peer(tokenizer: Any, batch: Batch) -> Callable[[], object]:
-    """Return a call of the collator's masking alone, on prepared tensors."""
     import torch
     from transformers import DataCollatorForLanguageModeling
 
@@ -96,7 +94,7 @@ def bare_peer(tokenizer: Any, batch: Batch) -> Callable[[], object]:
 
 
 def speed(run: Callable[[], object], tokens: int, seconds: float = 2.0) -> float:
-    """Return million tokens per second, the best of three."""
+    """Return the best of three measurements, in millions of tokens per second."""
     run()
     best = 0.0
     for _ in range(3):
@@ -109,7 +107,6 @@ def speed(run: Callable[[], object], tokens: int, seconds: float = 2.0) -> float
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--sequence-length", type=int, default=512)

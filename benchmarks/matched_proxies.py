@@ -1,13 +1,15 @@
-"""Measure the benefit of matching the repetition of proxies: the best share of a tiny domain by matched proxies, by proxies
-that read all of it, and by runs of the target's size.
+"""Measure the benefit of matching the repetition of proxies: the best share of a tiny domain according to
+matched proxies, to unmatched proxies, and to runs of the target's size.
 
     GRISTMILL_DATA=... python -m benchmarks.matched_proxies DIRECTORY [--tokens 300000] [--runs 12] [--kilobytes 36]
 
-The corpus has a large domain, Wikipedia, and a tiny one, pages of textbooks, which the target repeats many times. The metrics
-are the losses on held-out articles and on other pages of these textbooks. Three studies train the same mixtures: with a tenth
-of the target's tokens, matched and not, and with all of them. Each fits the quadratic law (Scheffé, 1958), because the loss
-of a repeated domain falls and then rises with its share. Printed are the best share of the tiny domain by each study, and
-what the target loses with it, in bits per byte above its own best mixture. What exists in DIRECTORY is not made again.
+The corpus has a large domain, Wikipedia, and a tiny one, pages of textbooks, which the target repeats many
+times. The metrics are the losses on held-out articles and on other pages of these textbooks. Three studies
+train the same mixtures: two with a tenth of the target's tokens (matched and unmatched), and one with all of
+them. Each study fits the quadratic law (Scheffé, 1958), because the loss of a repeated domain falls and then
+rises with its share. For each study, the script prints the best share of the tiny domain, and how much worse
+the target is with this share than with its own best one, in bits per byte. Files that exist in DIRECTORY are
+reused.
 """
 
 import argparse
@@ -60,7 +62,6 @@ def write_texts(folder: Path, kilobytes: int) -> None:
 
 
 def build(root: Path, kilobytes: int) -> Path:
-    """Build the corpus unless it exists; return its directory."""
     corpus = root / "corpus"
     if not (corpus / "manifest.json").exists():
         write_texts(root / "texts", kilobytes)
@@ -82,7 +83,6 @@ def build(root: Path, kilobytes: int) -> Path:
 
 
 def study(root: Path, corpus: Path, name: str, options: argparse.Namespace) -> Path:
-    """Train the mixtures of a study; return its directory."""
     share, matched = STUDIES[name]
     place = root / name.replace(" ", "_")
     if not (place / "proposal.yaml").exists():
@@ -106,7 +106,9 @@ def study(root: Path, corpus: Path, name: str, options: argparse.Namespace) -> P
 
 
 def law_of(place: Path) -> tuple[FittedLaw, np.ndarray]:
-    """Return the law fitted to the mean of the metrics over the share of `books`, and the shares of the runs."""
+    """Return the law fitted to the mean of the metrics over the share of `books`, and each run's share of
+    `books`.
+    """
     table = read_run_table(place / "ratios.csv", place / "metrics.csv")
     at = [table.domains.index(name) for name in ("books", "wiki")]
     return LAWS["quadratic"].fit(table.ratios[:, at], table.values.mean(axis=1)), table.ratios[:, at[0]]

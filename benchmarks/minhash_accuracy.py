@@ -1,16 +1,18 @@
-"""Benchmark near-duplicate removal on real text: recall and precision against exact Jaccard and datasketch's MinHashLSH.
+"""Benchmark near-duplicate removal on real text: recall and precision against exact Jaccard and datasketch's
+MinHashLSH.
 
     GRISTMILL_DATA=... python -m benchmarks.minhash_accuracy [DOMAIN ...]
 
-The reference ($GRISTMILL_DATA/dedup) holds every pair of documents with a Jaccard similarity of at least 0.5 over word
-5-grams. Recall of the bands is the share of pairs with similarity s or more that share a band (14 x 8 of 112 values). It is
-compared with the expected value for these pairs, the mean of 1 - (1 - s^8)^14, and with datasketch's MinHashLSH with the same
-parameters on the same signatures.
+The reference ($GRISTMILL_DATA/dedup) holds every pair of documents with a Jaccard similarity of at least 0.5
+over word 5-grams. Recall of the bands is the share of pairs with similarity s or more that share a band (14 x
+8 of 112 values). It is compared with the expected value for these pairs, the mean of 1 - (1 - s^8)^14, and
+with datasketch's MinHashLSH with the same parameters on the same signatures.
 
-For each `verify` at a threshold of 0.8, precision is the share of pairs (dropped document, document it was dropped for) with
-a Jaccard similarity of at least 0.8, computed from sets in Python. Recall is the share of pairs at or above 0.8 where one
-document is dropped; `left` counts pairs within one cluster where neither is. Each domain is a whole build; the builds for the
-three values of `verify` share the text and signatures.
+For each `verify` at a threshold of 0.8, precision is the share of pairs (dropped document, document it was
+dropped for) with a Jaccard similarity of at least 0.8, computed from sets in Python. Recall is the share of
+pairs at or above 0.8 of which at least one document is dropped; `left` counts pairs within one cluster of
+which neither is dropped. Each of the three values of `verify` is a whole build; the builds of a domain share
+the text and signatures.
 """
 
 import gzip
@@ -82,7 +84,6 @@ def clusters(data: Path, domain: str, names: list[str], root: LocalPath, verify:
 
 
 def linked_by_datasketch(signatures: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Return whether MinHashLSH finds each pair of rows, bool [pairs]."""
     index = MinHashLSH(num_perm=112, params=(14, 8))
     made = [
         MinHash(112, hashvalues=row, scheme="affine32", hashfunc=xxhash.xxh32_intdigest) for row in signatures
@@ -94,7 +95,6 @@ def linked_by_datasketch(signatures: np.ndarray, pairs: np.ndarray) -> np.ndarra
 
 
 def jaccard(a: str, b: str) -> float:
-    """Return the exact Jaccard similarity of two texts' sets of word 5-grams."""
     one, other = set(shingles(a, 5)), set(shingles(b, 5))
     return len(one & other) / len(one | other)
 

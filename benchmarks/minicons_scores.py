@@ -1,11 +1,12 @@
-"""Compare our pseudo-log-likelihoods with those of minicons, on the same random BERT with a WordPiece vocabulary.
+"""Compare our pseudo-log-likelihoods with those of minicons, on the same random BERT with a WordPiece
+vocabulary.
 
     python3 -m venv DIRECTORY && DIRECTORY/bin/pip install minicons==0.3.39 'transformers<5' pillow wonderwords
     GRISTMILL_DATA=... python -m benchmarks.minicons_scores --peer DIRECTORY/bin/python [--sentences N]
 
-minicons 0.3.39 needs transformers 4 (and imports pillow and wonderwords), so it runs in an environment of its own, on the
-exported model. Printed is the largest difference over sentences, in nats, for both forms: `original` (Salazar et al., 2020)
-and `within_word_l2r` (Kauf and Ivanova, 2023).
+minicons 0.3.39 needs transformers 4 (and imports pillow and wonderwords), so it runs in a separate
+environment, on the exported model. For both forms, `original` (Salazar et al., 2020) and `within_word_l2r`
+(Kauf and Ivanova, 2023), the script prints the largest difference over the sentences, in nats.
 """
 
 import argparse

@@ -1,12 +1,13 @@
-"""Benchmark the whole command of nanoGPT's example for a CPU (docs/reproduced.md): seconds, processor seconds, seconds to the
-first step and peak memory of `python -m trainers pretrain nanogpt_cpu` and of nanoGPT's own `train.py`, alternately.
+"""Benchmark nanoGPT's whole example for a CPU (docs/reproduced.md): seconds, processor seconds, seconds to
+the first step and peak memory of `python -m trainers pretrain nanogpt_cpu` and of nanoGPT's own `train.py`,
+alternately.
 
     python -m benchmarks.nanogpt_example CORPUS TEXT NANOGPT [--steps 2000] [--pairs 1]
 
-CORPUS is built from corpora_configs/shakespeare_characters.yaml; TEXT is the file all.txt, whose download that file
-describes; NANOGPT is a checkout of karpathy/nanoGPT, which is run unchanged with the options of its README. It evaluates 20
-batches of each split every 250 steps and at the beginning (4,320 rows in all); ours measures the whole validation split twice
-(3,486 rows).
+CORPUS is built from corpora_configs/shakespeare_characters.yaml; TEXT is the file all.txt, whose download
+that file describes; NANOGPT is a checkout of karpathy/nanoGPT, which is run unchanged with the options of its
+README. With 2,000 steps, nanoGPT evaluates 20 batches of each split at the beginning and every 250 steps
+(4,320 rows in all), and ours measures the whole validation split twice (3,486 rows).
 """
 
 import argparse
@@ -44,7 +45,7 @@ def prepare(text: Path, directory: Path) -> None:
 
 
 def run(command: Sequence[str], first: str, directory: Path) -> tuple[float, float, float, float]:
-    """Run a command; return its seconds, processor seconds, seconds until a line begins with `first`, and peak MB."""
+    """Run a command; return (seconds, processor seconds, seconds until a line begins with `first`, peak MB)."""
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode every start compiles the libraries again
     began, reached, lines = time.perf_counter(), float("nan"), []

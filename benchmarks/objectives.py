@@ -2,14 +2,14 @@
 
     python -m benchmarks.objectives [OBJECTIVE ...] [--rows 64] [--step-rows 2] [--sequence-length 512]
 
-The step is the forward and backward pass, losses included, of a model that the objective trains, with 4 layers of width 384.
-It runs on all threads that torch uses, over a batch that the objective made from fewer rows. Document lengths are lognormal
-with a median of about 150 tokens; times are the shortest of several. There is no comparison, because no peer trains on these
-objectives with packed documents.
+The step is the forward and backward pass, including losses, of a model that the objective trains, with 4
+layers of width 384. It runs on all threads that torch uses, over a batch that the objective made from fewer
+rows. Document lengths are lognormal with a median of about 150 tokens. Times are the shortest of several.
+There is no comparison, because no peer trains on these objectives with packed documents.
 
-A generator and a second stream are part of the step. So is what networks and losses compute for an objective besides layers
-and cross-entropies, such as drawing tokens or comparing vectors; the share of the step that this work takes in the forward
-pass is printed too.
+A generator and a second stream are part of the step. Some objectives need other work in networks and losses
+besides layers and cross-entropies, such as drawing tokens or comparing vectors. This work is also part of the
+step, and its share of the step in the forward pass is printed too.
 """
 
 import argparse
@@ -118,8 +118,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 def definition() -> Definition:
-    """Return a byte-level BPE whose tokens are a space and random letters, so that cutting inside a word always requires
-    re-encoding.
+    """Return a byte-level BPE whose tokens are a space and random letters.
+
+    With these tokens, cutting inside a word always requires re-encoding.
     """
     rng, vocabulary = np.random.default_rng(1), dict(SPECIAL_IDS)
     vocabulary |= {character: len(vocabulary) + number for number, character in enumerate(characters_of_bytes())}
@@ -138,9 +139,10 @@ def definition() -> Definition:
 
 
 def rows_of(rows: int, length: int, frame: Frame) -> Batch:
-    """Return rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of `frame`.
+    """Return rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of
+    `frame`.
 
-    Two of every 24 tokens are in spans. Every other document is a pair, whose second half is the target.
+    Two of every 24 tokens are in spans. Every other document is a pair, and its second half is the target.
     """
     rng = np.random.default_rng(0)
     inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
@@ -176,8 +178,9 @@ def shortest(run: Callable[[], object], seconds: float) -> float:
 
 
 def pairs_of(rows: int, length: int) -> Batch:
-    """Return rows with two segments of random tokens between special tokens; the first fills a quarter to three quarters of
-    the row.
+    """Return rows of two segments of random tokens, separated by special tokens.
+
+    The first segment fills between a quarter and three quarters of the row.
     """
     rng = np.random.default_rng(0)
     inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
@@ -191,12 +194,10 @@ def pairs_of(rows: int, length: int) -> Batch:
 
 
 def model_of(architecture: str, objective: Any) -> Model:
-    """Return the configuration of the model that an objective trains."""
     return fill(Model(architecture, **SIZES | FIELDS.get(objective.kind, {})), VOCABULARY)
 
 
 def step_of(sizes: Model, objective: Any, spelled: list[bytes]) -> Callable[[Batch], None]:
-    """Return the forward and backward pass of a model with the losses of an objective."""
     from trainers.engine.forward import Forward, tensors
     from trainers.engine.losses import losses_of
     from trainers.models import MODELS, build_model
@@ -247,7 +248,6 @@ def timed(parts: tuple[str, ...]) -> Iterator[list[float]]:
 
 
 def share_of(parts: tuple[str, ...], step: Callable[[], None]) -> float:
-    """Return the share of a step's time that is spent in these functions."""
     with timed(parts) as seconds:
         start = time.perf_counter()
         step()
@@ -255,7 +255,6 @@ def share_of(parts: tuple[str, ...], step: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "objectives", metavar="OBJECTIVE", nargs="*", help=f"some of {', '.join(OBJECTIVES)}; default all"

@@ -2,13 +2,14 @@
 
     GRISTMILL_DATA=... python -m benchmarks.package_reading [--files 300] [--pairs 5]
 
-The files are made of chapters of textbooks, eight in each, with a paragraph for each of their lines. Word documents are
-written once with bare paragraphs, and once with the revision marks and the paragraph and run properties that Word writes. The
-peer for EPUB opens the zip, decodes every chapter and takes all of its text with resiliparse. The peer for Word opens the
-zip, parses the document with ElementTree and joins the texts of each paragraph. Both run in this process, without limits,
-lists, tables, notes or metadata. Our reader sends the file to the parser process, normalises, and writes documents into
-Arrow. Figures are medians over pairs of consecutive runs; processor time is that of this process and its children. Each run
-starts the parser process once, which takes as long as reading some 15 files.
+Each file holds eight textbook texts, with a paragraph for each line. Word documents are written once with
+bare paragraphs, and once with the revision marks and the paragraph and run properties that Word writes. The
+peer for EPUB opens the zip, decodes every chapter and takes all of its text with resiliparse. The peer for
+Word opens the zip, parses the document with ElementTree and joins the texts of each paragraph. Both peers run
+in this process, without limits, lists, tables, notes or metadata. Our reader sends the file to the parser
+process, normalises, and writes documents into Arrow. Figures are medians over pairs of consecutive runs;
+processor time is that of this process and its children. Each run starts the parser process once, which takes
+about as long as reading 15 files.
 """
 
 import argparse
@@ -105,7 +106,6 @@ def write_body(path: Path, paragraphs: Iterable[str]) -> None:
 
 
 def bare_epub(data: bytes) -> str:
-    """Return the text of all chapters."""
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
@@ -115,7 +115,6 @@ def bare_epub(data: bytes) -> str:
 
 
 def bare_docx(data: bytes) -> str:
-    """Return the text of all paragraphs."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         root = ElementTree.fromstring(archive.read("word/document.xml"))
     return "\n\n".join("".join(text.text or "" for text in each.iter(f"{W}t")) for each in root.iter(f"{W}p"))

@@ -1,11 +1,11 @@
-"""Benchmark padding: the share of tokens in a padded batch with one document per row.
+"""Benchmark padding: the share of real tokens in a padded batch with one document per row.
 
     GRISTMILL_DATA=DIR python -m benchmarks.padding [--rows 256] [--micro-batch 8]
 
-Documents are of three kinds of text, with a token per four characters and two special tokens. `one length` pads every row to
-the sequence length, as a collator that pads to a maximum does. `by micro-batch` pads to the longest of consecutive rows, as
-HF Trainer does. Ours distributes rows with `packed_corpus.PackedCorpus.share`, with lengths rounded up to a multiple of 1, 8
-and 64.
+Documents are from three kinds of text, with one token per four characters plus two special tokens. `one
+length` pads every row to the sequence length, as a collator that pads to a maximum does. `by micro-batch`
+pads to the longest of consecutive rows, as HF Trainer does. `ours` distributes rows with
+`packed_corpus.PackedCorpus.share` and rounds lengths up to a multiple of 1, 8 or 64.
 """
 
 import argparse

@@ -1,17 +1,20 @@
-"""Compare the fields that we take from pages, and the elements of our Markdown, with trafilatura's own output.
+"""Compare the fields that we take from pages, and the elements of our Markdown, with trafilatura's own
+output.
 
     python -m benchmarks.page_structure [--pages 990] [--compare fields,markdown]
           data: $GRISTMILL_DATA/raw_web
 
-Fields: on how many pages `page_fields` and trafilatura's `extract_metadata` find a field, and on how many both do. The values
-that both find are equal (apart from case, white space and the order of names), one within the other (such as a title with the
-name of the site), or different. trafilatura's `extract_metadata` takes no language from a page, so its check of a page's
-declared language is applied to ours.
+Fields: the table counts the pages on which `page_fields` finds a field, on which trafilatura's
+`extract_metadata` does, and on which both do. Values that both find are equal (apart from case, white space
+and the order of names), one within the other (such as a title with the name of the site), or different.
+`extract_metadata` takes no language from a page, so for languages trafilatura's check of a page's declared
+language is applied to the language that we find.
 
-Markdown: headings, list items, table rows, code and formulas, compared by their letters and digits, in `markup: markdown`
-with resiliparse and in trafilatura's Markdown of the same pages. For the elements of each side, the table counts those that
-the other side has as well, those whose text it has without the mark, and those whose text it left out. A page is equal if
-both sides have the same set of elements; pages without such elements on either side are not counted.
+Markdown: headings, list items, table rows, code and formulas, compared by their letters and digits, in
+`markup: markdown` with resiliparse and in trafilatura's Markdown of the same pages. For the elements of each
+side, the table counts those that the other side also has, those whose text it has without the mark, and those
+whose text it left out. A page is equal if both sides have the same set of elements. Pages without such
+elements on either side are not counted.
 """
 
 import argparse
@@ -56,7 +59,6 @@ def main() -> None:
 
 
 def compare_fields(htmls: list[str]) -> None:
-    """Print on how many pages we and trafilatura find each field, and how the values differ."""
     from resiliparse.parse.html import HTMLTree
     from trafilatura import extract_metadata
 
@@ -83,7 +85,9 @@ def compare_fields(htmls: list[str]) -> None:
 
 
 def compare_languages(htmls: list[str], ours: list[str]) -> None:
-    """Print on how many pages trafilatura's check of the declared language agrees with the language that we find."""
+    """Print on how many pages trafilatura's check of the declared language agrees with the language that we
+    find.
+    """
     from trafilatura.utils import check_html_lang, load_html
 
     agrees = [
@@ -109,7 +113,6 @@ def letters(text: str) -> str:
 
 
 def compare_markdown(htmls: list[str]) -> None:
-    """Print how many Markdown elements both sides have, and what became of the others."""
     from resiliparse.parse.html import HTMLTree
 
     ours, fast = timed(lambda: [extract_with_resiliparse(html, HTMLTree.parse(html), "markdown") for html in htmls])
@@ -144,7 +147,9 @@ def fate_of(part: str, there: Any, plain: str) -> str:
 
 
 def parts_by_kind(text: str) -> dict[str, dict[str, str]]:
-    """Return the elements of a Markdown text by kind, each kind as {letters of the element: the element as written}."""
+    """Return the elements of a Markdown text by kind, each kind as {letters and digits of the element: its
+    text}.
+    """
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for kind, part in _parts(text):
         if key := letters(part):

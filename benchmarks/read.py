@@ -2,8 +2,8 @@
 
     python -m benchmarks.read [FILE.jsonl.gz ...]      default: four files of $GRISTMILL_DATA/prose
 
-Peers: a loop of `gzip.open` and `json.loads`, which only parses and is the core of most readers, and datatrove's JsonlReader
-if it is installed. Ours also normalises, makes ids, and writes the text into Arrow.
+The peers are a loop of `gzip.open` and `json.loads`, which only parses, and datatrove's JsonlReader if it is
+installed. Our reader also normalises, makes ids, and writes the text into Arrow.
 """
 
 import gzip

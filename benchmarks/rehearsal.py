@@ -2,18 +2,19 @@
 
     GRISTMILL_DATA=... python -m benchmarks.rehearsal [DOMAIN ...] [--samples 10] [--share 0.05] [--lengths]
 
-Each domain is built in full, which gives the true figures, and then from `samples` samples. The records in a sample depend on
-their ids, and so on the name of the source: every sample reads the same file under another name. All builds use the tokenizer
-of the full build, so that their tokens are comparable.
+Each domain is built in full, which gives the true figures, and then from `samples` samples. The records in a
+sample depend on their ids, and so on the name of the source: each sample reads the same file under another
+name. All builds use the tokenizer of the full build, so that their tokens are comparable.
 
-For each figure, the table has the true value, the estimate and 95 % interval of the first sample, the mean of all estimates
-as a share of the true value, and the share of samples whose interval contains it. After the removal of duplicates, figures
-are bounds; there it is the share of samples whose bound is on the right side. The corpus with duplicates and the one without
-share all other steps. At the end, figures of text and tokens are counted separately where the report itself calls the sample
-too small.
+For each figure, the table shows the true value, the estimate and 95 % interval of the first sample, the mean
+of all estimates as a share of the true value, and the number of samples whose interval contains the true
+value. A second corpus, which shares all other steps, also removes duplicates. After that removal figures are
+bounds, and the script prints how many samples have the bound on the right side of the true value. The last
+lines give the share of intervals that contain the true value, with separate counts for figures of text and
+tokens if the report itself calls the sample too small.
 
-`--lengths` prints, for samples of several sizes, how often the interval of the bytes contains the true value, in 1,000
-samples drawn from the lengths of the documents.
+`--lengths` prints, for several sample sizes, how often the interval of the bytes contains the true value, in
+1,000 samples drawn from the lengths of the documents.
 """
 
 import argparse
@@ -60,13 +61,12 @@ Figure = tuple[float, float, float]
 
 @dataclass
 class Check:
-    """One figure: its true value, and the estimates of all samples."""
+    """The true value of a figure, and the estimates from all samples."""
 
     truth: float
     estimates: list[Figure] = field(default_factory=list)
 
     def line(self, name: str) -> str:
-        """Return the row of the table."""
         estimate, low, high = self.estimates[0]
         held = [low <= self.truth <= high for _, low, high in self.estimates]
         mean = sum(each[0] for each in self.estimates) / len(self.estimates)
@@ -77,7 +77,7 @@ class Check:
 
 
 def build(folder: Path, domain: str, steps: str, name: str = "whole", share: float | None = None) -> Corpus:
-    """Build the corpus of a domain with a source called `name`; a rehearsal if `share` is given."""
+    """Build the corpus of a domain with a source called `name`, or a rehearsal of it if `share` is given."""
     file = folder / f"{name}.yaml"
     root = f"{os.environ['GRISTMILL_DATA']}/prose/{domain}.jsonl.gz"
     file.write_text(
@@ -92,7 +92,6 @@ def build(folder: Path, domain: str, steps: str, name: str = "whole", share: flo
 
 
 def figures(corpus: Corpus) -> dict[str, float]:
-    """Return the figures of a full build by name."""
     source = next(iter(corpus.manifest.sources.values()))
     read = next(step for step in corpus.steps if step.label.startswith("read.")).manifest
     counted = {"read: documents": source["kept"], "read: bytes": sum(part.text_bytes for part in read.parts)}
@@ -108,9 +107,10 @@ def figures(corpus: Corpus) -> dict[str, float]:
 
 
 def estimated(corpus: Corpus) -> tuple[dict[str, Figure], list[dict[str, Any]], bool]:
-    """Return the estimates of a rehearsal by name, its bounds, and whether the report calls the intervals of text too narrow.
+    """Return the estimates of a rehearsal by name, its bounds, and whether the report calls the intervals of
+    text too narrow.
 
-    The name "" stands for any rule that dropped nothing in the sample.
+    The estimate called "" stands for any rule that dropped nothing in the sample.
     """
     estimates = read_json(corpus.directory / "report.json")["estimates"]
     source = estimates["sources"][0]
@@ -127,7 +127,7 @@ def estimated(corpus: Corpus) -> tuple[dict[str, Figure], list[dict[str, Any]], 
 
 
 def check_bounds(whole: Corpus, samples: list[list[dict[str, Any]]]) -> None:
-    """Print how often the bounds on duplicates and on what is kept are right."""
+    """Print how often the bounds on duplicates and on the documents and bytes kept are right."""
     rows: Mapping[str, Mapping[str, Any]] = {row["step"]: row for row in whole.manifest.funnel}
     for position, duplicates in enumerate(samples[0][:-1]):
         row = rows[duplicates["step"]]
@@ -151,7 +151,10 @@ def check_bounds(whole: Corpus, samples: list[list[dict[str, Any]]]) -> None:
 
 
 def check_lengths(domain: str, draws: int = 1000) -> None:
-    """Print how often the interval of the bytes contains the true value in samples of several sizes, drawn without building."""
+    """Print how often the interval of the bytes contains the true value in samples of several sizes.
+
+    Samples are drawn from the lengths of the documents, without a build.
+    """
     random = np.random.default_rng(1)
     with gzip.open(f"{os.environ['GRISTMILL_DATA']}/prose/{domain}.jsonl.gz", "rt") as lines:
         lengths = np.array([len(json.loads(line)["text"].encode()) for line in lines], float)

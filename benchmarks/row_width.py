@@ -1,11 +1,12 @@
-"""Benchmark the width of rows of pair objectives on short documents, with and without room for their special tokens.
+"""Benchmark the width of rows of pair objectives on short documents, with and without room for their special
+tokens.
 
     GRISTMILL_DATA=DIR python -m benchmarks.row_width [--tokens 400000]
 
-Wikipedia, encoded by a byte-level BPE of 4,096 tokens, is cut into documents of lognormal lengths (sigma 1). A row holds as
-many positions of the stream as one document may fill (`stream`), or as many as fit together with their special tokens
-(`room`). Printed for the longer side of each row: the maximum and mean width, and the share of padding in rows of the
-sequence length.
+Wikipedia, encoded by a byte-level BPE of 4,096 tokens, is cut into documents of lognormal lengths (sigma 1).
+With `stream`, a row holds as many positions of the stream as one document may fill. With `room`, it holds as
+many as fit together with their special tokens. For the longer side of each row, the script prints the maximum
+and mean width, the share of rows wider than the sequence length, and the share of padding.
 """
 
 import argparse
@@ -45,7 +46,6 @@ class Held(SourceStream):
     held: Shard | None = None
 
     def shard(self, number: int) -> Shard:
-        """Return the only shard."""
         assert self.held is not None
         return self.held
 
@@ -78,7 +78,6 @@ def widths(packed: PackedCorpus) -> np.ndarray:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=400_000)
     options = parser.parse_args()
@@ -101,7 +100,6 @@ def main() -> None:
 
 
 def measure(name: str, shard: Shard, key: str, length: int, known: TokenTexts) -> str:
-    """Return a line of figures for an objective."""
     architecture, objective = OBJECTIVES[name]
     family: Any = ARCHITECTURES[architecture].family
     start = ARCHITECTURES[architecture].decoder_start

@@ -68,7 +68,7 @@ REASONS = {
 
 
 def documents(data: Path, per_source: int) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of the sample: a seeded choice from every file."""
+    """Yield (name, text) of the sample, chosen from every file with a fixed seed."""
     for path in sorted([*data.glob("quality/*.jsonl.gz"), *data.glob("prose/*.jsonl.gz")]):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             texts = [json.loads(line)["text"] for line in lines]
@@ -84,7 +84,7 @@ def chosen(name: str, texts: list[str], most: int) -> Iterator[tuple[str, str]]:
 
 
 def pages(path: Path) -> Iterator[str]:
-    """Yield the text of every page: alternately the main content and the whole text."""
+    """Yield the text of every page, alternately the main content and the whole text."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
@@ -188,7 +188,6 @@ def main() -> None:
 
 
 def report(name: str, ours: Verdicts, theirs: Verdicts) -> None:
-    """Print one row of the table, with the agreement of verdicts and of reasons."""
     pairs = Counter(zip(ours, theirs, strict=True))
     both_drop = sum(count for (a, b), count in pairs.items() if a and b)
     only_ours, only_theirs = (sum(c for pair, c in pairs.items() if pair[k] and not pair[1 - k]) for k in (0, 1))

@@ -1,10 +1,12 @@
-"""Benchmark the stage `score` on one core, against peers in memory: MB per second of the text whose columns it reads.
+"""Benchmark the stage `score` on one core, against peers in memory: MB per second of the text whose columns
+it reads.
 
     python -m benchmarks.score [FILE.jsonl.gz FILE.jsonl.gz]     default: wiki_en and forum_20news of $GRISTMILL_DATA
 
-The corpus is built in a temporary directory: the two files as sources with `quality_signals`. Models are trained on eight
-columns, the first source against the second. Times are processor times of `run`, from stored columns to stored scores; the
-best of five runs, each into a new directory. The peers get the columns as one array and store nothing: scipy's ranks, and
+The corpus is built in a temporary directory, with the two files as sources and the step `quality_signals`.
+Models are trained on eight columns, the first source against the second. Times are processor times of `run`,
+from stored columns to stored scores; the best of five runs, each into a new directory. The peers get the
+columns as one array and store nothing: scipy's ranks, the formula of the regression in numpy, and
 scikit-learn's `predict_proba`. Scores are compared before any speed is printed.
 """
 
@@ -76,7 +78,8 @@ def built(files: list[Path], output: LocalPath) -> Corpus:
 
 
 def trained(corpus: Corpus, place: LocalPath, method: Any, values: np.ndarray) -> tuple[str, Callable[[], np.ndarray]]:
-    """Train a model of the first source against the second; return its file and a peer that scores the same values.
+    """Train a model of the first source against the second; return its file and a peer that scores the same
+    values.
 
     The peer is scikit-learn's model or, for a regression, the same formula in numpy.
     """

@@ -2,13 +2,14 @@
 
     GRISTMILL_DATA=... python -m benchmarks.scripts
 
-Near-copies: documents of at least 200 units (words; letters in scripts without spaces) with 1 % of the units replaced by
-others of the same document. Printed are the share of copies that have a band in common with their original (14 bands of 8
-values), and the share of documents that have one in common with the previous document. Texts are Wikipedia for en, ko and zh,
-and joined sentences of $GRISTMILL_DATA/lid for other languages.
+Near-copies: documents of at least 200 units (words, or letters in scripts without spaces) in which 1 % of the
+units are replaced by others of the same document. The script prints the share of copies that have a band in
+common with their original (14 bands of 8 values), and the share of documents that have a band in common with
+the previous document. Texts are Wikipedia for en, ko and zh, and joined sentences of $GRISTMILL_DATA/lid for
+other languages.
 
-Repetition: the shares of ordinary Wikipedia articles, and of documents with planted repetition or boilerplate, that the
-second filter of corpora_configs/multilingual.yaml drops.
+Repetition: the shares of ordinary Wikipedia articles, and of documents with planted repetition or
+boilerplate, that the second filter of corpora_configs/multilingual.yaml drops.
 """
 
 import gzip
@@ -48,7 +49,7 @@ def wikipedia(data: Path, language: str, most: int) -> list[str]:
 
 
 def sentences(data: Path, language: str) -> Iterator[str]:
-    """Yield documents of at least LEAST units, joined from sentences."""
+    """Yield documents of at least LEAST units, made by joining sentences."""
     with tarfile.open(data / "lid" / "lingua_testdata.tar.gz") as archive:
         member = archive.extractfile(f"lingua_testdata/{language}.txt")
         assert member is not None
@@ -63,7 +64,6 @@ def sentences(data: Path, language: str) -> Iterator[str]:
 
 
 def changed(text: str, language: str, rng: random.Random) -> str:
-    """Return the text with 1 % of its units replaced."""
     places = units(text, language)
     for place in sorted(rng.sample(range(len(places)), round(len(places) / 100)), reverse=True):
         start, end = places[place]
@@ -87,7 +87,6 @@ def near_copies(data: Path, language: str) -> str:
 
 
 def planted(text: str, language: str, rng: random.Random) -> dict[str, str]:
-    """Return versions of the document with planted repetition, by kind."""
     places, gap = units(text, language), "" if language in UNSPACED else " "
     word = 1.6 if language in UNSPACED else 1
 
@@ -136,7 +135,9 @@ def repetition(data: Path, language: str, filtered: Filter) -> None:
 
 
 def quality_rules() -> Filter:
-    """Return the recipe's filter over `quality_signals`. No language model needs to be installed."""
+    """Return the recipe's filter over `quality_signals`, loaded so that no language model needs to be
+    installed.
+    """
     without_model = ["steps.language.models=[resiliparse]", "steps.language.fallback_below=null"]
     steps = load_corpus_config(RECIPE, without_model).steps
     return [step.stage for step in steps if isinstance(step.stage, Filter)][1]

@@ -1,10 +1,12 @@
-"""Benchmark the search index: building it, its size, and queries against `grep` and a search that reads the texts.
+"""Benchmark the search index: building it, its size, and queries against `grep` and a search that reads the
+texts.
 
     GRISTMILL_DATA=... python -m benchmarks.search_index [--megabytes 100] [--rounds 7]
 
-The corpus is prose of $GRISTMILL_DATA in English and Chinese. Times are processor times; for queries, the median. A query is
-timed with the index already open, with opening and verifying the index, without an index, and as `grep -c -F`, or `-E`, over
-a file with one line per document (LC_ALL=C). The start of Python and of the command is measured separately.
+The corpus is prose of $GRISTMILL_DATA in English and Chinese. Times are processor times, unless they are
+called wall; for queries, they are medians. The table shows a query with the index open, a search that reads
+the texts, and `grep -c` with `-F` or `-E` over a file with one line per document (LC_ALL=C). The script also
+prints the time of the first query, which opens the index, and of a whole search command and its `--help`.
 """
 
 import argparse
@@ -56,7 +58,6 @@ GREP = {  # arguments of grep for queries that it can run
 
 
 def texts_of(data: Path, name: str, most: int) -> Iterator[str]:
-    """Yield texts of a prose file, up to `most` bytes of UTF-8."""
     with gzip.open(data / "prose" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             text = json.loads(line)["text"]
@@ -67,7 +68,9 @@ def texts_of(data: Path, name: str, most: int) -> Iterator[str]:
 
 
 def built(folder: Path, data: Path, megabytes: int) -> tuple[LocalPath, Path, int]:
-    """Build the corpus; return its location, a file with one line per document, and the number of bytes of text."""
+    """Build the corpus; return its location, a file with one line per document, and the number of bytes of
+    text.
+    """
     size = 0
     with (folder / "lines.txt").open("w", encoding="utf-8") as lines:
         for name, share in FILES.items():
@@ -96,12 +99,10 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def run(arguments: list[str]) -> None:
-    """Run a command and discard its output and exit status."""
     subprocess.run(arguments, capture_output=True, env=os.environ | {"LC_ALL": "C"}, check=False)
 
 
 def main() -> None:
-    """Print the figures and a table in Markdown."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=7)

@@ -2,15 +2,17 @@
 
     python -m benchmarks.semantic --model DIRECTORY [--texts news_bbc,forum_stackexchange] [--documents 1000] [--tokens 64]
 
-MODEL is a sentence encoder in the layout of Hugging Face. Texts are files of $GRISTMILL_DATA/prose. Everything runs on one
-core; rates are by processor time. "bare" is the model's own call in batches of 16 texts of similar length, with the same
-pooling. "brute force" is SemDeDup's rule (Abbas et al. 2023) on the matrix of all cosines, without clusters: a document is
-dropped if an earlier one in the order of preference is similar, even if that one is dropped too. A pair is similar if its
-cosine is at least the threshold.
+MODEL is a sentence encoder in the layout of Hugging Face. Texts are files of $GRISTMILL_DATA/prose.
+Everything runs on one core, and rates are by processor time. "bare" is the model's own call in batches of 16
+texts of similar length, with the same pooling. "brute force" is SemDeDup's rule (Abbas et al. 2023) on the
+matrix of all cosines, without clusters: a document is dropped if an earlier document in the order of
+preference is similar, even if that document is dropped too. A pair is similar if its cosine is at least the
+threshold.
 
-Pairs whose documents are in different clusters ("cells") are not found: "pairs within cells" is the share of similar pairs
-that are in one. The last column says how many documents of the same texts dedup_minhash (14 x 8, Jaccard 0.7 verified) drops,
-and how many of them dedup_semantic drops in one cell.
+The stage does not find pairs whose documents are in different clusters ("cells"): "pairs within cells" is the
+share of similar pairs with both documents in the same cell. The last two columns show how many documents of
+the same texts dedup_minhash (14 x 8, Jaccard 0.7 verified) drops, and how many of these dedup_semantic drops
+with a single cell.
 """
 
 import argparse
@@ -113,7 +115,6 @@ def compare(texts: list[str], embeddings: pa.Array) -> None:
 
 
 def brute_force(vectors: np.ndarray, threshold: float) -> int:
-    """Return how many documents SemDeDup's rule drops without cells."""
     centre = vectors.mean(axis=0)
     ordered = vectors[np.argsort(vectors @ centre, kind="stable")]
     cosines = np.triu(ordered @ ordered.T, 1)
@@ -121,7 +122,7 @@ def brute_force(vectors: np.ndarray, threshold: float) -> int:
 
 
 def within(vectors: np.ndarray, centres: np.ndarray, threshold: float) -> float:
-    """Return the share of similar pairs whose documents are in one cell."""
+    """Return the share of similar pairs with both documents in the same cell."""
     cells = nearest_centroids(vectors, centres)
     first, second = np.nonzero(np.triu(vectors @ vectors.T, 1) >= threshold)
     return float((cells[first] == cells[second]).mean()) if len(first) else 1.0
@@ -136,7 +137,6 @@ def centroids(root: LocalPath, name: str, width: int) -> np.ndarray:
 
 
 def parts_of(root: LocalPath, measured: pa.Table, texts: list[str]) -> list[Part]:
-    """Write documents with these texts and columns, in parts."""
     parts, size = [], -(-len(texts) // _PARTS)
     for index in range(_PARTS):
         notes = measured.slice(index * size, size).combine_chunks()
@@ -157,7 +157,6 @@ def parts_of(root: LocalPath, measured: pa.Table, texts: list[str]) -> list[Part
 
 
 def run(stage: DedupSemantic | DedupMinhash, parts: list[Part], root: LocalPath, name: str) -> tuple[list[bool], dict]:
-    """Run a deduplication stage; return whether each document is dropped, and the stage's facts."""
     out = StepOutput(root, name)
     facts, dropped = stage.run(parts, out, LocalCluster()), []
     for part in parts:

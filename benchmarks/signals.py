@@ -1,11 +1,12 @@
-"""Benchmark quality signals, peer signals and the verdicts of datatrove's four rule sets, on one core, against peers in the
-same process.
+"""Benchmark quality signals, peer signals and the verdicts of datatrove's four rule sets, on one core,
+against peers in the same process.
 
     python -m benchmarks.signals [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
 
-Peers: datatrove's four filters (Gopher quality, Gopher repetition, C4, FineWeb) on the first documents of the same file, if
-datatrove is importable, and Gopher quality alone in plain Python over `str.split` and `splitlines`, as dolma and NeMo Curator
-compute it. The first call is shown separately: it compiles the kernels or loads them from disk.
+The peers are datatrove's four filters (Gopher quality, Gopher repetition, C4, FineWeb) on the first documents
+of the same file, if datatrove is importable, and Gopher quality alone in plain Python over `str.split` and
+`splitlines`, as dolma and NeMo Curator compute it. The first call is shown separately, because it compiles
+the kernels or loads them from disk.
 """
 
 import gzip
@@ -58,7 +59,10 @@ def machine() -> str:
 
 
 def rate(work: Callable[[], object], size: int, repeat: int = 3) -> float:
-    """Return MB/s of processor time, the best of `repeat` runs. Other load affects it less than wall-clock time."""
+    """Return MB/s of processor time, the best of `repeat` runs.
+
+    Other load affects processor time less than wall-clock time.
+    """
     seconds = []
     for _ in range(repeat):
         begin = time.process_time()
@@ -68,7 +72,6 @@ def rate(work: Callable[[], object], size: int, repeat: int = 3) -> float:
 
 
 def first_call(work: Callable[[], object]) -> float:
-    """Return the wall-clock seconds of a call."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
@@ -90,7 +93,7 @@ STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 
 
 def plain_python(text: str) -> bool:
-    """Return whether Gopher quality keeps the document, computed as peers do."""
+    """Return whether Gopher quality keeps the document, computed as dolma and NeMo Curator do."""
     words = text.split()
     lines = text.splitlines()
     if not 50 <= len(words) <= 100_000 or not 3 <= sum(map(len, words)) / len(words) <= 10:
@@ -107,7 +110,7 @@ def plain_python(text: str) -> bool:
 
 
 def by_datatrove(texts: list[str]) -> dict[str, Callable[[], object]]:
-    """Return calls of datatrove's filters over the texts, by name; empty if datatrove is not installed.
+    """Return a call of each datatrove filter over the texts, by name; empty if datatrove is not installed.
 
     Every filter reads all documents, even those that other filters drop, as our signals do.
     """

@@ -1,17 +1,19 @@
-"""Benchmark training steps of small models on one worker: seconds against the bare loop of the same model, against HF
-Trainer, and against nanoGPT's model if its checkout is given.
+"""Benchmark training steps of small models on one worker: time per step against the bare loop of the same
+model, against HF Trainer, and against nanoGPT's model if its checkout is given.
 
     python -m benchmarks.small_models [--family decoder|encoder|encoder_decoder] [--parameters 0.8 5 10 30]
         [--precision fp32|bf16] [--threads 1|2] [--steps 20] [--busy 0] [--clock wall|cpu] [--nanogpt DIRECTORY]
         [--only ours|bare|trainer|nanogpt]
 
-The bare loop is the stock model of `transformers` with its own loss: forward, backward, clipping at 1, fused AdamW. HF
-Trainer trains the same model with `adamw_torch_fused`; its decoder has one target less per row. With `--only`, one loop runs
-alone, and the line ends with the peak memory of the process. Our commands set GOMP_SPINCOUNT=1000; set it here as well.
+The bare loop is the stock model of `transformers` with cross-entropy loss: forward, backward, clipping at 1,
+fused AdamW. HF Trainer trains the same model with `adamw_torch_fused`; its decoder has one target less per
+row. With `--only`, a single loop runs, and the line ends with the peak memory of the process. Our commands
+set GOMP_SPINCOUNT=1000; set it here as well.
 
-Models start from the same weights and train on the same rows; the last column shows that they still have the same loss. They
-alternate step by step, so other load affects all; ratios are medians of theirs / ours over rounds, above 1 where ours is
-faster. `--busy N` keeps N other processes busy meanwhile. `--clock cpu` counts processor time, for machines with other work.
+Our model and the bare loop start from the same weights and train on the same rows; the last column shows that
+their losses stay the same. All loops alternate step by step, so other load affects them all. Ratios are
+medians of theirs / ours over rounds, above 1 where ours is faster. `--busy N` keeps N other processes busy
+meanwhile. `--clock cpu` counts processor time, for machines with other work.
 """
 
 import argparse
@@ -66,7 +68,9 @@ def model_of(family: str, size: tuple[int, ...]) -> Model:
 
 
 def rows_of(family: str, size: tuple[int, ...], step: int) -> Batch:
-    """Return random rows, each a single document; in an encoder 15 % of the positions have a target."""
+    """Return random rows of a single document each; for an encoder, about 15 % of the positions have a
+    target.
+    """
     *_, vocabulary, rows, length = size
     generator = np.random.default_rng(step)
     least = max(SPECIAL_IDS.values()) + 1
@@ -99,7 +103,6 @@ def ours(model: Model, options: argparse.Namespace, size: tuple[int, ...]) -> Ca
 
 
 def stock(model: Model) -> Any:
-    """Return the model of `transformers` with our initial weights."""
     configuration = MODELS[model.architecture].configuration(model, SPECIAL_IDS)
     network = stock_class(model).from_config(configuration)
     network.load_state_dict(build_model(model, SPECIAL_IDS, 0).state_dict())
@@ -159,7 +162,7 @@ def nanogpt(model: Model, options: argparse.Namespace) -> Callable[[Batch], floa
 
 
 class TrainerTurns:
-    """HF Trainer in a thread of its own, which pauses between its steps. The time of a step includes loading the next batch."""
+    """HF Trainer in a thread that pauses between steps. The time of a step includes loading the next batch."""
 
     def __init__(self, model: Model, options: argparse.Namespace, size: tuple[int, ...]) -> None:
         self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
@@ -213,7 +216,6 @@ class TrainerTurns:
 
 
 def measure(options: argparse.Namespace, size: tuple[int, ...]) -> None:
-    """Print a line for one size."""
     clock = time.perf_counter if options.clock == "wall" else time.process_time
     model = model_of(options.family, size)
     makers: dict[str, Callable[[], Callable[[Batch], float]]] = {

@@ -1,10 +1,11 @@
-"""Train four small models (two sizes, two mixtures of prose) and a fifth whose corpus contains items of BoolQ, and evaluate
-them on every suite: which tasks are above chance, and which separate the models. docs/evaluation.md explains the figures.
+"""Train four small models (two sizes, two mixtures of prose) and a fifth whose corpus contains items of
+BoolQ, and evaluate the four on every suite, to see which tasks are above chance and which separate the
+models. BoolQ shows the effect of contamination on the fifth. docs/evaluation.md explains the figures.
 
     GRISTMILL_DATA=... python -m benchmarks.small_scores DIRECTORY [--demo runs/demo] [--steps 500]
 
-DIRECTORY gets the texts, the corpus, the runs, a page for each suite, and summary.md. What exists is not made again, so an
-interrupted command can be continued by running it again. `--demo` is one more run to evaluate.
+DIRECTORY gets the texts, the corpus, the runs, a page for each suite, and summary.md. Existing results are
+kept, so an interrupted command can be run again to continue. `--demo` adds another run to evaluate.
 """
 
 import argparse
@@ -51,7 +52,6 @@ def data() -> Path:
 
 
 def run(*words: object) -> None:
-    """Run a command and print its wall-clock seconds."""
     command = [sys.executable, "-m", *map(str, words)]
     began = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -59,7 +59,9 @@ def run(*words: object) -> None:
 
 
 def write_texts(texts: Path) -> None:
-    """Write the slices of prose, and the first items of BoolQ with their answers, as `evaluate` shows them to a model."""
+    """Write the slices of prose, and the first items of BoolQ with their answers, as `evaluate` shows them to
+    a model.
+    """
     texts.mkdir(parents=True, exist_ok=True)
     for name, file in SOURCES.items():
         size = 0
@@ -80,7 +82,6 @@ def write_texts(texts: Path) -> None:
 
 
 def build_corpus(root: Path) -> Path:
-    """Build the corpus unless it exists; return its directory."""
     corpus, items = root / "corpus", root / "items.jsonl"
     if (corpus / "manifest.json").exists():
         return corpus
@@ -120,8 +121,9 @@ def train(root: Path, corpus: Path, name: str, weights: dict[str, float], size: 
 
 
 def evaluate(root: Path, suite: str, limit: int, models: Sequence[Path], *more: str) -> dict[str, Any]:
-    """Evaluate models on a suite or on `task=...`; return the scores, which with `--checkpoints` are those of all
-    checkpoints.
+    """Evaluate models on a suite or on `task=...`, unless results exist; return the scores.
+
+    With `--checkpoints` in `more`, the scores are those of all checkpoints.
     """
     shots = [word for word in more if word.startswith("shots=")]
     name = "_".join(
@@ -138,7 +140,9 @@ def evaluate(root: Path, suite: str, limit: int, models: Sequence[Path], *more: 
 
 
 def summary(evaluations: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return a table row for each task: the scores, how many models are above chance, and how many pairs of models differ."""
+    """Return a table row for each task: the scores, how many models are above chance, and how many pairs of
+    models differ.
+    """
     lines = [
         f"| task | score | chance | {' | '.join(names)} | above chance | pairs apart |",
         "|---" * (len(names) + 5) + "|",
@@ -170,9 +174,10 @@ def signal_lines(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def plant_lines(found: dict[str, Any], rows: Path) -> list[str]:
-    """Return tables of the contamination by BoolQ: scores with and without the items that were found in the corpus, then each
-    model's accuracy and bits per byte of the answers, on the planted items and on the others. Only one model has read the
-    planted items.
+    """Return tables of the contamination by BoolQ, whose planted items only one of the models has read.
+
+    The first table has the scores with and without the items that were found in the corpus. The second has
+    each model's accuracy and bits per byte of the answers, on the planted items and on all others.
     """
     lines = ["\n| model | found | all items | without found | found only |", "|---|---|---|---|---|"]
     for each in found["contamination"]:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.spans [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
 
-Everything runs in one process on one core. Each stage gets the same documents in eight parts; its rate is by processor time.
-`quality_signals`, the most expensive stage of an ordinary annotate pass, is measured before and after, to show whether the
-machine's speed changed.
+Everything runs in one process on one core. All stages get the same documents in eight parts, and their rates
+are by processor time. `quality_signals`, the most expensive stage of an ordinary annotate pass, is measured
+before and after, to show whether the machine's speed changed.
 """
 
 import sys
@@ -32,7 +32,6 @@ SPANS = (DedupSpans("line"), DedupSpans("paragraph"), DedupSpans("sentence"), De
 
 
 def parts_of(root: LocalPath, texts: list[str]) -> list[Part]:
-    """Write the texts as PARTS document parts, each in its own directory."""
     size = -(-len(texts) // PARTS)
     return [
         replace(part_of(root / f"{k}", texts[k * size : (k + 1) * size]), index=k)
@@ -42,13 +41,15 @@ def parts_of(root: LocalPath, texts: list[str]) -> list[Part]:
 
 
 def hashed(part: Part) -> Part:
-    """Return the part with its `text_hash`, whose time counts as exact deduplication."""
+    """Return the part with its `text_hash`, which `DedupExact` needs."""
     table = TextHash().annotate(part.table(("text",)))
     return replace(part, annotations=(Annotation("text_hash", part.directory, None, {"text_hash": ""}, table),))
 
 
 def seconds(stage: CorpusStage, parts: list[Part], place: LocalPath) -> tuple[float, dict[str, int]]:
-    """Return the processor seconds of a stage over all parts, and its facts."""
+    """Return the processor seconds of a stage over all parts, and its facts. Exact deduplication includes
+    `text_hash`.
+    """
     begin = time.process_time()
     if isinstance(stage, DedupExact):
         parts = [hashed(part) for part in parts]
@@ -57,7 +58,7 @@ def seconds(stage: CorpusStage, parts: list[Part], place: LocalPath) -> tuple[fl
 
 
 def grow(texts: list[str], root: LocalPath) -> str:
-    """Return a line with the time of sentence deduplication for an eighth, a quarter, half and all of the documents."""
+    """Return a line with the times of deduplicating windows of 3 sentences, for several numbers of documents."""
     sizes = [len(texts) // 8, len(texts) // 4, len(texts) // 2, len(texts)]
     spent = []
     for size in sizes:
@@ -68,7 +69,6 @@ def grow(texts: list[str], root: LocalPath) -> str:
 
 
 def main() -> None:
-    """Print the table."""
     names, texts = load(sys.argv[1:])
     size = sum(len(text.encode()) for text in texts)
     docs = pa.table({"text": pa.array(texts, pa.large_string())})

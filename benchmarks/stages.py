@@ -24,7 +24,7 @@ from pipelines.planning.plan import Plan, make_plan
 
 
 def timed_build(config: Path, output: str, workers: int | None) -> tuple[Plan, float]:
-    """Build into `output`; return the plan and wall-clock seconds. If `workers` is None, build in this process."""
+    """Build into `output`, in this process if `workers` is None; return the plan and wall-clock seconds."""
     corpus = load_corpus_config(config, [f"output={output}"])
     started = time.perf_counter()
     plan = make_plan(corpus, take_inventory(corpus.sources, corpus.place))
@@ -37,7 +37,6 @@ def timed_build(config: Path, output: str, workers: int | None) -> tuple[Plan, f
 
 
 def table(plan: Plan) -> list[str]:
-    """Return table rows for each stage over all sources, in the order of the plan."""
     seconds: dict[str, float] = defaultdict(float)
     text_bytes: dict[str, int] = defaultdict(int)
     for step in plan.steps:
@@ -52,7 +51,6 @@ def table(plan: Plan) -> list[str]:
 
 
 def main() -> None:
-    """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description="Seconds and MB/s per stage of a build.")
     parser.add_argument("config", type=Path)
     parser.add_argument("--workers", type=int, default=2)

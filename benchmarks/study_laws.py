@@ -1,12 +1,14 @@
-"""Benchmark the laws of studies on the runs of RegMix (`sail-sg/regmix`, Pile-CC loss): how well they rank unseen mixtures,
-how close cross-validation comes to that, what a fit costs, and how few large runs suffice in addition to small ones.
+"""Benchmark the laws of studies on the runs of RegMix (`sail-sg/regmix`, Pile-CC loss): how well they rank
+unseen mixtures, how close the estimate by cross-validation comes to that, what a fit costs, and how few large
+runs suffice in addition to small ones.
 
     GRISTMILL_DATA=... python -m benchmarks.study_laws [LAW ...]
 
-Each law is fitted to draws of 32, 64 and 128 of the 512 runs of 1M parameters (20 draws, seeds 0 to 19; 3 for the Gaussian
-process) and to all 512. Scores are Spearman's correlation on the 256 test mixtures, for runs of 1M and of 60M parameters. The
-peer is scipy's `curve_fit` of the same formula as `log_linear`, with its robust loss `soft_l1`, from one starting point.
-`lightgbm` needs the extra `studies` and is left out without it. Times are processor time of one thread.
+Each law is fitted to draws of 32, 64 and 128 of the 512 runs of 1M parameters (20 draws, seeds 0 to 19; 3 for
+the Gaussian process) and to all 512. Scores are Spearman's correlation on the 256 test mixtures, for runs of
+1M and of 60M parameters. The peer is scipy's `curve_fit` of the same formula as `log_linear`, with the robust
+loss `soft_l1`, from one starting point. `lightgbm` needs the extra `studies` and is left out without it.
+Times are processor time of one thread.
 """
 
 import os
@@ -97,7 +99,7 @@ def validate(law: Law) -> None:
 
 
 def sizes() -> None:
-    """Predict runs of 60M from all runs of 1M together with a few of 60M, and from these few alone."""
+    """Predict runs of 60M from all runs of 1M together with a few of 60M, and from those few alone."""
     small, (mixtures, losses) = read("train_1m"), read("test_60m")
     law = LAWS["log_linear"]
     for runs in (4, 8, 32, 64):

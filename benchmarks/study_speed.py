@@ -2,12 +2,14 @@
 
     python -m benchmarks.study_speed DIRECTORY --corpus data/corpora/demo [--runs 32] [--tokens 200000] [--width 128]
 
-A swarm is calibrated (`study plan --calibrate`), planned and trained, without a confirmation. Printed are the time that the
-plan predicted and the time until the last proxy had ended. Then come sums over all proxies: seconds of steps, of validation,
-and of everything else (opening the corpus, building the model, checkpoints, export, result) as a share of the steps. The time
-of the command also includes imports, the fit, the proposal and the page. DIRECTORY/study must not exist.
+A swarm is calibrated (`study plan --calibrate`), planned and trained, without a confirmation. The script
+prints the time that the plan predicted for the proxies, and the time that they took. Then it prints sums over
+all proxies: the seconds of steps, of validation, and of everything else (opening the corpus, building the
+model, checkpoints, export, result) as a share of the steps. The time of the whole command also includes
+imports, the fit, the proposal and the page. DIRECTORY/study must not have runs yet.
 
-With `--study FILE`, an existing study file is measured instead, in its own directory, which must not have results yet.
+With `--study FILE`, an existing study file is measured instead, in its own directory, which must not have
+runs yet either.
 """
 
 import argparse
@@ -27,7 +29,6 @@ from trainers.studies.running.study_directory import RUNS, load_study, results_o
 
 
 def run(*words: object) -> float:
-    """Run a command; return its wall-clock seconds."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began

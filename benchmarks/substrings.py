@@ -2,9 +2,9 @@
 
     python -m benchmarks.substrings [FILE.jsonl.gz ...]      default: three files of $GRISTMILL_DATA/prose
 
-Everything runs in one process on one core, separately for each file. The documents are in eight parts; the rate is by
-processor time, the better of two runs. Deduplication of windows of 3 sentences, the most similar other stage, runs over the
-same parts.
+Everything runs in one process on one core, separately for each file. The documents are in eight parts, and
+the rate is by processor time, the better of two runs. For comparison, deduplication of windows of 3 sentences
+runs over the same parts.
 """
 
 import os
@@ -22,7 +22,6 @@ DEFAULT = ("wiki_en", "forum_20news", "legal_dc_acts_laws")
 
 
 def files() -> list[str]:
-    """Return the files to measure."""
     if sys.argv[1:]:
         return sys.argv[1:]
     if "GRISTMILL_DATA" not in os.environ:
@@ -31,7 +30,6 @@ def files() -> list[str]:
 
 
 def main() -> None:
-    """Print a table."""
     print(machine())
     print("| text | MB | bytes cut | dedup_substrings, MB/s | sentences in windows of 3, MB/s |")
     print("|---|---|---|---|---|")

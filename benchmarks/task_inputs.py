@@ -1,11 +1,12 @@
-"""Benchmark the inputs of tasks, from texts to tokens and from tokens to rows of batches, against `transformers`.
+"""Benchmark the inputs of tasks, from texts to tokens and from tokens to rows of batches, against
+`transformers`.
 
     python -m benchmarks.task_inputs [TASK ...] [--data DIR] [--batch 32] [--vocab-size 8000]
 
-Tokenizers of each kind are trained on the texts of each task. Printed are MB/s from texts to inputs with an empty cache,
-against the same tokenizer in `PreTrainedTokenizerFast`, which encodes lists of texts with one thread; and the examples per
-second and the share of padding over an epoch of batches, against `DataCollatorWithPadding`. Seconds are processor time, and
-both sides have one thread; ids are compared.
+Tokenizers of each kind are trained on the texts of each task. The script prints MB/s from texts to inputs
+with an empty cache, against the same tokenizer in `PreTrainedTokenizerFast`. Then it prints the examples per
+second and the share of padding over an epoch of batches, against `DataCollatorWithPadding`. Rates are by
+processor time. The ids of both sides are compared.
 """
 
 import argparse
@@ -102,7 +103,6 @@ def compare(title: str, file: Path, examples: Examples, values: list[list[str]],
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Run a function; return (processor seconds, its result)."""
     start = time.process_time()
     result = run()
     return time.process_time() - start, result

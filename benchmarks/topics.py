@@ -3,21 +3,24 @@
     python -m benchmarks.topics --model DIRECTORY [--texts forum_20news,news_bbc,sources] [--documents 3000] [--tokens 128]
           data: $GRISTMILL_DATA/prose
 
-MODEL is a sentence encoder in the layout of Hugging Face. The labels are the newsgroup of a post and the section of a news
-article, from their ids; for `sources`, a label is the file of a document, of ten files. Documents are spread evenly over the
-files. Posts lose their headers, some of which name the group; quoted text stays.
+MODEL is a sentence encoder in the layout of Hugging Face. The labels are the newsgroup of a post and the
+section of a news article, taken from their ids. For `sources`, documents come from ten files, and the label
+is the file. Documents are spread evenly over the files. Posts lose their headers, some of which name the
+group; quoted text stays.
 
-There are as many topics as labels. With "two levels", there are as many topics as families of labels (the first word of a
-newsgroup: comp, rec, sci ...), and just enough subtopics each to reach the number of labels; these topics are compared with
-the families, too.
+There are as many topics as labels. With "two levels", there are as many topics as families of labels (the
+first word of a newsgroup: comp, rec, sci ...), and just enough subtopics in each to reach the number of
+labels. These topics are also compared with the families.
 
-The peers are scikit-learn's KMeans of the same vectors (5 starts, as many as here), KMeans of 100 components of TF-IDF
-(TruncatedSVD, as in its own example of 20 newsgroups), and LatentDirichletAllocation of word counts. The last two leave out
-English stop words, and words in fewer than 5 documents or more than half of them.
+The peers are scikit-learn's KMeans of the same vectors (5 starts, as many as here), KMeans of 100 components
+of TF-IDF (TruncatedSVD, as in scikit-learn's own example of 20 newsgroups), and LatentDirichletAllocation of
+word counts. The last two leave out English stop words, and words in fewer than 5 documents or in more than
+half of them.
 
-NMI: normalised mutual information, arithmetic mean. ARI: adjusted Rand index. Purity: the share of documents whose label is
-the most frequent one of their topic. Seconds are processor time, without the embeddings. Labels are listed, lowest share
-first, with the share of their documents in the topic that has most of them. Nothing was tuned on these figures.
+NMI is normalised mutual information (arithmetic mean), and ARI is the adjusted Rand index. Purity is the
+share of documents whose label is the most frequent in their topic. Seconds are processor time, without the
+embeddings. The labels that are spread most are listed with the share of their documents in the topic that has
+most of them. Nothing was tuned on these figures.
 """
 
 import argparse
@@ -70,7 +73,6 @@ def main() -> None:
 
 
 def labelled(prose: Path, name: str, count: int) -> tuple[list[str], list[str]]:
-    """Return about `count` texts and their labels."""
     if name == "sources":
         shares = [(source, records(prose, source, count // len(SOURCES))) for source in SOURCES]
         return [each["text"] for _, rows in shares for each in rows], [source for source, rows in shares for _ in rows]
@@ -89,7 +91,6 @@ def records(prose: Path, name: str, count: int) -> list[dict]:
 
 
 def compare(texts: list[str], labels: list[str], embeddings: pa.Array) -> None:
-    """Print a row for each clustering, and the labels that topics separate worst."""
     vectors = embeddings.flatten().to_numpy().reshape(len(texts), -1).astype(np.float32)
     families = [label.split(".")[0] for label in labels]
     wide, many = len(set(families)), len(set(labels))
@@ -116,7 +117,7 @@ def compare(texts: list[str], labels: list[str], embeddings: pa.Array) -> None:
 
 
 def topics_of(root: LocalPath, texts: list[str], embeddings: pa.Array, sizes: tuple[int, int]) -> tuple[list, list]:
-    """Run the stage; return each document's topic, and its topic and subtopic as one string."""
+    """Run the stage; return each document's topic, and each document's topic and subtopic as one string."""
     parts = parts_of(root, pa.table({"embedding": embeddings}), texts)
     stage, out = Topics(*sizes, text="text"), StepOutput(root, "topics")
     stage.run(parts, out, LocalCluster())
@@ -171,7 +172,9 @@ def print_row(name: str, found: Sequence, labels: Sequence[str], seconds: float)
 
 
 def print_labels(topics: Sequence[str], labels: Sequence[str]) -> None:
-    """Print the labels whose documents are spread most over topics, with the most frequent labels of their main topic."""
+    """Print the labels whose documents are spread most over topics, with the two most frequent labels of
+    their main topic.
+    """
     pairs = Counter(zip(labels, topics, strict=True))
     sizes = Counter(labels)
     rows = []

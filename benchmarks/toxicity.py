@@ -1,13 +1,15 @@
-"""Measure what a toxicity classifier trained here and a word list find, by class, and what they find in harmless texts.
+"""Measure what a toxicity classifier trained here and a word list find, by class, and what they find in
+harmless texts.
 
     GRISTMILL_DATA=... python -m benchmarks.toxicity [--documents 1000]
 
-`classifier train` runs on four fifths of the tweets of Davidson et al. 2017 (by a hash of the text), hate and offensive
-against neither: first on tweets alone, then with comments that annotators called healthy and lines of news among the
-negatives. Tests are on the last fifth, on comments, and on documents of sources that no training used, as they are and with
-one toxic tweet as a line in the middle. All tweets were collected because they contain a word of a list of slurs (Hatebase),
-so those of the class neither are harmless uses of such words. Printed are the shares of texts with a score of 0.5 or more, or
-with a word of the list.
+`classifier train` runs on four fifths of the tweets of Davidson et al. 2017 (by a hash of the text), with
+hate and offensive as the positive classes: first with only the class neither as negatives, then also with
+comments that annotators called healthy and lines of news. Tests are on the remaining fifth, on held-out
+comments, and on documents of sources that were not used for training, both unchanged and with one toxic tweet
+as a line in the middle. All tweets were collected because they contain a word of a list of slurs (Hatebase),
+so those of the class neither are harmless uses of such words. The script prints the shares of texts with a
+score of 0.5 or more, or with a word of the list.
 """
 
 import argparse
@@ -95,7 +97,6 @@ def comments(folder: Path) -> dict[str, list[str]]:
 
 
 def build(place: Path, texts: Texts) -> None:
-    """Build a corpus with a source for each class."""
     for name, found in texts.items():
         (place / f"{name}.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in found))
     sources = [
@@ -108,7 +109,6 @@ def build(place: Path, texts: Texts) -> None:
 
 
 def teach(place: Path, negatives: tuple[str, ...]) -> str:
-    """Train a classifier and return its directory."""
     name = "_".join(negatives)
     config = {
         "output": str(place / name),
@@ -127,7 +127,9 @@ def scorer(model: str) -> Callable[[Unit], PartStage]:
 
 
 def found(stage: PartStage, texts: list[str]) -> np.ndarray:
-    """Return the scores of texts; for a word list, 1 if a text has one of the words, else 0."""
+    """Return the scores of texts, limited to 1; for a word list, 1 for a text with a listed word and 0 for
+    others.
+    """
     column = stage.annotate(pa.table({"text": pa.array(texts, pa.large_string())})).column(0)
     return np.minimum(column.fill_null(0).to_numpy().astype(np.float64), 1)
 
@@ -139,7 +141,9 @@ def planted(texts: list[str], toxic: list[str]) -> list[str]:
 
 
 def print_calibration(name: str, metrics: Mapping[str, Any]) -> None:
-    """Print how well scores separate toxic tweets from others, and the toxic share for each tenth of the score."""
+    """Print how well scores separate toxic tweets from others, and the share of toxic tweets by range of
+    scores.
+    """
     error = metrics["expected_calibration_error"]
     print(f"\n{name}: ROC-AUC {metrics['roc_auc']:.3f}, expected calibration error {error:.3f}")
     print("| score | tweets | mean score | toxic |\n|---|---|---|---|")

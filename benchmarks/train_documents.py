@@ -1,4 +1,5 @@
-"""Benchmark training on real documents: useful tokens per second of an encoder or encoder-decoder, against HF Trainer.
+"""Benchmark training on real documents: useful tokens per second of an encoder or encoder-decoder, against HF
+Trainer.
 
     python -m pipelines build ...   # a corpus of documents of many lengths
     python -m benchmarks.train_documents CORPUS [--objective masked|span_corruption] [--width 512] [--layers 6] [--tokens 4096]
@@ -6,12 +7,13 @@
 
 HF Trainer needs the package `accelerate`, which gristmill does not install.
 
-Both train the same model from the same weights in fp32 with AdamW and clipping at 1, on documents of the corpus truncated to
-the sequence length, with about the same number of tokens per step. HF Trainer gets one document per row, padded to the
-longest of the batch. For masked language modelling it uses its own collator. For span corruption it has none, so it gets
-pairs that ours made beforehand, padded by its sequence-to-sequence collator. `grouped` sorts documents by length first, its
-best case. Ours packs and isolates documents and makes masks and spans within the measured time. Useful tokens are those of
-the documents read, without padding and without tokens that an objective adds.
+Both sides train the same model from the same weights in fp32 with AdamW and clipping at 1, on documents of
+the corpus truncated to the sequence length, with about the same number of tokens per step. HF Trainer gets
+one document per row, padded to the longest of the batch. For masked language modelling it uses its own
+collator. For span corruption it has none, so it gets pairs that our objective made beforehand, padded by its
+sequence-to-sequence collator. `grouped` sorts documents by length first, which is HF Trainer's best case. Our
+side packs and isolates documents and makes masks and spans within the measured time. Useful tokens are those
+of the documents read, without padding and without tokens that an objective adds.
 """
 
 import argparse
@@ -173,7 +175,6 @@ def hugging_face(options: argparse.Namespace, grouped: bool) -> tuple[list[float
 
 
 def rate(measured: tuple[list[float], list[int]]) -> float:
-    """Return useful tokens per second after the warm-up."""
     times, useful = measured
     return sum(useful[WARM_UP:]) / (times[-1] - times[WARM_UP])
 

@@ -1,12 +1,13 @@
-"""Benchmark a training step on one process: tokens per second against HF Trainer with the same model, batch and dtype.
+"""Benchmark a training step on one process: tokens per second against HF Trainer with the same model, batch
+and dtype.
 
     python -m benchmarks.train_step [--precision fp32|bf16] [--layers 6] [--width 384] [--vocabulary 50304] [--rows 4]
         [--sequence-length 256] [--steps 10] [--zero-stage 0..3] [--compile]
 
-The default is a Llama of 30 M parameters with GPT-2's vocabulary. Both train on the same random rows, one document per row,
-with fused AdamW, clipping at 1 and no accumulation. Ours pays for the block mask and for ZeRO; HF Trainer gets
-`attention_mask=None`, its fastest path. They alternate step by step, so other load affects both; the ratio is the median over
-pairs of steps. Needs the package `accelerate`.
+The default is a Llama of 30 M parameters with GPT-2's vocabulary. Both sides train on random rows of one
+document each, with fused AdamW, clipping at 1 and no accumulation. Our step includes the block mask and ZeRO,
+while HF Trainer gets `attention_mask=None`, its fastest path. The two sides alternate step by step, so other
+load affects both. The printed ratio is the median over pairs of steps. Needs the package `accelerate`.
 """
 
 import argparse
@@ -52,8 +53,9 @@ def configuration(options: argparse.Namespace) -> Pretraining:
 
 
 class Ours:
-    """Our engine. It must be created after HF Trainer has started, because within a process group the Trainer would wrap its
-    model.
+    """Our engine, which must be created after HF Trainer has started.
+
+    Within an existing process group, HF Trainer would wrap its model.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -66,7 +68,6 @@ class Ours:
         self._engine = Engine(forward_of(build_model(config.model, SPECIAL_IDS, 0), config), config, options.rows, 1)
 
     def step(self, number: int, ids: np.ndarray) -> None:
-        """Train on `ids` [rows, length + 1]."""
         positions = np.tile(np.arange(ids.shape[1] - 1), (len(ids), 1))
         row = np.zeros(len(ids), dtype=np.int64)
         inputs, targets = np.ascontiguousarray(ids[:, :-1]), np.ascontiguousarray(ids[:, 1:])
@@ -74,12 +75,11 @@ class Ours:
         self._engine.train_step([batch], number, 1e-3, 1, False)
 
     def close(self) -> None:
-        """End the engine."""
         self._engine.close()
 
 
 def pairs(options: argparse.Namespace, output: str) -> np.ndarray:
-    """Return the seconds of each step, [steps, 2]: HF Trainer's, and ours right after it."""
+    """Return the seconds of each step, [steps, 2]: HF Trainer's step, and our step right after it."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     shape = (options.steps + WARM_UP, options.rows, options.sequence_length + 1)

@@ -1,9 +1,11 @@
-"""Benchmark byte-level BPE training: speed against gigatoken's trainer on the same text, and the choice of pattern.
+"""Benchmark byte-level BPE training: speed against gigatoken's trainer on the same text, and the choice of
+pattern.
 
     python -m benchmarks.train_tokenizer [FILE ...] [--megabytes 20] [--vocab-size 16384]
 
-For GPT-2's pattern, the only one that gigatoken trains with, it prints seconds and whether the merges are identical. For each
-of our patterns it prints the bytes per token of held-out documents (every second one of each file).
+For each of our patterns, the script prints the seconds of training and the bytes per token of held-out
+documents (every second document of each file). For GPT-2's pattern, the only one that gigatoken trains with,
+it also prints gigatoken's seconds and whether the merges are identical.
 """
 
 import argparse

@@ -1,15 +1,16 @@
-"""Pretrain small encoders on two languages, with and without pairs, and measure how fine-tuning in English transfers to
-German.
+"""Pretrain small encoders on two languages, with and without pairs, and measure how fine-tuning in English
+transfers to German.
 
     GRISTMILL_DATA=... python -m benchmarks.translation_transfer DIRECTORY [--steps 1500] [--seeds 2] [--only masked pairs both]
 
-The captions of Multi30k are in English and German. Three models read the same captions, the same number of tokens, in the
-same vocabulary: `masked` as separate documents, `pairs` with translation language modelling, and `both` half and half, as XLM
-alternates them. Each is fine-tuned on English captions to classify who is in them, and tested on the German captions of other
-pairs. No caption of the task is in the pretraining data. Labels come from the English side: the class of its first word that
-is in LABELS, or `other`.
+The captions of Multi30k are in English and German. Three models train on the same captions with the same
+number of steps and the same vocabulary: `masked` as separate documents, `pairs` with translation language
+modelling, and `both` half and half, as XLM alternates the two. Each model is fine-tuned on English captions
+to classify who is in them, and tested on the German captions of other pairs. No caption of the task is in the
+pretraining data. Labels come from the English side: the class of its first word that is in LABELS, or
+`other`.
 
-DIRECTORY gets the corpus, the runs and their scores. What exists is not made again.
+DIRECTORY gets the corpus, the runs and their scores. Existing results are kept.
 """
 
 import argparse
@@ -47,7 +48,6 @@ _WORD = re.compile(r"[a-z]+")
 
 
 def label_of(caption: str) -> str:
-    """Return the label of an English caption."""
     return next((_OF_WORD[word] for word in _WORD.findall(caption.lower()) if word in _OF_WORD), OTHER)
 
 
@@ -62,7 +62,6 @@ def captions() -> Iterator[tuple[str, str]]:
 
 
 def run(*words: object) -> None:
-    """Run a command and print its processor time."""
     before = getrusage(RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-m", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
     after = getrusage(RUSAGE_CHILDREN)
@@ -76,8 +75,9 @@ def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def build_corpus(root: Path, pairs: list[tuple[str, str]]) -> Path:
-    """Build the corpus unless it exists; return its directory. Its sources are the English sides, the German sides, and the
-    pairs.
+    """Build the corpus unless it exists; return its directory.
+
+    Its sources are the English sides, the German sides, and the pairs.
     """
     corpus = root / "corpus"
     if (corpus / "manifest.json").exists():
@@ -103,7 +103,7 @@ def build_corpus(root: Path, pairs: list[tuple[str, str]]) -> Path:
 
 
 def write_task(root: Path, pairs: list[tuple[str, str]]) -> Path:
-    """Write the task; return its file. The test split is in German, the others in English."""
+    """Write the task, with a German test split and English train and dev splits; return its file."""
     rows = [[{"text": pair[side], "label": label_of(pair[0])} for pair in pairs] for side in (0, 1)]
     whole = TRAINED + DEVELOPED
     splits = {"train": rows[0][:TRAINED], "dev": rows[0][TRAINED:whole], "test": rows[1][whole:]}

@@ -1,6 +1,7 @@
-"""Compare what gristmill and datatrove did to each document of the same input, and why they differ.
+"""Compare the verdicts of gristmill and datatrove on each document of the same input, and print why they
+differ.
 
-Called by `benchmarks.end_to_end` after both have built.
+`benchmarks.end_to_end` calls this after both have built.
 """
 
 import difflib
@@ -31,10 +32,11 @@ class Verdict:
 
 
 def show_differences(corpus: Path, inputs: Path, peer: Path, kind: str) -> None:
-    """Print both funnels side by side, how many documents both keep or drop, and differences of rules and texts by cause.
+    """Print both funnels side by side, how many verdicts agree, and the differences in rules and texts by
+    cause.
 
-    `corpus` was built here from `inputs`; `peer` is the output of datatrove's script. Documents of prose are matched by
-    source and `id`, pages by URL.
+    `corpus` was built here from `inputs`; `peer` is the output of datatrove's script. Documents of prose are
+    matched by source and `id`, pages by URL.
     """
     ours, theirs = dict(_ours(corpus, inputs, kind)), dict(_theirs(peer, kind))
     print(f"\n{'documents':20} {'here':>9} {'datatrove':>9}")
@@ -74,7 +76,11 @@ def _show_causes(causes: Iterable[str]) -> None:
 
 
 def text_cause(here: str, there: str) -> str:
-    """Return why two texts of a document differ: the first of a series of cumulative normalisations that makes them equal."""
+    """Return how the two texts of a document differ.
+
+    Equal texts and differences in replaced personal data or white space have causes of their own. Other texts
+    are compared by lines.
+    """
     if here == there:
         return "equal"
     if _PII.sub("*", here) == _PII.sub("*", there):

@@ -119,7 +119,7 @@ def default(field: Any) -> str:
 
 
 def section(cls: Any, title: str, level: int = 2, more: str = "") -> str:
-    """Return a section: the docstring of a dataclass, the text `more` below it, and a table of its fields."""
+    """Return a section: the docstring of a dataclass, followed by the text `more` and a table of its fields."""
     hints = typing.get_type_hints(cls)
     rows = [
         f"{'#' * level} {title}\n",
@@ -137,7 +137,9 @@ def section(cls: Any, title: str, level: int = 2, more: str = "") -> str:
 
 
 def sections_of(cls: Any, seen: dict[str, Any]) -> dict[str, Any]:
-    """Return the dataclasses in the fields of `cls`, except those of LINKED, in the order of first mention."""
+    """Return the dataclasses in the fields of `cls`, at any depth, in the order of first mention, except for
+    fields in LINKED.
+    """
     hints = typing.get_type_hints(cls)
     for hint in [hints[field.name] for field in dataclasses.fields(cls) if field.name not in LINKED]:
         for part in [hint, *typing.get_args(hint)]:

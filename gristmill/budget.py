@@ -2,8 +2,7 @@
 
 All processor time of the process, including that of other threads, is credited to the innermost `spend` block
 of the main thread. Outside all blocks, it is credited to `START` until the first call of `take_account`, and
-to `IDLE` after it. The times of these purposes add up to the processor time of the process. The time of its
-ended child processes is listed separately, under `CHILDREN`.
+to `IDLE` after it. The time of ended child processes is listed separately, under `CHILDREN`.
 """
 
 import os
@@ -31,7 +30,6 @@ class _Account:
         self.children = 0.0
 
     def settle(self) -> None:
-        """Credit the time since the last call to the current purpose."""
         now = time.process_time()
         purpose = self.purposes[-1]
         self.spent[purpose] = self.spent.get(purpose, 0.0) + now - self.since

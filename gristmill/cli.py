@@ -66,7 +66,7 @@ def run(command: Callable[[], int]) -> int:
 
 
 def _has_no_reader() -> bool:
-    """Return whether the reader of standard output is gone. If it is not, a BrokenPipeError came from another
+    """Return whether the reader of standard output is gone. A BrokenPipeError may also come from another
     pipe, such as one to a process that died.
     """
     import select

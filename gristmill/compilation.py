@@ -1,17 +1,14 @@
 """Cache numba's machine code on disk, under a digest of everything that it was compiled from.
 
 numba's own cache lies next to the source and checks only the file of the kernel itself. Every clone and every
-installation therefore compiles all kernels again. Worse, stale code keeps running after a change to a kernel
+installation therefore compiles all kernels again, and stale code keeps running after a change to a kernel
 that was inlined from another file, or to a constant that was frozen in. This cache serves all clones and
 installations of a user. It is `machine_code` in $NUMBA_CACHE_DIR or, if that is not set or cannot be written,
 `gristmill/machine_code` in the user's cache directory. If neither can be written, a directory next to this
-file serves this installation alone. If none can be written, each process compiles for itself.
+file is used. If none can be written, each process compiles for itself.
 
 Each entry is a file. Its name includes a digest of the kernel's source file, the constants and other kernels
-that it uses, the versions of Python and the compiler, the signature and the CPU, so no entry is ever stale.
-When a process adds its first entry to a cache that exceeds `_LIMIT` bytes, it removes the least recently used
-ones. If several processes need the same new kernel at the same moment, such as the workers of a machine, one
-compiles it and the others load the cached result.
+that it uses, the versions of Python and the compiler, the signature and the CPU.
 """
 
 import os
@@ -56,11 +53,8 @@ _OPTIONS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")  # of numba.config: they 
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes numba compile a function. For each new combination of argument types, the
-    machine code is loaded from the cache if it is there, and compiled if not. The function may call kernels
-    in other files.
-
-    `inline` and `nogil` are passed to `numba.njit`.
+    """Return a decorator that makes numba compile a function and caches the machine code. `inline` and
+    `nogil` are passed to `numba.njit`.
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
@@ -77,9 +71,6 @@ def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[...
 class _MachineCode(_Cache):
     """The cache of one kernel, in the form that numba's dispatcher expects: one file for each signature and
     CPU.
-
-    If a file is missing, unreadable or damaged, the kernel is compiled again. If a file cannot be written,
-    the kernel is not cached.
     """
 
     def __init__(self, function: types.FunctionType) -> None:
@@ -89,10 +80,8 @@ class _MachineCode(_Cache):
     @cached_property
     def stamp(self) -> str:
         """The digest of the kernel, its file, the constants that it uses, and all kernels that it calls
-        directly or indirectly.
-
-        It is computed at the first call because a kernel cannot see kernels further down in its file while
-        the module is being imported.
+        directly or indirectly. It is computed at the first call because a kernel cannot see kernels further
+        down in its file while the module is being imported.
         """
         found, pending = dict[str, str](), [self._function]
         while pending:
@@ -105,12 +94,10 @@ class _MachineCode(_Cache):
 
     @property
     def cache_path(self) -> str | None:
-        """The directory of the cache; None if no directory can be written."""
         folder = _folder(numba.config.CACHE_DIR)
         return str(folder) if folder else None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the machine code for a signature, or None if it is not cached."""
         target_context.refresh()
         path = self._path(sig, target_context.codegen())
         if path is None:
@@ -128,8 +115,8 @@ class _MachineCode(_Cache):
         return CompileResult._rebuild(target_context, *pickle.loads(reduced))
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Cache the machine code for a signature, unless the code contains addresses that are valid only in
-        this process or has loops that numba cannot cache.
+        """Cache the machine code for a signature. Code with dynamic globals is left out, because its
+        addresses are valid only in this process.
         """
         path = self._path(sig, data.codegen)
         if path is None or data.library.has_dynamic_globals or not all(loop.can_cache for loop in data.lifted):
@@ -145,8 +132,8 @@ class _MachineCode(_Cache):
                 own.unlink(missing_ok=True)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
-        """Return the file for a signature, or None without a cache. The digest in its name also covers the
-        classes and fields of named tuples, which numba's signatures omit.
+        """Return the file for a signature, or None without a cache. The classes and fields of named tuples
+        are part of its name, because numba's signatures omit them.
         """
         folder = _folder(numba.config.CACHE_DIR)
         if folder is None:
@@ -169,8 +156,8 @@ class _MachineCode(_Cache):
 @cache
 def _folder(own: str) -> Path | None:
     """Return the cache directory, created if missing; None if no candidate can be written. `own` is the value
-    of $NUMBA_CACHE_DIR, or empty. Entries are pickles, which can run code when loaded, so the directory below
-    the user's cache directory is used only if it belongs to this user.
+    of $NUMBA_CACHE_DIR. Entries are pickles, which can run code when loaded, so the directory below the
+    user's cache directory is used only if it belongs to this user.
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - without a home, it fails below
     users = Path(base) / "gristmill" / "machine_code"
@@ -190,9 +177,6 @@ def _folder(own: str) -> Path | None:
 
 @cache  # once a process is enough: it adds a version of the kernels at most
 def _make_room(folder: Path) -> None:
-    """Remove the least recently used files, including those left by killed processes, until the cache is
-    within its limit.
-    """
     files = []
     for path in folder.iterdir():
         with suppress(FileNotFoundError):
@@ -208,8 +192,7 @@ def _make_room(folder: Path) -> None:
 
 def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
     """Make a dispatcher take a lock before it compiles its kernel or loads it from the cache, so that other
-    processes wait for the result instead of compiling the same kernel. There is one lock for each version of
-    a source file.
+    processes wait for the result instead of compiling the same kernel.
     """
     compile_or_load = dispatcher.compile
     name = f"{function.__module__}-{_digest_of_file(function.__code__.co_filename).hex()}"
@@ -224,11 +207,9 @@ def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
 
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Hold the lock for one version of a source file during the block. No lock is taken if this process
-    already holds it, or if there is no cache or no lock file can be made. After a wait of `_LONGEST_WAIT`
-    seconds, the block runs without the lock.
-
-    Two processes cannot deadlock, because kernels call kernels in other files only in import order.
+    """Hold the lock for one version of a source file during the block; if the lock cannot be had, run the
+    block without it. Two processes cannot deadlock, because kernels call kernels in other files only in
+    import order.
     """
     folder = _folder(numba.config.CACHE_DIR)
     if folder is None or name in _compiling:
@@ -253,9 +234,7 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]:
-    """Return a digest and the kernels that a function calls directly. The digest covers the function's file,
-    the values of the constants that it uses and the names of these kernels.
-    """
+    """Return a digest of a function's file and constants, and the kernels that the function calls directly."""
     whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
     whole.update(f"{function.__code__.co_firstlineno}".encode())
     called = []
@@ -274,9 +253,6 @@ def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]
 
 
 def _named_tuples(kind: Any) -> Iterator[str]:
-    """Yield the module, name and fields of each named-tuple class in a numba type, including those nested in
-    other tuples.
-    """
     named = getattr(kind, "instance_class", None)
     if named is not None:
         yield f"{named.__module__}.{named.__qualname__}{named._fields}"
@@ -285,9 +261,6 @@ def _named_tuples(kind: Any) -> Iterator[str]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of all globals and attributes that a function's code uses, including the functions
-    nested in it.
-    """
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

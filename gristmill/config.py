@@ -87,8 +87,8 @@ class _Loader(Composer, yaml.CSafeLoader):
 
 
 def _expanded(node: Any, known: dict[int, int]) -> int:
-    """Return the number of nodes in a YAML tree, including its root and all keys, with every alias expanded.
-    Raises YAMLError if an alias contains itself.
+    """Return the number of nodes in a YAML tree with every alias expanded. Raises YAMLError if an alias
+    contains itself.
     """
     if id(node) not in known:
         known[id(node)] = 0  # 0 marks "in progress": seeing it again means that the alias is recursive
@@ -298,24 +298,20 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
 
 @lru_cache(maxsize=1024)
 def _type_hints(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields. They are cached, because resolving their names took four
-    fifths of the time to read a configuration.
-    """
+    """Return the types of a dataclass's fields. They are cached, because resolving their names is slow."""
     return typing.get_type_hints(kind)
 
 
 def _kinds(option: Any) -> tuple[str, ...]:
-    """Return the allowed values of a dataclass's field `kind`, which distinguishes the members of a union.
-    Empty for a type without such a field.
-    """
+    """Return the allowed values of a dataclass's field `kind`. Empty for a type without such a field."""
     record = isinstance(option, type) and dataclasses.is_dataclass(option)
     hint = _type_hints(option).get("kind") if record else None
     return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
 
 
 def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
-    """Parse data as one member of a union of dataclasses. The field `kind` of the data says which member. A
-    bare string is short for a mapping with only this field.
+    """Parse data as the member of a union that its field `kind` names. A bare string is short for a mapping
+    with only this field.
     """
     data = {"kind": data} if isinstance(data, str) else data
     if not isinstance(data, Mapping):
@@ -388,9 +384,6 @@ def _size(text: str, where: str, path: str) -> int:
 
 
 def _below(path: str, key: Any) -> str:
-    """Return the path of a key for a one-line error message. Keys that are empty, blank, unprintable or not
-    text are shown by their `repr`.
-    """
     shown = key if isinstance(key, str) and key.isprintable() and key.strip() else repr(key)
     return f"{path}.{shown}" if path else shown
 

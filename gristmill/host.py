@@ -1,9 +1,7 @@
 """Everything that storage and leases need from the machine: clock, sleep, randomness, processes and files.
 
-`gristmill.storage` and other code that publishes files use `host()` instead of the operating system. A test
-can therefore substitute another host: one with virtual time and files in memory, on which several commands
-run in any order (`tests/schedules`). Everything durable is built from the operations below. Each takes effect
-at once or not at all, except that a write or the removal of a tree may be cut off.
+`gristmill.storage` and other code that publishes files use `host()` instead of the operating system, so that
+a test can substitute another host (`tests/schedules`).
 """
 
 import fcntl

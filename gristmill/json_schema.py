@@ -1,7 +1,6 @@
 """JSON Schemas of configurations, for editors that complete and check YAML files as the user types.
 
-A schema accepts everything that `gristmill.config.parse` accepts. It also accepts values and combinations of
-fields that only the `check` method of a dataclass rejects.
+A schema covers the names and types of fields, but not the rules in the `check` methods of dataclasses.
 """
 
 import ast

@@ -26,9 +26,8 @@ def free_memory() -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use, at least one. This is the size of its CPU
-    affinity mask or, if smaller, the lowest CPU quota of its control group and the group's ancestors (version
-    2), rounded down.
+    """Return the number of cores that this process may use, at least one, according to its CPU affinity and
+    the CPU quotas of its control groups (version 2).
     """
     cores = len(os.sched_getaffinity(0))
     for group in _groups(""):
@@ -39,9 +38,7 @@ def usable_cores() -> int:
 
 
 def _group_limits() -> Iterator[int]:
-    """Yield the memory limits in bytes of this process's control group and its ancestors (versions 1 and 2).
-    A group of version 2 without a limit is skipped.
-    """
+    """Yield the memory limits in bytes of this process's control group and its ancestors (versions 1 and 2)."""
     for controller, file in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
         for group in _groups(controller):
             with suppress(OSError, ValueError):  # no such file at the root, and "max"
@@ -50,7 +47,7 @@ def _group_limits() -> Iterator[int]:
 
 def _groups(controller: str) -> Iterator[Path]:
     """Yield the directories of this process's control group and its ancestors. An empty `controller` selects
-    control groups of version 2; otherwise they are the groups of that controller in version 1.
+    control groups of version 2, and a name those of that controller in version 1.
     """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():

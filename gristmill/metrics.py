@@ -1,10 +1,7 @@
-"""Metrics for Ray's exporter. Prometheus scrapes the exporter, and Ray's dashboard and Grafana show the
-metrics.
+"""Metrics for Ray's exporter, from which Prometheus reads them.
 
-Ray prefixes each name with `ray_`. Unless Ray is running, nothing is recorded and Ray is not imported. The
-exporter's port requires no token, so anyone who can reach it can read the tags. Tags are names of corpora,
-runs, steps, sources, rules and reasons for quarantine, never text or names of documents. The number of
-different tags is therefore bounded.
+Unless Ray is running, nothing is recorded and Ray is not imported. The exporter's port requires no token, so
+anyone who can reach it can read the tags. Tags must never contain text or names of documents.
 """
 
 import math
@@ -79,7 +76,6 @@ def _ray_runs() -> bool:
 
 
 def _set_again(reference: "weakref.ref[Exporter]") -> None:
-    """Refresh the gauges of an exporter at intervals, as long as the exporter exists and Ray is running."""
     while True:
         time.sleep(_AGAIN_SECONDS)
         exporter = reference()

@@ -58,7 +58,7 @@ def _shown(point: metadata.EntryPoint) -> str:
 
 def _refuse_two_owners(module: str) -> None:
     """Raise ConfigError if several distributions have installed files of one module, so that its code may be
-    a mixture. Namespace packages may be shared; they have no file themselves.
+    a mixture. Namespace packages may be shared.
     """
     owners = distributions_of(module)
     if len(owners) > 1 and getattr(sys.modules.get(module), "__file__", None) is not None:
@@ -66,11 +66,8 @@ def _refuse_two_owners(module: str) -> None:
 
 
 def distributions_of(module: str) -> list[str]:
-    """Return the sorted names of the distributions that have installed files of a top-level module.
-
-    It is faster than `importlib.metadata.packages_distributions`, which takes half a second because it lists
-    the files of all distributions. Unless a distribution declares its top-level modules, only its `.py` files
-    count.
+    """Return the sorted names of the distributions that have installed files of a top-level module. Unless a
+    distribution declares its top-level modules, only its `.py` files count.
     """
     return sorted({each.metadata["Name"] for each in metadata.distributions() if _has_installed(each, module)})
 

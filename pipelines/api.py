@@ -2,8 +2,8 @@
 what_if`.
 
 Except for `open_corpus`, each function does the same as the command of its name (`whatif` for `what_if`), but
-returns the result as a value. Only `build` and `index` print anything: their progress. A corpus is given by
-its location, which is a path or a URL of an object store. A corpus file must be a local path.
+returns the result as a value. A corpus is given by its location, which is a path or a URL of an object store.
+A corpus file must be a local path.
 """
 
 import os
@@ -60,9 +60,8 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class OpenCorpus:
-    """A published corpus, opened for reading. `documents` and `verdicts` return Arrow readers that hold only
-    one file of documents in memory at a time. DuckDB, Polars and pandas (`DataFrame.from_arrow`) accept these
-    readers directly.
+    """A published corpus, opened for reading. `documents` and `verdicts` return Arrow readers, which DuckDB,
+    Polars and pandas (`DataFrame.from_arrow`) accept directly.
     """
 
     corpus: Corpus
@@ -203,7 +202,7 @@ def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
 
 
 def index(corpus: Place, *, sources: Sequence[str] | None = None) -> IndexReport:
-    """Index the texts of a corpus, so that searches need not read them. Parts with a current index are skipped."""
+    """Index the texts of a corpus, which makes searches faster. Parts with a current index are skipped."""
     return index_corpus(_location(corpus), sources)
 
 

@@ -15,12 +15,11 @@ NAMES = ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY", "RAY_AUTH_TOKEN",
 
 
 def secrets():
-    """Return a fresh random secret for each environment variable, by name."""
     return {name: f"swordfish/{uuid.uuid4().hex}" for name in NAMES}
 
 
 def forms(secret):
-    """Return the forms in which a secret may appear: as it is, percent-encoded, in hex, and in base64 at any
+    """Return the forms in which a secret may appear: unchanged, percent-encoded, in hex, and in base64 at any
     offset.
     """
     found = {secret, quote(secret, safe=""), secret.encode().hex()}
@@ -32,7 +31,7 @@ def forms(secret):
 
 
 def places(secrets, texts, files):
-    """Return the texts, and the files, that contain any of the secrets in any form."""
+    """Return the texts and the files that contain any of the secrets in any form."""
     wanted = [form for secret in secrets for form in forms(secret)]
     shown = [text for text in texts if any(form in text for form in wanted)]
     held = {path: path.read_bytes() for path in files}
@@ -41,10 +40,9 @@ def places(secrets, texts, files):
 
 @contextmanager
 def signed_pages(signature, fails_at):
-    """Serve 20 documents at http://127.0.0.1:PORT/ANY/far.jsonl?sig=SIGNATURE; response number `fails_at` is
-    an error.
+    """Serve 20 documents at http://127.0.0.1:PORT/ANY/far.jsonl?sig=SIGNATURE, and yield the port.
 
-    Yields the port.
+    For each path, GET request number `fails_at` is answered with an error.
     """
     lines = [
         json.dumps({"text": paragraph(1000 + number), "url": f"https://far.example/{number}"}) for number in range(20)
@@ -83,7 +81,7 @@ def signed_pages(signature, fails_at):
 
 
 def add_signed_source(corpus_file, port, place, signature):
-    """Add a source `far` to a corpus file, at `place` on the server of `signed_pages`."""
+    """Add a source `far` to a corpus file, at the path `place` on the server of `signed_pages`."""
     url = f"http://127.0.0.1:{port}/{place}/far.jsonl?sig={quote(signature, safe='')}"
     source = f"{{name: far, root: '{url}', format: jsonl, remote: {{schemes: [http], allow_private: true}}}}"
     corpus_file.write_text(corpus_file.read_text().replace("sources:\n", f"sources:\n  - {source}\n"))

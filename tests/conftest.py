@@ -1,4 +1,4 @@
-"""Shared by all tests: the hypothesis profile, the data outside the repository, and small corpora to build."""
+"""What all tests share: the hypothesis profile, the data outside the repository, and small corpora to build."""
 
 import gc
 import logging
@@ -40,11 +40,11 @@ FASTTEXT_BEGIN = (793712314).to_bytes(4, "little")
 
 
 def train_fasttext(file: Path, kind: str = "supervised", **knobs):
-    """Train a fastText model, supervised or unsupervised, on a file, with as many threads as it needs.
+    """Train a fastText model, supervised or unsupervised, on a file.
 
-    With fewer than 11 threads, this fastText build leaves part of the matrix uninitialised. On a busy machine, the thread
-    that reports the loss may run before any text has been processed; fastText then raises "Encountered NaN", and training is
-    repeated.
+    With fewer than 11 threads, this fastText build leaves part of the matrix uninitialised. On a busy
+    machine, the thread that reports the loss may run before any text has been processed; fastText then raises
+    "Encountered NaN", and training is repeated.
     """
     import fasttext
 
@@ -67,9 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the tests' files in memory where there is room (up to about 1 GB at a time): making and renaming them takes a
-    seventh of the processor time that it takes on disk. Chaos tests stay on disk, because their machines have a /dev/shm of
-    their own.
+    """Put the tests' files in memory where there is room (up to about 1 GB at a time): creating and renaming
+    them takes a seventh of the CPU time needed on disk. Chaos tests stay on disk, because their machines have
+    a /dev/shm of their own.
     """
     memory = Path("/dev/shm")
     if "not chaos" in config.option.markexpr and memory.is_dir() and shutil.disk_usage(memory).free > 8e9:
@@ -88,7 +88,8 @@ COMPILING = {"kernels", "objectives", "rows"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files that compile kernels first, then those of LONGEST, then those whose tests start processes and wait for them.
+    """Run test files that compile kernels first, then those in LONGEST, then those that start processes and
+    wait for them.
 
     With several test processes, the short tests that remain keep the processors busy to the end.
     """
@@ -133,8 +134,8 @@ def _no_disk_flush() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tmp_path_factory(tmp_path_factory: pytest.TempPathFactory) -> pytest.TempPathFactory:
-    """pytest's own factory with a Location as its base, so that `tmp_path` can be passed to code that reads or writes corpora
-    and runs.
+    """Return pytest's own factory with a Location as its base, so that `tmp_path` can be passed to code that
+    reads or writes corpora and runs.
     """
     tmp_path_factory._basetemp = LocalPath(tmp_path_factory.getbasetemp())
     return tmp_path_factory
@@ -154,7 +155,9 @@ VERBS = ["stands", "burned", "opened", "moved", "grew", "failed", "slept", "shon
 
 
 def paragraph(seed: int, words: int = 90) -> str:
-    """Return English-like text of that many words, different for every seed, that passes the Gopher quality rules."""
+    """Return English-like text of `words` words, different for every seed, that passes the Gopher quality
+    rules.
+    """
     state, found = seed * 2654435761 + 1, []
     while len(found) < words:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -177,8 +180,8 @@ def paragraph(seed: int, words: int = 90) -> str:
 
 
 def write_sources(raw: Path, documents: int = 40, files: int = 2, modules: int = 12) -> Path:
-    """Write two sources with realistic flaws below `raw`: `web` (JSON lines with copies, near-copies, short texts and an
-    e-mail address) and `code` (files). Every 40 documents of `web` have the same flaws.
+    """Write two sources with realistic flaws below `raw`: `web` (JSON lines with copies, near-copies, short
+    texts and an e-mail address) and `code` (files). The flaws of `web` repeat every 40 documents.
     """
     import json
 
@@ -231,7 +234,8 @@ steps:
 
 
 def write_texts_corpus(folder: Path, texts: list[str], steps: Iterable[str], name: str, more: str = "") -> Path:
-    """Write these texts as JSON lines, and a corpus YAML with one source `web` of them and output in folder/name.
+    """Write these texts as JSON lines, and a corpus YAML whose only source, `web`, reads them and whose
+    output is folder/name.
 
     `more` is appended to the source's fields.
     """
@@ -247,7 +251,6 @@ def write_texts_corpus(folder: Path, texts: list[str], steps: Iterable[str], nam
 
 @pytest.fixture
 def raw_text(tmp_path: Path) -> Path:
-    """The sources of `write_sources`, in their default size."""
     return write_sources(tmp_path / "raw")
 
 
@@ -259,7 +262,9 @@ def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def small_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of a build of `corpus_file`, without a report. Must not be changed: `built_corpus_file` copies it."""
+    """The output of a build of `corpus_file`, without a report. Tests must not change it; `built_corpus_file`
+    copies it.
+    """
     from pipelines.building.build import build
     from pipelines.cluster.local import LocalCluster
     from pipelines.planning.corpus import load_corpus_config
@@ -290,7 +295,7 @@ class S3(NamedTuple):
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
-    """An S3 server on loopback with one bucket, named `bucket`; tests use prefixes of their own."""
+    """An S3 server on loopback with one bucket, named `bucket`. Each test uses its own prefix."""
     server = pytest.importorskip("moto.server", reason="the S3 server of the tests comes with the extra `dev`")
     from gristmill.storage.remote import Remote, _store
 
@@ -311,8 +316,8 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture(scope="session")
 def process_group():
-    """The environment variables of the process group for training in this process. One per session: DeepSpeed keeps the
-    first.
+    """Yield the environment variables of the process group for training in this process. There is one group
+    per session, because DeepSpeed keeps the first.
     """
     variables = {}
     yield variables
@@ -324,7 +329,7 @@ def process_group():
 
 @pytest.fixture
 def alone(process_group):
-    """Train in this process as one worker, then restore the environment."""
+    """Set the environment for training in this process as one worker, and restore it afterwards."""
     before = dict(os.environ)
     os.environ.update(process_group)
     yield

@@ -1,4 +1,4 @@
-"""Damage to files: flipped bits and lost ends."""
+"""Damage to files: flipped bits and truncation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,9 @@ KILOBYTE = 1024
 
 
 def flips(size: int, seed: int, count: int) -> Iterator[tuple[str, int]]:
-    """Yield `count` pairs ("flip", position in bits): at the beginning, in the middle, at the end, then at random."""
+    """Yield up to `count` pairs ("flip", position in bits): at the beginning, in the middle, at the end, then
+    at random.
+    """
     random = np.random.default_rng(seed)
     fixed = (range(min(16, size)), range(size // 2, min(size // 2 + 16, size)), range(max(0, size - 16), size))
     for number in range(count):
@@ -22,7 +24,9 @@ def flips(size: int, seed: int, count: int) -> Iterator[tuple[str, int]]:
 
 
 def cuts(size: int, seed: int, count: int | None) -> Iterator[tuple[str, int]]:
-    """Yield pairs ("cut", bytes left): every kilobyte, or `count` of those, and the file without its last byte."""
+    """Yield pairs ("cut", bytes left): every kilobyte, or a random `count` of those positions, and the file
+    without its last byte.
+    """
     every = list(range(0, size, KILOBYTE))
     if count is not None and len(every) > count:
         every = sorted(np.random.default_rng(seed).choice(every, count, replace=False).tolist())
@@ -32,7 +36,6 @@ def cuts(size: int, seed: int, count: int | None) -> Iterator[tuple[str, int]]:
 
 
 def damage(path: Path, kind: str, where: int) -> None:
-    """Flip one bit of the file, or truncate it."""
     content = bytearray(path.read_bytes())
     if kind == "flip":
         content[where // 8] ^= 1 << where % 8
@@ -43,7 +46,6 @@ def damage(path: Path, kind: str, where: int) -> None:
 
 @contextmanager
 def damaged(path: Path, kind: str, where: int) -> Iterator[None]:
-    """Damage the file within the context, and restore it afterwards."""
     content = path.read_bytes()
     damage(path, kind, where)
     try:
@@ -57,8 +59,8 @@ def files_of(root: Path) -> list[Path]:
 
 
 def unnamed(root: Path, path: Path, damage: tuple[str, int], read: Callable[[], bool]) -> str | None:
-    """Return what went wrong if `read()` with this damage neither names the file in an error nor returns True; otherwise
-    None.
+    """Damage the file and call `read()`. Return None if `read()` returns True or raises a UserError that
+    names the file; otherwise a description of what went wrong.
     """
     name = f"{path.relative_to(root)}, {damage[0]} at {damage[1]}"
     with damaged(path, *damage):

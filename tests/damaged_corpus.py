@@ -1,4 +1,6 @@
-"""A small corpus with every kind of file that a build writes, and a digest of all that its readers say of it."""
+"""A small corpus with every kind of file that a build writes, and a digest of everything that can be read
+from it.
+"""
 
 import json
 from dataclasses import asdict
@@ -21,8 +23,8 @@ def plan_of(config: Path) -> Plan:
 
 
 def write_corpus(place: Path) -> Path:
-    """Write a corpus file of two small sources whose build makes all kinds of files: parts, edits, clusters, URLs, a
-    tokenizer, shards.
+    """Write two small sources, and a corpus file whose build makes all kinds of files: parts, edits,
+    clusters, URLs, a tokenizer, shards.
     """
     web, code = place / "raw/web", place / "raw/code"
     web.mkdir(parents=True)
@@ -64,8 +66,8 @@ steps:
 
 
 def everything(config: Path, root: Path) -> str:
-    """Return a digest of everything that can be read from a corpus: by lineage, by training, and by the plan of another
-    build.
+    """Return a digest of everything that can be read from a corpus: by lineage, for training, and when
+    another build is planned.
     """
     from tokenizer.encode import Encoder
     from trainers.data.job_interface import verified_tokenizer

@@ -1,4 +1,4 @@
-"""Our metrics as exposed by Ray's exporter on this machine, read the way Prometheus scrapes them."""
+"""The product's metrics as exposed by Ray's exporter on this machine, read the way Prometheus scrapes them."""
 
 import re
 import threading
@@ -11,7 +11,7 @@ OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId", "le"
 
 
 def scrape(port):
-    """Return {series name: [(labels, value), ...]} of a node, without the labels that Ray adds."""
+    """Return {series name: [(labels, value), ...]} of a node, without the labels added by Ray."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     found = defaultdict(list)
@@ -28,10 +28,10 @@ def scrape(port):
 
 class Watch(threading.Thread):
     """Scrapes a node once a second until told to stop. `series` holds the newest samples of every series
-    seen, `scrapes` how often each was seen.
+    seen, and `scrapes` the number of times each series was seen.
 
-    Continuous scraping is needed because Ray shows a gauge only for a while after it was set, and a process's
-    gauges only while it runs.
+    Continuous scraping is necessary because Ray shows a gauge only for a while after it was set, and a
+    process's gauges only while the process runs.
     """
 
     def __init__(self, port):
@@ -50,7 +50,6 @@ class Watch(threading.Thread):
 
 
 def check_labels(series, metrics):
-    """Assert that every sample of `metrics` has exactly the labels that its metric declares."""
     for metric in metrics:
         for name in (f"ray_gristmill_{metric.name}", f"ray_gristmill_{metric.name}_bucket"):
             for labels, _ in series.get(name, ()):

@@ -194,7 +194,6 @@ class _Files:
 
 
 def _write(target: Path, content: bytes) -> None:
-    """Write a file atomically, so that a reader never sees part of it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".tokenizer-")
     try:
@@ -262,7 +261,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
     """Parse arguments of the form NAME=PATH or PATH into (name, path). The default name is the name of the
     directory, if the path is a directory or a tokenizer.json, otherwise the file name up to its first full
-    stop. Raises ValueError for an empty name or path and, with `unique`, for a repeated name.
+    stop.
     """
     pairs: list[tuple[str, str]] = []
     for argument in arguments:

@@ -53,7 +53,6 @@ def _value(row: Row, measure: str) -> float:
 
 
 def _chart(rows: Sequence[Row]) -> Markup:
-    """Draw one panel per measure, with one bar per tokenizer and group."""
     groups = list(dict.fromkeys(row.group for row in rows))
     names = list(dict.fromkeys(row.tokenizer for row in rows))
     by_place = {(row.tokenizer, row.group): row for row in rows}

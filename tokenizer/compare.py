@@ -139,7 +139,6 @@ def _count(encoder: Encoder, documents: pa.LargeStringArray) -> _Counts:
 
 
 def _count_covered(encoder: Encoder, words: Counter[str]) -> int:
-    """Return how many occurrences of words yield at least one token and no unknown token."""
     distinct = list(words)
     ids, offsets = encoder.encode(pa.array(distinct, pa.large_string()))
     unknown = np.zeros(len(ids) + 1, np.int64)

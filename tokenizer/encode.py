@@ -47,8 +47,8 @@ class Encoder:
 
         `library` selects the implementation. The default is `numpy` for bytes and characters, `words`
         (`tokenizer.word_cache`) if tokens never cross spaces, `gigatoken` for a byte-level BPE whose
-        pre-tokenizer it supports, and `tokenizers` otherwise. `library_reason` says why. Raises ValueError
-        for a missing or broken file, or if `library` cannot load it.
+        pre-tokenizer it supports, and `tokenizers` otherwise. Raises ValueError for a missing or broken file,
+        or if `library` cannot load it.
         """
         definition = read_definition(path)
         if library == "tokenizers":
@@ -111,10 +111,9 @@ class Encoder:
         """Encode n documents. Returns flat ids (`dtype`) and int64 offsets o of shape (n + 1,): document i is
         ids[o[i]:o[i + 1]].
 
-        `parallel` lets gigatoken use all cores. The ids are the same, but running one task per core makes
-        better use of a machine. Raises ValueError for a null text, for a text that yields a special token
-        other than the unknown token, and for a character that the vocabulary cannot encode. A BPE without an
-        unknown token leaves such characters out.
+        `parallel` lets gigatoken use all cores; the ids are the same. Raises ValueError for a null text, for
+        a text that yields a special token other than the unknown token, and for a character that the
+        vocabulary cannot encode. A BPE without an unknown token leaves such characters out.
         """
         _require_texts(texts)
         encode = {
@@ -242,7 +241,7 @@ class Encoder:
         return encoded.content.data[ends[0] : ends[-1]], ends - ends[0] if ends[0] else ends
 
     def _encode_bytes(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """Encode by arithmetic on bytes. `parallel` is ignored, because memory bandwidth is the limit."""
+        """`parallel` is ignored, because memory bandwidth is the limit."""
         assert self.definition.first_byte is not None
         offsets, data = _text_buffers(texts)
         ids: Ids = np.add(data[offsets[0] : offsets[-1]], self.definition.first_byte, dtype=np.int64).astype(self.dtype)
@@ -252,9 +251,7 @@ class Encoder:
         return self._characters.encode(texts)
 
     def _encode_hf(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """Encode with `tokenizers`. `parallel` is ignored, because the library takes its number of threads
-        from RAYON_NUM_THREADS.
-        """
+        """`parallel` is ignored, because `tokenizers` takes its number of threads from RAYON_NUM_THREADS."""
         pieces: list[Ids] = []
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
         for start, stop in _batches(texts, HF_BATCH_BYTES):
@@ -282,9 +279,6 @@ class Encoder:
         return ids, np.cumsum(counts), holders
 
     def _run(self, encode: Callable[..., list[Any]], batch: list[str]) -> list[Any]:
-        """Return the `tokenizers` encodings of a batch. Raises ValueError for a character that the vocabulary
-        cannot encode.
-        """
         try:
             return encode(batch, add_special_tokens=False)
         except Exception as error:  # `tokenizers` raises plain Exception
@@ -412,9 +406,6 @@ def _text_buffers(texts: pa.LargeStringArray) -> tuple[Offsets, npt.NDArray[np.u
 
 
 def _batches(texts: pa.LargeStringArray, size: int) -> Iterator[tuple[int, int]]:
-    """Yield (first row, last row + 1) for batches of at most `size` bytes of text. A batch has at least one
-    row, even if that row is longer.
-    """
     offsets, _ = _text_buffers(texts)
     start = 0
     while start < len(texts):

@@ -46,7 +46,7 @@ class Vocabulary:
 
 
 def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
-    """Encode and decode documents and return the measurements. All documents of a call are held in memory."""
+    """Encode and decode documents and return the measurements."""
     tokens, offsets = encoder.encode(texts)
     words = size = failures = 0
     for row, text in enumerate(texts.to_pylist()):

@@ -21,7 +21,7 @@ def read_texts(path: str, field: str = "text") -> Iterator[str]:
 def read_records(path: str, field: str = "text") -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the documents of a UTF-8 file as (text, record). If the name ends in .jsonl or .ndjson (also with
     .gz), each line that is not blank is a record, and its text is the value of `field`. Otherwise the whole
-    file is one text with an empty record. Only one document at a time is held in memory.
+    file is one text with an empty record.
 
     Raises ValueError, with the file and where possible the line, for a missing file, invalid UTF-8, damaged
     gzip, a line that is not a JSON object, and a line without text in `field` or with a lone surrogate in it.

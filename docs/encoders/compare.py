@@ -1,9 +1,12 @@
-"""Run the study of docs/encoders.md: python docs/encoders/compare.py FILE pretrain|finetune|table [ENCODER ...]
+"""Run the study of docs/encoders.md: python docs/encoders/compare.py FILE pretrain|finetune|table [ENCODER
+...]
 
-`pretrain` trains the encoders of FILE (encoders.yaml), `finetune` trains each on the tasks, from its weights at equal tokens
-and at equal operations, and `table` compares them. Every command continues where it was stopped. The default is all encoders,
-all seeds (`--seed`) and both budgets (`--budget`). `scratch` is the baseline with random weights, which `finetune` trains as
-the control.
+`pretrain` trains the encoders of FILE (encoders.yaml). `finetune` trains each encoder on the tasks, from its
+weights at equal tokens and at equal operations. `table` compares the results. All encoders, all seeds
+(`--seed`) and both budgets (`--budget`) are the default. `scratch` is the baseline with random weights, which
+`finetune` trains as the control.
+
+A command that was stopped continues when it is run again.
 """
 
 import argparse
@@ -100,8 +103,8 @@ def seeds_of(study: dict[str, Any], name: str, budget: str) -> list[int]:
 
 
 def resampled(study: dict[str, Any], name: str, seeds: list[int], budget: str, task: str) -> np.ndarray:
-    """Return the first metric of a task by seed, float64 [seeds, 1 + DRAWS]: on all examples, then on bootstrap samples of
-    them.
+    """Return the first metric of a task by seed, float64 [seeds, 1 + DRAWS]: on all examples, then on
+    bootstrap samples.
 
     The samples are the same for all encoders and seeds.
     """
@@ -117,9 +120,10 @@ def resampled(study: dict[str, Any], name: str, seeds: list[int], budget: str, t
 
 
 def cost(study: dict[str, Any], name: str, seed: int, budget: str) -> tuple[float, float, float]:
-    """Return the tokens, operations and seconds of an encoder's steps up to the end of a budget, from the log of its run.
+    """Return the tokens, operations and seconds of an encoder's steps up to the end of a budget, from the log
+    of its run.
 
-    Steps between the last logged one and that end are extrapolated from those before.
+    Steps after the last logged one are extrapolated from those before it.
     """
     spent = np.zeros(3)
     last = steps_of(study, name, budget)
@@ -133,7 +137,7 @@ def cost(study: dict[str, Any], name: str, seed: int, budget: str) -> tuple[floa
 
 
 def table(study: dict[str, Any], names: list[str]) -> list[str]:
-    """Return Markdown tables, one for each budget: scores by task, and below them the difference from the baseline."""
+    """Return a Markdown table for each budget, with scores by task and their differences from the baseline."""
     base, tasks = study["baseline"], list(study["finetuning"]["tasks"])
     lines = []
     for budget in BUDGETS:
@@ -156,8 +160,10 @@ def table(study: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def _cell(values: np.ndarray, others: np.ndarray, is_base: bool) -> str:
-    """Return a table cell: the mean over seeds, its difference from the baseline with the 95 % interval, and the value of
-    each seed.
+    """Return a table cell with the mean over seeds and a 95 % interval.
+
+    Unless the encoder is the baseline, the interval is of the difference from it, and the difference for each
+    seed follows.
     """
     mean = f"{values[:, 0].mean():.3f}"
     if is_base:

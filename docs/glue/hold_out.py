@@ -1,7 +1,9 @@
-"""Hold out part of the training split of every GLUE task, for choosing settings: python docs/glue/hold_out.py TASKS OUTPUT
+"""Hold out part of the training split of every GLUE task, for choosing settings: python docs/glue/hold_out.py
+TASKS OUTPUT
 
-OUTPUT gets the directory `glue` of TASKS with the same file names. In each task, a fifth of the training rows, at most 2,000,
-become the development split; the real one is left out. Tasks whose files have no header are known by name.
+OUTPUT gets a directory `glue` whose training and development files have the same names as in TASKS. In each
+task, a fifth of the training rows, at most 2,000, become the development split; the real development split is
+left out.
 """
 
 import gzip

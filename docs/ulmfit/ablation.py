@@ -1,7 +1,8 @@
-"""Run the ablation of ULMFiT in docs/finetuning.md: python docs/ulmfit/ablation.py FILE pretrain|finetune|table [--seed N]
+"""Run the ablation of ULMFiT in docs/finetuning.md: python docs/ulmfit/ablation.py FILE
+pretrain|finetune|table [--seed N]
 
-`pretrain` trains the language models of FILE (ulmfit.yaml), `finetune` the classifiers, and `table` compares them. Every
-command continues where it was stopped. The default is all seeds.
+`pretrain` trains the language models of FILE (ulmfit.yaml), `finetune` trains the classifiers, and `table`
+compares them. All seeds are the default. A command that was stopped continues when it is run again.
 """
 
 import argparse
@@ -47,8 +48,8 @@ def finetuning(study: dict[str, Any], name: str, seed: int) -> list[str]:
 
 
 def resampled(study: dict[str, Any], name: str) -> np.ndarray:
-    """Return the first metric of the task by seed, float64 [seeds, 1 + DRAWS]: on all examples, then on bootstrap samples of
-    them.
+    """Return the first metric of the task by seed, float64 [seeds, 1 + DRAWS]: on all examples, then on
+    bootstrap samples.
 
     The samples are the same for all classifiers and seeds. Seeds without predictions are left out.
     """

@@ -1,9 +1,8 @@
-"""Versions of ray, torch and pyarrow with known security advisories. Builds, training runs, and commands that
-start or join Ray refuse to run if a library that they use has such a version.
+"""Versions of ray, torch and pyarrow with known security advisories.
 
-These libraries read untrusted bytes or open ports. The affected ranges are taken from the advisories
-(`Advisory.source`). CVE-2023-48022 is not listed, because no version fixes it: anyone who can reach a Ray
-cluster without token authentication can run code on it. See docs/security.md.
+The affected ranges are taken from the advisories (`Advisory.source`). CVE-2023-48022 is not listed, because
+no version fixes it: anyone who can reach a Ray cluster without token authentication can run code on it. See
+docs/security.md.
 """
 
 import re
@@ -57,9 +56,7 @@ def known(distribution: str, found: str) -> list[Advisory]:
 
 
 def refuse_known(*distributions: str) -> None:
-    """Raise UserError if the installed version of one of the distributions has a known advisory. The message
-    names one advisory and the version to install.
-    """
+    """Raise UserError if the installed version of one of the distributions has a known advisory."""
     for name in distributions:
         try:
             installed = version(name)

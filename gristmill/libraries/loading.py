@@ -15,9 +15,8 @@ def loading(module: str) -> Iterator[None]:
     """Pause garbage collection during the block, which imports `module`. Afterwards, exempt all objects made
     so far from later collections.
 
-    Importing torch and transformers creates a million objects, all of which stay alive. Collections took a
-    seventh of the import time. If the module is already loaded, this has no effect, because some of the
-    exempted objects could be garbage by then.
+    Importing torch and transformers creates about a million long-lived objects. If the module is already
+    loaded, this has no effect, because some of the exempted objects could be garbage by then.
     """
     if module in sys.modules or not gc.isenabled():
         yield
@@ -33,11 +32,8 @@ def loading(module: str) -> Iterator[None]:
 
 @contextmanager
 def _models_listed_once() -> Iterator[None]:
-    """During the block, make transformers read the files of each model directory only once.
-
-    transformers lists all model directories for itself and again for its `models` package, which takes 0.3 s
-    each time. Both call the same cached function, but its cache has room for only 128 of the 549 directories
-    (transformers 5.23).
+    """During the block, make transformers read the files of each model directory only once. It lists the
+    directories twice through the same cached function, whose cache is too small for them.
     """
     bounded = functools.lru_cache
 

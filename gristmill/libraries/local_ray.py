@@ -28,9 +28,8 @@ def start_local_ray(**options: Any) -> None:
 def lean_node() -> Iterator[None]:
     """During the block, a head node of Ray starts without its dashboard, autoscaler and log monitor.
 
-    These three take longer to start than the rest of Ray, and `ray.init` cannot disable them all: even with
-    `include_dashboard=False` it starts the dashboard's server, for usage reports, and waits for it. In
-    versions of Ray whose internal functions have other names, the three start as usual.
+    These three take longer to start than the rest of Ray, and `ray.init` cannot disable them all. In versions
+    of Ray whose internal functions have other names, they start as usual.
     """
     from ray._private import utils
     from ray._private.node import Node

@@ -1,8 +1,5 @@
 """Inline SVG drawings. Shapes are measured in CSS pixels, labels remain text, and colours are the variables
-of `page.css`.
-
-One drawing therefore works in light mode, in dark mode and in print. It can be searched, uses the font of the
-page, and has the same bytes every time.
+of `page.css`, so that one drawing works in light mode, in dark mode and in print.
 """
 
 import math
@@ -114,7 +111,7 @@ def standalone(svg: str) -> str:
 
 
 def text_width(words: str) -> float:
-    """Estimate the width of a label in pixels. The font itself is not available."""
+    """Estimate the width of a label in pixels."""
     return 0.58 * TEXT * sum(2 if east_asian_width(letter) in "WF" else 1 for letter in printable(words))
 
 

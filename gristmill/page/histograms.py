@@ -72,9 +72,6 @@ def _at(x: float) -> float:
 
 
 def _steps(heights: Sequence[float], scale: float, bottom: float) -> str:
-    """Return the outline of a histogram as path data. Neighbouring bars of the same height are joined into
-    one step.
-    """
     path, before = f"M{_LEFT} {bottom:g}", 0.0
     for cell, height in enumerate(heights):
         height = round(scale * height, 1)

@@ -152,7 +152,6 @@ def _finite(series: Series) -> Series:
 def _outline(
     band: Sequence[tuple[float, float, float]], place: Callable[[float, float], tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the outline of a band in pixels: its upper edge, then its lower edge backwards."""
     return [place(x, high) for x, _, high in band] + [place(x, low) for x, low, _ in reversed(band)]
 
 
@@ -163,9 +162,7 @@ def _described(series: Series) -> str:
 
 
 def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[float, float, bool]:
-    """Return the value axis as (low, high, cut). `cut` is True if the beginning of a line exceeds `high`. The
-    last point of each line and all dots are within the axis.
-    """
+    """Return the value axis as (low, high, cut). `cut` is True if the beginning of a line exceeds `high`."""
     edges = [y for s in series for _, *both in s.band for y in both]
     every = [y for s in series for _, y in s.points] + edges
     ends: dict[int, float] = {}

@@ -46,9 +46,7 @@ def _environment(folder: Path) -> "Environment":
 
 
 def _harmless(value: Any) -> Any:
-    """Escape the control characters of a string, and characters that hide or reorder text. Line feeds and
-    tabs are kept. Markup and values of other types are unchanged.
-    """
+    """Escape the unsafe characters of a string; return Markup and values of other types unchanged."""
     return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

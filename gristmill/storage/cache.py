@@ -98,9 +98,6 @@ def _facts(path: LocalPath) -> tuple[int, str]:
 
 
 def _keep(local: LocalPath, checksum: str) -> None:
-    """Move a file into the cache. Each time this process has added a hundredth of the limit, evict the least
-    recently used files beyond the limit.
-    """
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
     limit = _limit()

@@ -37,7 +37,6 @@ class LocalPath(PosixPath, Location):
     __slots__ = ()
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the status of the file, as in pathlib."""
         return host().stat(str(self)) if follow_symlinks else super().stat(follow_symlinks=False)
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
@@ -66,7 +65,6 @@ class LocalPath(PosixPath, Location):
         return None
 
     def iterdir(self) -> Generator[Self, None, None]:
-        """Yield the files and directories directly below this one, as in pathlib."""
         return (self / name for name, _ in host().entries(str(self)))
 
     def glob(self, pattern: str) -> Generator[Self, None, None]:
@@ -114,7 +112,6 @@ class LocalPath(PosixPath, Location):
         return io.TextIOWrapper(raw, encoding or "utf-8", errors, newline)
 
     def read_bytes(self) -> bytes:
-        """Read all bytes, as in pathlib."""
         with host().open(str(self)) as source:
             return source.read()
 
@@ -151,16 +148,12 @@ class LocalPath(PosixPath, Location):
         host().open(str(self), "ab").close()
 
     def rename(self, target: os.PathLike[str] | str) -> Self:
-        """Rename the file or directory, as in pathlib. An existing file or empty directory at `target` is
-        replaced.
-        """
         host().rename(str(self), str(target))
         return type(self)(target)
 
     replace = rename
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file, as in pathlib."""
         try:
             host().unlink(str(self))
         except FileNotFoundError:
@@ -168,12 +161,10 @@ class LocalPath(PosixPath, Location):
                 raise
 
     def rmdir(self) -> None:
-        """Remove the empty directory, as in pathlib."""
         host().rmdir(str(self))
 
     @property
     def local(self) -> "LocalPath":
-        """The path itself."""
         return self
 
     def is_within(self, outer: Location) -> bool:
@@ -181,17 +172,10 @@ class LocalPath(PosixPath, Location):
         return outer.local is not None and self.resolve().is_relative_to(outer.local.resolve())
 
     def version(self) -> tuple[int, ...]:
-        """Return (size, modification time, status-change time, inode), with times in nanoseconds.
-
-        Raises FileNotFoundError if the file does not exist.
-        """
         status = self.stat()
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def bytes_below(self) -> int:
-        """Return the total size in bytes of all files below a directory. Files that are removed during the
-        call may or may not be counted.
-        """
         total = 0
         for path in self.rglob("*"):
             with suppress(FileNotFoundError):
@@ -200,25 +184,16 @@ class LocalPath(PosixPath, Location):
         return total
 
     def missing_hint(self) -> str:
-        """Return an empty string, because a local disk needs no settings."""
         return ""
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Return the bytes of each range (record, start, end): the bytes [start, end) of a recorded file
-        below this directory.
-        """
         return [read_range(self / record.path, start, end) for record, start, end in ranges]
 
     def record(self, relative: str) -> FileRecord:
-        """Return the record of a finished file below the directory."""
         path = self / relative
         return FileRecord(relative, path.stat().st_size, file_checksum(path))
 
     def verify(self, record: FileRecord) -> Path:
-        """Return the path of a recorded file below the directory. The file is verified once per process, and
-        again if it has changed since. Raises CorruptFileError if the file is missing or differs from its
-        record.
-        """
         path = self / record.path
         try:
             verify_once(path, record)
@@ -229,11 +204,6 @@ class LocalPath(PosixPath, Location):
         return path
 
     def write_atomic(self, content: Content, check: Check | None = None) -> None:
-        """Write the file under a temporary name, fsync it and rename it.
-
-        The write is repeated after an I/O error that may be transient. `check` is called at the start of each
-        attempt.
-        """
         write = content if callable(content) else partial(_write_bytes, content)
         for _ in range(_REMOVALS):
             # FileNotFoundError: another process published the step and removed the attempt as a leftover.
@@ -260,7 +230,6 @@ class LocalPath(PosixPath, Location):
         self.parent.fsync()
 
     def _create(self) -> BinaryIO:
-        """Open a new file for writing. Its directory is created if missing."""
         try:
             return host().open(str(self), "wb")
         except FileNotFoundError:
@@ -268,9 +237,6 @@ class LocalPath(PosixPath, Location):
             return host().open(str(self), "wb")
 
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
-        """Write the file unless it already exists. Returns whether this call wrote it. On a file system
-        without hard links, two simultaneous calls may both write it.
-        """
         if self.exists():
             return False
         aside = self.with_name(f".{self.name}.{host().unique()}.tmp")
@@ -294,14 +260,12 @@ class LocalPath(PosixPath, Location):
         return True
 
     def write_file(self, relative: str, content: Content, check: Check | None = None) -> FileRecord:
-        """Write a file below the directory. Returns its record, computed from the content on disk."""
         (self / relative).write_atomic(content, check)
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, through one descriptor, if it exists and `accept` returns True for its
-        current bytes. Returns whether it was written. If another process replaces the file during the call,
-        the other process's file is unaffected.
+        """Overwrite the file in place, through one descriptor. If another process replaces the file during
+        the call, the new file is unaffected.
         """
         try:
             with self.open("r+b", buffering=0) as file:
@@ -314,10 +278,8 @@ class LocalPath(PosixPath, Location):
         return True
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Replace the file's bytes if they equal `expected`, under a lock on the file's directory.
-
-        Returns whether the bytes were replaced. They are not if another process holds the lock or has removed
-        the file.
+        """Replace the file's bytes if they equal `expected`. Returns False if they differ, if the file is
+        gone, or if another process holds the lock on its directory.
         """
         try:
             with host().lock(str(self.parent)) as alone:
@@ -329,25 +291,19 @@ class LocalPath(PosixPath, Location):
         return True
 
     def fsync(self) -> None:
-        """Make renames inside the directory durable."""
         with attach_filename(self):
             host().fsync_directory(str(self))
 
     def probe_writable(self) -> None:
-        """Create the directory if it is missing, then create and remove a temporary file in it. Raises
-        OSError if that fails.
-        """
         self.mkdir(parents=True, exist_ok=True)
         host().probe(str(self))
 
     def rename_if_possible(self, target: Self) -> None:
-        """Rename the directory if it exists and `target` does not."""
         if not target.exists():
             with suppress(FileNotFoundError):
                 self.rename(target)
 
     def remove_tree(self) -> None:
-        """Remove the directory and everything below it. Does nothing if it does not exist."""
         for _ in range(_REMOVALS):
             if not self.exists():
                 break
@@ -358,8 +314,8 @@ class LocalPath(PosixPath, Location):
                     raise
 
     def remove_temporaries(self) -> None:
-        """Remove the temporary files that killed calls of `write_atomic` have left below the directory. A
-        call that is still running loses its file, too, and writes it again.
+        """Remove the temporary files of `write_atomic` below the directory. A call that is still running
+        loses its file and writes it again.
         """
         for path in self.rglob(".*.tmp"):
             with suppress(IsADirectoryError):
@@ -385,9 +341,7 @@ def read_range(path: Path, start: int, end: int) -> bytes:
 
 def verify_once(path: Path, record: FileRecord) -> None:
     """Raise CorruptFileError if a file differs from its record, and FileNotFoundError if it does not exist.
-
-    A process computes the checksum of an intact file once, and again only after the file's size, modification
-    time or inode has changed.
+    Checksums of intact files are cached by path, size, modification time and inode.
     """
     status = host().stat(str(path))
     _verify(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)

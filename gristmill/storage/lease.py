@@ -62,8 +62,6 @@ class Lease:
     def check(self) -> None:
         """Raise ConflictError if another process has taken the lease, even if that process has finished
         since.
-
-        Commands call this immediately before they remove files, and some before they write files.
         """
         current = _read(self.path)
         if current is None or not self._owns(current):
@@ -191,7 +189,7 @@ def acquire(
 
 def _put(lease: Lease, found: bytes | None) -> bool:
     """Write the lease file if its bytes are still `found` or, with `found` None, if it still does not exist.
-    Returns False if another process has changed the file in the meantime, or is changing it.
+    Returns False if another process has changed the file or is changing it.
     """
     if found is None:
         try:

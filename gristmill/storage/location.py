@@ -249,11 +249,7 @@ class Location(ABC):
 
 
 def missing_file(path: Location, directory: Location) -> CorruptFileError:
-    """Return the error for a recorded file below `directory` that is missing.
-
-    Files can go missing during normal operation: `pipelines forget` and `gc` may replace or remove a file
-    that a reader is about to open.
-    """
+    """Return the error for a recorded file below `directory` that is missing."""
     return CorruptFileError(
         f"{path}: recorded in its manifest but missing; run the command again, and if that does not help, "
         f"{repair_advice(path, directory)}"

@@ -52,86 +52,63 @@ class RemotePath(Location):
 
     @property
     def name(self) -> str:
-        """The last component of the URL."""
         return self.url.rstrip("/").rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The suffix of the last component."""
         return Path(self.name).suffix
 
     @property
     def parent(self) -> "RemotePath":
-        """The prefix that contains the path."""
         return RemotePath(self.url.rstrip("/").rpartition("/")[0], self.remote)
 
     @property
     def local(self) -> None:
-        """None: the file is not on this machine."""
         return None
 
     def is_within(self, outer: Location) -> bool:
-        """Return whether the path is `outer` or lies below it."""
         return f"{self}/".startswith(f"{outer}/")
 
     def exists(self) -> bool:
-        """Return whether this file exists, or any file below this prefix."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        """Return whether this file exists."""
         return stat_url(self.url, self.remote) is not None
 
     def is_dir(self) -> bool:
-        """Return whether any file exists below this prefix."""
         return bool(children_of_url(self.url, self.remote))
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """Yield the files and prefixes directly below this prefix."""
         return (self / name for name in children_of_url(self.url, self.remote))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Yield every path below this prefix that matches `pattern`, which consists of name patterns
-        separated by slashes.
-        """
         first, _, rest = pattern.partition("/")
         for path in self.iterdir():
             if fnmatchcase(path.name, first):
                 yield from path.glob(rest) if rest else [path]
 
     def stat(self) -> _Status:
-        """Return the size and modification time of the file. Raises FileNotFoundError if it does not exist."""
         facts = stat_url(self.url, self.remote)
         if facts is None:
             raise FileNotFoundError(self.url)
         return _Status(facts.size, modified_ns(self.url, self.remote))
 
     def version(self) -> None:
-        """Return None, because a request for the version costs as much as reading a small file."""
         return
 
     def bytes_below(self) -> int:
-        """Return 0, because counting the bytes would take many requests."""
         return 0
 
     def missing_hint(self) -> str:
-        """Return a hint that names the setting for S3 stores other than AWS. Empty if it is set, or if this
-        is not an S3 URL.
-        """
         return endpoint_hint(self.url, self.remote)
 
     def read_bytes(self) -> bytes:
-        """Read all bytes of the file with one request. Raises FileNotFoundError if it does not exist."""
         return read_url(self.url, self.remote)
 
     def read_text(self, encoding: str | None = None) -> str:
-        """Read the whole file as text. It is decoded as UTF-8 unless `encoding` is given."""
         return self.read_bytes().decode(encoding or "utf-8")
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Return the bytes [start, end) of recorded files. They are read from copies in the cache, or with
-        concurrent range requests for files without a copy.
-        """
         found: list[bytes] = [b""] * len(ranges)
         requested: list[int] = []
         for number, (record, start, end) in enumerate(ranges):
@@ -150,13 +127,9 @@ class RemotePath(Location):
         return found
 
     def record(self, relative: str) -> FileRecord:
-        """Copy a finished file into the cache and return its record."""
         return FileRecord(relative, *cache.fetch((self / relative).url, self.remote))
 
     def verify(self, record: FileRecord) -> Path:
-        """Return the path of a verified copy of a recorded file in the cache. The file is fetched if the copy
-        is missing or damaged. Raises CorruptFileError if the file is missing or differs from its record.
-        """
         copy = cache.lookup(record.xxh3_128)
         if copy is not None:
             try:
@@ -181,28 +154,23 @@ class RemotePath(Location):
         return copy
 
     def write_atomic(self, content: Content, check: Check | None = None) -> None:
-        """Call `check`, then upload the file and keep a copy in the cache."""
         if check is not None:
             check()
         cache.put(self.url, self.remote, content)
 
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
-        """Call `check`, then store the file with a conditional PUT, as `create_url` does. Returns whether
-        this call stored it.
-        """
         if check is not None:
             check()
         return create_url(self.url, self.remote, content)
 
     def write_file(self, relative: str, content: Content, check: Check | None = None) -> FileRecord:
-        """Call `check`, then store a file below the prefix. Returns its record, computed from the bytes sent."""
         if check is not None:
             check()
         return FileRecord(relative, *cache.put((self / relative).url, self.remote, content))
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Read the file, then store `content` if `accept` returns True for the bytes read. Returns whether it
-        was stored. If another process writes between the two requests, its write is lost.
+        """Read the file, then store `content` if `accept` returns True for the bytes read. If another process
+        writes between the two requests, its write is lost.
         """
         try:
             if not accept(self.read_bytes()):
@@ -213,9 +181,6 @@ class RemotePath(Location):
         return True
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Store `content`, whatever the file contains, and return whether reading the file back gives
-        `content`.
-        """
         write_url(self.url, self.remote, content)
         try:
             return self.read_bytes() == content
@@ -232,13 +197,11 @@ class RemotePath(Location):
         """Do nothing: object stores cannot rename."""
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file. Raises FileNotFoundError if it does not exist, unless `missing_ok`."""
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(self.url)
         remove_url(self.url, self.remote)
 
     def remove_tree(self) -> None:
-        """Remove the file, or everything below the prefix."""
         remove_url(self.url, self.remote)
 
     def remove_temporaries(self) -> None:

@@ -1,6 +1,4 @@
-"""Handle paths that users write, for all packages. `~` and `$HOME` are expanded, and nothing that looks like
-a URL becomes a file name.
-"""
+"""Handle paths that users write: expand `~` and `$HOME`, and tell URLs from paths."""
 
 import argparse
 import re

@@ -196,7 +196,6 @@ class RemoteFile(io.RawIOBase):
         self._file = file
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
@@ -204,11 +203,9 @@ class RemoteFile(io.RawIOBase):
         return bool(self._file.seekable())
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position of the next read and return it."""
         return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
-        """Return the position of the next read."""
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
@@ -336,9 +333,6 @@ def _address(url: str, scheme: str, store: Any) -> str:
 
 
 def _refuse_private(service: str, url: str) -> None:
-    """Raise UserError unless all addresses of a service are public. A service that has passed is not looked
-    up again.
-    """
     parts = urlsplit(service)
     host, port = parts.hostname or "", parts.port or 443
     if (host, port) in _public:
@@ -360,8 +354,8 @@ _public: set[tuple[str, int]] = set()  # services whose addresses were public at
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address belongs to the public internet, according to IANA's special-purpose
-    registries as implemented in `ipaddress`.
+    """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4
+    address is judged by the IPv4 address.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
@@ -376,7 +370,6 @@ def is_public(address: str) -> bool:
 
 
 def _public_socket(info: Any) -> socket.socket:
-    """Return a socket for an address of a host. Raises PermissionError if the address is not public."""
     family, kind, protocol, _, address = info
     if not is_public(address[0]):
         raise PermissionError(f"{address[0]} is not public")
@@ -384,7 +377,6 @@ def _public_socket(info: Any) -> socket.socket:
 
 
 async def _public_client(**options: Any) -> Any:
-    """Return an HTTP client for fsspec that checks the address of every socket."""
     import aiohttp
 
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_public_socket), **options)

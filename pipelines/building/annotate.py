@@ -106,8 +106,8 @@ def annotate_rows(probe: Probe) -> None:
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
     """Return the stage after its setup, the documents that it receives from a part, and their row indices
-    (None if it receives all). With `high`, only the rows from `low` up to but not including `high` are
-    considered, and indices count from `low`.
+    (None if it receives all). With `high`, only the rows [low, high) are considered, and indices count from
+    `low`.
     """
     stage = _READY.get(work.key)
     if stage is None:
@@ -127,12 +127,9 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
 
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
-    """Run a stage over a part and check its output. Return its columns for all rows of the part, with nulls
-    for documents that the stage does not receive. Edits refer to the stored text. If the stage writes the
-    column `drop`, documents that it keeps but empties are dropped by the rule `STEP.empty`.
-
-    Raises PoisonError, which names the document, if one document alone makes the stage fail. Otherwise raises
-    UserError for wrong output. Errors that no document causes, such as MemoryError, are passed on.
+    """Run a stage over a part and return its columns for all rows of the part, with nulls for documents that
+    the stage does not receive. Edits refer to the stored text. Raises PoisonError, which names the document,
+    if one document alone makes the stage fail.
     """
     stage, docs, rows = _ready(work, part)
     try:
@@ -169,9 +166,6 @@ def _run_stage(work: StageWork, part: Part) -> pa.Table:
 
 
 def _annotate(stage: PartStage, docs: pa.Table) -> pa.Table:
-    """Run a stage and check what it returns. Raises StageOutputError for edits that do not fit the text, and
-    the errors of `annotate_checked`.
-    """
     table = annotate_checked(stage, docs).combine_chunks()
     if EDITS_COLUMN in table.column_names:
         try:

@@ -75,8 +75,7 @@ def plan_and_build(
 
 def _keep_units(before: Plan, after: Plan, source: str) -> None:
     """Keep what a read step has finished when the build is planned again without a poison document: rename
-    the step's directory from the old plan's name to the new one. In an object store, which cannot rename, the
-    source is read again from the beginning.
+    the step's directory from the old plan's name to the new one.
     """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
     (root / old).rename_if_possible(root / new)
@@ -118,8 +117,8 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: 
 
 def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
     """Run `work` and return True. If it fails but a concurrent build has published steps meanwhile, adopt
-    these steps and return False, so that the caller tries again with the remaining steps. The failure may be
-    due to the other build, which removes files that only unfinished steps need.
+    these steps and return False. The failure may be due to the other build, which removes files that only
+    unfinished steps need.
     """
     started, before = time.perf_counter(), len(state.published)
     try:
@@ -138,11 +137,9 @@ def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
 
 
 def _find_published(state: Build) -> None:
-    """Update `state.published` from the output directory. Entries that have the current fingerprint of their
-    step stay; all other steps are looked up.
-
-    A step that may hold a forgotten document is removed, and so are the steps made from it. Raises
-    ConflictError if documents were forgotten since the build began.
+    """Update `state.published` from the output directory. A step that may hold a forgotten document is
+    removed, and so are the steps made from it. Raises ConflictError if documents were forgotten since the
+    build began.
     """
     state.check_forgotten()
     stale: list[Step] = []
@@ -175,16 +172,12 @@ def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
 
 
 def _check_samples(state: Build) -> None:
-    """Raise SourceError if the first records of an unread source show that it is misconfigured."""
     for source in state.plan.config.sources:
         if f"read.{source.name}" not in state.published:
             check_sample(source, state.plan.inventories[source.name].files)
 
 
 def _check_reads(state: Build) -> None:
-    """Raise SourceError if too small a share of a source became documents, and UserError if no source holds
-    any document. The share is not checked for a source that is read only in part (`sample` below 1).
-    """
     reads = {source: state.published[f"read.{source.name}"] for source in state.plan.config.sources}
     for source, manifest in reads.items():
         directory = state.root / state.plan.step(f"read.{source.name}").directory
@@ -229,9 +222,6 @@ def refuse_unwritable(root: Location) -> None:
 
 
 def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
-    """Return a group of part steps that can run together now. Every input of a step in the group is published
-    or is an earlier step of the group.
-    """
     group: list[Step] = []
     labels = set(state.published)
     for step in pending:
@@ -262,7 +252,6 @@ def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str
 
 
 def _annotate(group: Sequence[Step], state: Build) -> None:
-    """Run a group of fused part steps over all parts of their sources, then publish each step."""
     started = time.perf_counter()
     state.cluster.peak_bytes, state.cluster.usage.purpose = 0, "annotating"
     names = ", ".join(dict.fromkeys(step.name for step in group))
@@ -297,9 +286,6 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
 
 
 def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTask], state: Build) -> list[Result]:
-    """Collect the results in order. If a task breaks, raise PoisonError for the document that breaks it, or
-    the error of the task if no single document does.
-    """
     try:
         return in_order(results, len(tasks))
     except BrokenTaskError as error:
@@ -344,7 +330,6 @@ def publish_annotations(
 
 
 def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
-    """Sum the counts of parts, given by `source/part`, into counts by source."""
     totals: dict[str, Counts] = {}
     for name, count in counts.items():
         source = name.rpartition("/")[0]
@@ -353,7 +338,6 @@ def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
 
 
 def _run_corpus_step(step: Step, state: Build) -> None:
-    """Run the corpus stage of a step, then publish the step with the columns and other files that it wrote."""
     assert isinstance(step.stage, CorpusStage)
     started = time.perf_counter()
     state.cluster.peak_bytes, state.cluster.usage.purpose = 0, step.name

@@ -57,7 +57,6 @@ def corpus_manifest(
 
 
 def _commits(inventory: Inventory) -> dict[str, dict[str, str]]:
-    """Return {"commits": {path: commit}} for the git repositories of a source, or {} if it has none."""
     commits = {file.path: file.commit for file in inventory.files if file.commit is not None}
     return {"commits": commits} if commits else {}
 

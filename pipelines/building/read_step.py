@@ -64,9 +64,6 @@ def read_files(task: _ReadTask) -> tuple[Receipt, float]:
 
 
 def _read_unit(task: _ReadTask) -> Receipt:
-    """Read one group of files. Write its parts, its index of files and its quarantined records, and return
-    its receipt.
-    """
     if task.code:
         check_code(f"read.{task.source.name}", format_of(task.source.format).reader, task.code)
     records, parts, indexes, aside = [], [], [], QUARANTINE.empty_table()
@@ -98,9 +95,6 @@ def _read_unit(task: _ReadTask) -> Receipt:
 
 
 def _index(part: ReadPart, name: str) -> pa.Table:
-    """Return the index of the files of a part, a table with the columns of FILE_INDEX. `name` is the name of
-    the part.
-    """
     names = pa.array([name] * part.files.num_rows, pa.string())
     return part.files.append_column("part", names).cast(FILE_INDEX)
 
@@ -114,7 +108,6 @@ def _text_bytes(documents: pa.Table) -> int:
 
 
 def _totals(index: pa.Table) -> tuple[int, ...]:
-    """Return (records, decoded bytes, control characters), the totals over all files of an index."""
     return tuple(
         pa.compute.sum(index[name]).as_py() or 0 for name in ("records", "decoded_bytes", "control_characters")
     )
@@ -186,9 +179,6 @@ def run_reads(state: Build) -> None:
 
 
 def _advise_more_units(tasks: Sequence[_ReadTask], state: Build) -> None:
-    """If there are fewer read tasks than workers, name the sources that could be divided into more tasks, and
-    the setting for this.
-    """
     workers = state.cluster.workers
     if len(tasks) >= workers:
         return

@@ -80,12 +80,9 @@ def run_build(
 
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
-    """Return whether the remaining steps take at most _WORTH_RAY worker seconds, judging by the rates of
-    earlier builds, and tell the user if so. Return False if there are no steps left, if their time is
-    unknown, or if the output is in an object store.
-
-    Also return False if a remaining step reads a source, annotates texts, or has a stage from outside
-    gristmill, because only on Ray does a build survive a document that kills its process.
+    """Return whether the remaining steps are expected to take at most _WORTH_RAY worker seconds, and tell the
+    user if so. Returns False if a document could kill the process, because only on Ray does a build survive
+    that.
     """
     output = config.place
     if output.local is None:
@@ -103,7 +100,6 @@ def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: C
 
 
 def _is_safe(step: Step) -> bool:
-    """Return whether a step has a stage of gristmill and neither reads a source nor annotates texts."""
     ours = type(step.stage).__module__.partition(".")[0] == __name__.partition(".")[0]
     reads_text = isinstance(step.stage, PartStage) and any(isinstance(each, Text) for each in step.stage.reads())
     return ours and step.name != "read" and not reads_text

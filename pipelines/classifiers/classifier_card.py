@@ -145,7 +145,6 @@ _VERDICTS = {
 
 
 def _leave_one_out_section(facts: dict[str, Any]) -> list[str]:
-    """Return the lines of the section on models trained without one source."""
     rows = ["", "## Metrics on sources left out of training", "", _VERDICTS[facts["learned"]]]
     if not facts["leave_one_source_out"]:
         return rows

@@ -54,9 +54,7 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the area under the precision-recall curve: the sum over thresholds of precision times the recall
-    gained.
-    """
+    """Return the average precision: the sum over thresholds of precision times the recall gained."""
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
     ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])

@@ -64,15 +64,12 @@ class NumberColumns:
     names: tuple[str, ...]
 
     def knob(self, name: str) -> str:
-        """Return the field of the classifier's YAML that names a column: `columns.NAME`."""
         return f"columns.{name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Return a complaint if the column holds neither numbers nor booleans, else ""."""
         return "" if is_number(kind) else f"holds {kind} in it, expected numbers or booleans; leave it out"
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
-        """Return the values of the columns for some documents, float64 [n, columns]."""
         return column_values(part, self.names, rows)
 
 
@@ -259,8 +256,8 @@ def identifier_of(printed: str, where: str) -> bytes:
 
 
 def _kept_rows(corpus: Corpus, source: str, numbers: DocumentNumbers, highest: int, seed: int, target: float) -> _Rows:
-    """Return those documents of a source that are kept and whose hash is at most `highest`. The source must
-    have at least one part.
+    """Return the kept documents of a source whose hash is at most `highest`. The source must have at least
+    one part.
     """
     orders, values = [], []
     for part in corpus.parts(source):
@@ -282,9 +279,6 @@ class _Definitions:
         self.found: dict[str, list[dict[str, Any]]] = {name: [] for name in numbers.names}
 
     def add(self, corpus: Corpus, source: str) -> None:
-        """Add the definitions of a source's columns. Raises UserError for a column that no step writes for
-        this source, and for a column that `numbers` cannot read.
-        """
         steps = [step for step in corpus.steps if any(part.source == source for part in step.manifest.parts)]
         kinds = next(corpus.parts(source)).types if steps else pa.schema([])
         for name, known in self.found.items():

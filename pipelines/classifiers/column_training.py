@@ -1,8 +1,5 @@
 """Fit models of columns and of embeddings: logistic regression with constrained signs, ridge regression, and
 boosted trees. The trees are fitted by scikit-learn and exported as arrays.
-
-A model sees only the columns of a document. Fitting a regression uses no random numbers; training trees is
-deterministic with the same seed and version of scikit-learn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,13 +124,8 @@ def fit_logistic(
     values: np.ndarray, positive: np.ndarray, weights: np.ndarray, signs: Sequence[int], l2: float
 ) -> np.ndarray:
     """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted sum of
-    logistic losses plus l2 / 2 times the sum of the squared weights. The intercept is not penalised. Each
-    weight must have the sign given for it, or be 0; the sign 0 allows any weight.
-
-    Uses Newton's method: each step minimises the quadratic approximation within the bounds by coordinate
-    descent, and is halved until the loss falls enough. The loss is convex, so this leads to its minimum.
-    Without bounds, a step is found by solving linear equations instead, which makes hundreds of columns
-    feasible.
+    logistic losses plus l2 / 2 times the sum of the squared weights, found by Newton's method. The intercept
+    is not penalised. Each weight must have the sign given for it, or be 0; the sign 0 allows any weight.
     """
     rows = np.hstack([np.ones((len(values), 1)), values])
     penalty = np.array([0.0, *[l2] * values.shape[1]])
@@ -177,9 +169,7 @@ def fit_ridge(values: np.ndarray, targets: np.ndarray, weights: np.ndarray, l2: 
 
 
 def _bounded_step(gradient: np.ndarray, curvature: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the step that minimises a quadratic function within bounds. It is found by cyclic coordinate
-    descent or, without bounds, by solving linear equations.
-    """
+    """Return the step that minimises a quadratic function within bounds."""
     if np.isinf(low).all() and np.isinf(high).all():
         unbounded: np.ndarray = np.linalg.solve(curvature, -gradient)
         return unbounded

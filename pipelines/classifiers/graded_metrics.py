@@ -39,11 +39,10 @@ def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
 
 def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[dict[str, Any]], float]:
     """Return (rows, calibration error). The documents are divided into tenths by their predicted scores, and
-    each non-empty tenth has one row.
+    each non-empty tenth has one row. Equal predictions are in the same tenth.
 
     The error is the mean over the tenths, weighted by documents, of |mean judged score - mean predicted
-    score|. It is the counterpart, for scores, of the expected calibration error of probabilities. Equal
-    predictions are in the same tenth.
+    score|.
     """
     bounds = np.quantile(predicted, np.arange(1, GROUPS) / GROUPS)
     groups = np.searchsorted(bounds, predicted, side="right")

@@ -151,9 +151,6 @@ def train(config: Config, *, overwrite: bool) -> dict[str, Any]:
 
 
 def _write(output: LocalPath, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Remove an earlier model from `output`, make a model there, then write its card and metrics. Return the
-    contents of metrics.json.
-    """
     with lock(output, "training", print, wait=False):
         # In this order, so that no metrics or card of another model remain.
         for name in (METRICS, CARD, MODEL, MODEL_FILE):
@@ -213,7 +210,6 @@ class _Class:
         self.texts = {example.split for example in examples}
 
     def facts(self) -> dict[str, Any]:
-        """Return the entry of the class in metrics.json."""
         return {"train": len(self.train), "held_out": len(self.held_out), "sources": self.sources}
 
 
@@ -227,9 +223,6 @@ def _check_classes(classes: dict[str, _Class]) -> None:
 
 
 def _warnings(train: Examples, balance: Balance) -> list[str]:
-    """Return a list with one warning if the classes are not balanced and have very different sizes, else an
-    empty list.
-    """
     (large, most), (small, least) = sorted(((label, len(e)) for label, e in train.items()), key=lambda entry: -entry[1])
     if balance != "none" or most < MAX_RATIO * least:
         return []

@@ -166,7 +166,6 @@ def class_facts(examples: ColumnExamples) -> dict[str, dict[str, Any]]:
 
 
 def _train(fit: Fit, examples: ColumnExamples, rows: np.ndarray, config: ColumnClassifierConfig) -> ColumnModel:
-    """Return a model trained on the documents that `rows`, bool [n], selects, weighted as `balance` says."""
     weights = document_weights(examples, rows, config.balance)
     return fit.train(examples.values[rows], examples.positive[rows], weights)
 

@@ -2,8 +2,7 @@
 model card.
 
 No text is read. For two classes the model is a logistic regression. For a judge's scores it is a ridge
-regression, as in FineWeb-Edu (Penedo et al. 2024, arXiv 2406.17557, section 4). With the same libraries on
-the same kind of processor, training again gives the same file.
+regression, as in FineWeb-Edu (Penedo et al. 2024, arXiv 2406.17557, section 4).
 """
 
 import tempfile
@@ -125,7 +124,6 @@ class _Embeddings:
         return f"embedding: {name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Return a complaint if the column holds no vectors, or vectors of several encoders, else ""."""
         if vector_width(kind) is None:
             return f"holds {kind} in it, expected vectors; name the column of `transformer_embeddings`"
         return (
@@ -134,7 +132,6 @@ class _Embeddings:
         )
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
-        """Return the vectors of some documents, float64 [n, width]. A missing vector is NaN."""
         column = part.table((self.name,), rows)[self.name]
         known = np.flatnonzero(column.is_valid().to_numpy())
         values = np.full((len(column), column.type.list_size), np.nan)

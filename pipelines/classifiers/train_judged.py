@@ -191,8 +191,8 @@ def _labelled(config: JudgedClassifierConfig, texts: JudgedTexts, rows: np.ndarr
 
 def _predict(config: JudgedClassifierConfig, path: Path, texts: JudgedTexts) -> np.ndarray:
     """Return a model's predictions for the held-out documents, float64 [n], as the stage `classifier` would
-    make them. For a text without features, the prediction is the probability 0 or, with `bins`, the mean
-    judged score of the training documents.
+    make them. With `bins`, the prediction for a text without features is the mean judged score of the
+    training documents.
     """
     model = load_fasttext(path, file_checksum(path), "classifier")
     lines = [texts.examples[at].line.encode() for at in np.flatnonzero(texts.held_out).tolist()]

@@ -58,10 +58,9 @@ def room_here(memory: int | None, workers: int) -> int:
 
 @cache
 def leave_pandas_out() -> None:
-    """Stop Arrow from importing pandas before a conversion from or to a pandas object needs it.
-
-    If pandas is installed, as Ray requires, Arrow imports it at the first `pa.array` of a list, to recognise
-    pandas types. That costs 0.4 s and 50 MB in every process.
+    """Stop Arrow from importing pandas before a conversion from or to a pandas object needs it. If pandas is
+    installed, Arrow imports it at the first `pa.array` of a list, which costs time and memory in every
+    process.
     """
     if "pandas" in sys.modules:
         return
@@ -78,7 +77,6 @@ class _NoPandas(MetaPathFinder):
     """An import hook that makes imports of pandas fail as if it were not installed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Raise ImportError for pandas."""
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname, name=fullname)
 
@@ -124,9 +122,7 @@ def _limited(ceiling: int | None) -> Iterator[None]:
     """Limit this process to `ceiling` bytes of private memory while the block runs.
 
     RLIMIT_DATA counts private writable address space (setrlimit(2), Linux 4.7). Address space that was mapped
-    but unused before the first task of the process, such as thread stacks, is added to the limit. Unused
-    address space that tasks leave behind is not added. No limit is set if `ceiling` is None, on systems other
-    than Linux, or if the kernel does not report how much is unused.
+    but unused before the first task of the process, such as thread stacks, is added to the limit.
     """
     reserved = _reserved()
     if ceiling is None or sys.platform != "linux" or reserved is None:
@@ -155,9 +151,7 @@ def _reserved() -> int | None:
 
 
 def _innermost(error: BaseException) -> str:
-    """Return the `file:line` that raised the error. The error's message is not used, because it may quote the
-    text of a document.
-    """
+    """Return the `file:line` that raised the error. The error's message may quote the text of a document."""
     trace, location = error.__traceback__, ""
     while trace is not None:
         location = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
@@ -166,7 +160,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def _status() -> dict[str, int]:
-    """Return the memory sizes of this process in bytes, by the kernel's names; empty without /proc."""
+    """Return the memory sizes of this process in bytes, by the kernel's names."""
     sizes = {}
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():

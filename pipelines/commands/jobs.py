@@ -94,9 +94,6 @@ def connect(address: str) -> Client:
 
 
 def _asking(address: str, ask: Callable[[], Any]) -> Any:
-    """Call `ask`, which sends the first request to the cluster at `address`, and return its result. Raises
-    UserError if the cluster does not answer or rejects the token.
-    """
     import requests
     from ray.exceptions import AuthenticationError
 
@@ -156,9 +153,6 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     An active job that does the same work for another slot of the schedule is returned, too. Raises
     ConflictError if the same command is running with other code or another configuration, since both jobs
     would write to the same place.
-
-    Two processes that submit at the same moment do not see each other's job at first. Each therefore checks
-    again after submitting, and stops its own job if the other one is older.
     """
     for oldest in _same_command(client, work):
         return _attach(oldest, work, say)
@@ -178,9 +172,6 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
 
 
 def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
-    """Return the active jobs of the same command, for any slot and with any code and configuration, oldest
-    first.
-    """
     same = (job for job in jobs(client) if job.active and job.metadata.get("words") == work.words)
     return sorted(same, key=_age)
 
@@ -193,9 +184,6 @@ def _age(job: SubmittedJob) -> tuple[float, str]:
 
 
 def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
-    """Return `other`, an active job of the same command, if it does the same work. Otherwise raise
-    ConflictError.
-    """
     if other.metadata.get("submission") == work.id:
         say(f"{other.id}: is already running; attached to it")
         return other
@@ -209,9 +197,6 @@ def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
 
 
 def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> SubmittedJob:
-    """Submit an attempt and return its job. If another process has just submitted the same attempt, return
-    the job of that process. Raises UserError if the cluster rejects the attempt.
-    """
     name = work.id if attempt == 1 else f"{work.id}-{attempt}"
     metadata = {"submission": work.id, "words": work.words, "work": work.key, "attempt": str(attempt)}
     environment: dict[str, Any] = {"env_vars": dict(launch.variables)} if launch.variables else {}

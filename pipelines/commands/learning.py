@@ -129,7 +129,6 @@ def _train_classifier(options: argparse.Namespace) -> int:
 
 
 def _show_agreement(output: str, facts: Mapping[str, Any]) -> None:
-    """Print how well a model agrees with the judge whose scores it learned."""
     for entry in facts["by_source"]:
         if (left_out := entry.get("spearman_left_out")) is not None:
             print(f"without {printable(entry['source'])}: Spearman {left_out:.4f} on its documents")

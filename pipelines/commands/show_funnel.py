@@ -79,16 +79,11 @@ def _print_wrapped(console: Console, text: str, indent: str) -> None:
 
 
 def _shard_cells(title: str, shards: Sequence[ShardRecord]) -> tuple[str, str, str, str]:
-    """Return the cells of a line of the funnel: a title, and the documents, text and tokens of some shards."""
     documents, tokens = sum(shard.documents for shard in shards), sum(shard.tokens for shard in shards)
     return title, f"{documents:,}", human_bytes(sum(shard.text_bytes for shard in shards)), f"{tokens:,}"
 
 
 def _domain_cells(shards: Sequence[ShardRecord]) -> list[tuple[str, str, str, str]]:
-    """Return the cells of one line for each group of a source in one shard set, over all splits, sorted by
-    name. If there are more than 20 groups, only the first 20 are returned. A last line then says how many
-    more there are.
-    """
     groups: dict[str, list[ShardRecord]] = {}
     for shard in (shard for shard in shards if shard.group):
         groups.setdefault(shard.domain, []).append(shard)
@@ -98,21 +93,17 @@ def _domain_cells(shards: Sequence[ShardRecord]) -> list[tuple[str, str, str, st
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Format a line of the funnel: the first cell left-aligned, the figures right-aligned."""
     padding = [width - cell_len(cell) for cell, width in zip(cells, widths, strict=True)]
     figures = [" " * (2 + space) + cell for cell, space in zip(cells[1:], padding[1:], strict=True)]
     return (cells[0] + " " * padding[0] + "".join(figures)).rstrip()
 
 
 def _change(before: float, after: float, form: Callable[[float], str]) -> str:
-    """Format `before → after`, or a single figure if nothing changed."""
     return form(before) if before == after else f"{form(before)} → {form(after)}"
 
 
 def _rules(counts: Mapping[str, int]) -> str:
-    """Format the number of documents that each rule dropped, in descending order. The rules of a set follow
-    the name of the set: `SET: RULE 7, RULE 2; language 1`.
-    """
+    """Format how many documents each rule dropped, grouped by rule set: `SET: RULE 7, RULE 2; language 1`."""
     sets: dict[str, dict[str, int]] = {}
     for rule, number in sorted(counts.items(), key=lambda item: -item[1]):
         family, dot, name = rule.partition(".")
@@ -157,7 +148,6 @@ def show_estimates(estimates: Mapping[str, Any]) -> None:
 
 
 def _figures(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Format the estimated number of documents and the estimated size of the text of a row."""
     return (
         _figure(row["meaning"], row["documents"], human_count),
         _figure(row["meaning"], row["bytes"], human_bytes),
@@ -171,7 +161,7 @@ def _figure(meaning: str, interval: Sequence[float] | None, form: Callable[[floa
 
 
 def _range(interval: Sequence[float], form: Callable[[float], str], unit: str = "") -> str:
-    """Format an interval, given as (estimate, low, high), as `estimate (low–high)`; or as the estimate alone
+    """Format an interval, given as (estimate, low, high), as `estimate (low–high)`, or as the estimate alone
     if both bounds look the same when formatted.
     """
     estimate, low, high = map(form, interval)
@@ -179,7 +169,6 @@ def _range(interval: Sequence[float], form: Callable[[float], str], unit: str = 
 
 
 def _losses(row: Mapping[str, Any]) -> str:
-    """Format what a step removes: the share of the text, and the number of documents that each rule drops."""
     removed, more = row["removed"], "≥ " if row["more"] else ""
     text = (
         [f"{more}{_range(removed, lambda share: f'{100 * share:.3g}')} % of the text"] if removed and removed[2] else []

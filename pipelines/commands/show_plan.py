@@ -81,10 +81,6 @@ def show_plan(
 
 
 def _other_code(plan: Plan) -> Iterator[str]:
-    """Yield a notice for each source format and each stage that comes from outside gristmill. The notice
-    names the distribution and its version, or says that the code is in a script, and gives the beginning of a
-    digest of the source code.
-    """
     for source in plan.config.sources:
         if code := format_code(source.format):
             yield f"read.{source.name}: {show_code(code)}"
@@ -95,9 +91,6 @@ def _other_code(plan: Plan) -> Iterator[str]:
 
 
 def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Iterator[str]:
-    """Yield a notice for each given validation or test split in which some documents have a near-copy in
-    training.
-    """
     given = {source.name for source in plan.config.sources if source.split}
     for source, counts in manifest.facts.get("overlap", {}).items():
         for split in HELD_OUT if source in given else ():
@@ -112,17 +105,11 @@ def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Itera
 
 
 def _kept(step: Step, root: Location) -> str:
-    """Return a remark on how many units of a step an interrupted build has finished, so that they need not
-    run again; empty if there are none.
-    """
     units = sum(1 for _ in (root / step.directory / "units").glob("*.json"))
     return f"; {units:,} finished {'unit is' if units == 1 else 'units are'} kept" if units else ""
 
 
 def _show_forecast(console: Console, expected: Forecast) -> None:
-    """Print the estimates for the steps that will run, longest first, and for the whole build; or say that
-    there is no earlier build to estimate from.
-    """
     if not expected.steps:
         console.print(
             "no estimate: this corpus has no earlier build (plan --rates OUTPUT reads the builds of other corpora)"

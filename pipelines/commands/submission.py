@@ -67,7 +67,7 @@ class Work:
     submission id begins. `slot` is the slot of a schedule, or None.
 
     `words` is a digest of the command alone. `key` is a digest of the command, of the contents of files that
-    it names (see `_content`), and of the code.
+    it names, and of the code.
     """
 
     command: tuple[str, ...]
@@ -94,8 +94,7 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
 
     Raises ConfigError for a command that does not begin with python, contains credentials or an http(s) URL
     with a query, or names a YAML file by a relative path that does not exist. Also raises it for an invalid
-    slot, and for a build or a pretraining run that fails `_check_places`, for example because its output
-    would be removed with the job.
+    slot, and for a build or a pretraining run whose output would be removed with the job.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -124,10 +123,6 @@ def _hidden(text: str) -> str:
 
 
 def _name(command: Sequence[str]) -> str:
-    """Return a short name for a command. After the name of one of gristmill's packages, it is the next word,
-    such as `build` or `pretrain`. For other commands, it is the last part of the name of the module or
-    script.
-    """
     rest = list(command[1:])
     if rest[0] == "-m" and len(rest) > 1:
         rest = [rest[1].rpartition(".")[2], *rest[2:]]
@@ -138,8 +133,7 @@ def _name(command: Sequence[str]) -> str:
 
 def _named(word: str, directory: Path) -> str | None:
     """Return the name of the file that a word of the command names, either as the whole word or after its
-    `=`; None if there is no such file. A relative name is looked up in `directory`. Raises ConfigError if a
-    YAML file with a relative name is missing.
+    `=`; None if there is no such file.
     """
     value = word.partition("=")[2] or word
     for name in (word, value):
@@ -188,10 +182,6 @@ def code_version(directory: Path) -> str:
 def _check_places(command: Sequence[str], directory: Path) -> None:
     """Raise ConfigError if a command uses places that would be lost with the job or must not be uploaded. The
     working directory of a job is a copy on each node, and Ray removes it with everything written there.
-
-    For `pipelines build`, the output and the root and list of files of each source must not be relative
-    paths. A corpus file that would be uploaded must not have a source whose root is a URL with a query. For
-    `trainers pretrain`, `run=` is required, and neither `run=` nor `corpus=` may be a relative path.
     """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":

@@ -55,11 +55,9 @@ class ReadCounts(Counts):
 
     @classmethod
     def parse(cls, facts: Mapping[str, Any]) -> Self:
-        """Parse counts as `Counts.parse` does; `replaced` may be missing."""
         return super().parse({"replaced": {}, **facts})
 
     def facts(self) -> dict[str, Any]:
-        """Return the counts as `Counts.facts` does, without `replaced` if it is empty."""
         return {name: value for name, value in super().facts().items() if value or name != "replaced"}
 
 

@@ -8,9 +8,6 @@ When edits of several steps overlap, an edit that contains another absorbs it, n
 first. Of edits with the same range, that of the later step wins. Otherwise an edit that inserts visible text
 wins over an edit that does not, then the longer edit wins, then the edit of the earlier step. The winner is
 extended over the loser's range, so no byte that any step removed comes back.
-
-It follows that an edit that inserts visible text never empties a document. The inserted text survives unless
-the other edits in its group of overlapping edits cover its whole range or insert visible text themselves.
 """
 
 from collections.abc import Sequence
@@ -67,9 +64,7 @@ def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
 
 @spend(COMPOSING)
 def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArray:
-    """Return the texts with their edits applied. The work in Python grows with the number of edits, not with
-    the number of documents.
-    """
+    """Return the texts with their edits applied."""
     document, start, end = _positions(edits)
     if not len(document):
         return text
@@ -187,11 +182,11 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 
 @spend(COMPOSING)
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Return which texts have no visible characters after the last step's edits, bool [rows].
+    """Return which texts have no visible characters (see `is_empty`) after the last step's edits, bool
+    [rows].
 
     `columns` are the `edits` columns of the steps in order. A text that the last step does not edit is False,
-    even if an earlier step has emptied it. `pipelines.contracts.document.is_empty` defines which characters
-    are visible.
+    even if an earlier step has emptied it.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)
@@ -257,7 +252,6 @@ class _Places(NamedTuple):
 
     @classmethod
     def of(cls, edits: pa.Array) -> "_Places":
-        """Locate the replacements of an `edits` column."""
         row, start, end = _positions(edits)
         size = pc.binary_length(edits.flatten().field("replacement")).to_numpy().astype(np.int64)
         shift = np.append(0, np.cumsum(size - (end - start)))

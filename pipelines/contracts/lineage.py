@@ -52,7 +52,7 @@ _SIMILAR_PATHS = 5000  # paths compared for a near match, a bound for sources wi
 
 @dataclass(frozen=True)
 class PublishedStep:
-    """A step of a published corpus: its label, its name without the source, its directory and its manifest."""
+    """A step of a published corpus: its label, its directory and its manifest."""
 
     label: str
     directory: Location
@@ -60,7 +60,7 @@ class PublishedStep:
 
     @property
     def name(self) -> str:
-        """The name of the configured step: `language` of `language.web`."""
+        """The name of the step without its source: `language` for the label `language.web`."""
         return self.label.partition(".")[0]
 
     @property
@@ -94,8 +94,8 @@ class Located(Origin):
 
 @dataclass(frozen=True)
 class Quarantined(Origin):
-    """A record that was set aside when it was read, or whose document was forgotten: the reason, and its
-    length in bytes if known. No text is stored.
+    """A record that was set aside when it was read, or whose document was forgotten. `bytes` is its length,
+    or None if unknown.
     """
 
     reason: str
@@ -117,8 +117,8 @@ class ShardRow:
 
 def open_corpus(directory: Location) -> "Corpus":
     """Open a published corpus, given its directory or the path of its manifest. Raises UserError if there is
-    none, and CorruptFileError if a step is missing, differs from what the corpus manifest recorded, or may
-    hold forgotten documents.
+    no corpus of this version, and CorruptFileError if a step is missing, differs from what the corpus
+    manifest recorded, or may hold forgotten documents.
     """
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory
@@ -152,7 +152,7 @@ class Corpus:
     steps: tuple[PublishedStep, ...]
 
     def check_source(self, source: str, where: str = "source") -> None:
-        """Raise UserError, with the nearest name, unless the corpus has this source."""
+        """Raise UserError unless the corpus has this source."""
         if source not in self.manifest.sources:
             names = list(self.manifest.sources)
             raise UserError(
@@ -160,8 +160,8 @@ class Corpus:
             )
 
     def choose_sources(self, names: Sequence[str] | None, where: str = "sources") -> list[str]:
-        """Return the named sources, each once, or all sources for None. Raises UserError for an unknown name
-        and for an empty list of names.
+        """Return the named sources without duplicates, or all sources if `names` is None. Raises UserError
+        for an unknown name and for an empty list of names.
         """
         if names is None:
             return list(self.manifest.sources)
@@ -176,8 +176,7 @@ class Corpus:
         return next(step for step in self.steps if step.label == f"read.{source}")
 
     def parts(self, source: str | None = None) -> Iterator[Part]:
-        """Yield the parts of a source (default: all sources) in order, each with the annotations of all
-        steps.
+        """Yield the parts of a source (default: all sources) with the annotations of all steps.
 
         Raises UserError for an unknown source, and CorruptFileError if `forget` has rewritten only some of
         the steps.
@@ -191,9 +190,7 @@ class Corpus:
 
     def find(self, identifier: str) -> Located | Quarantined:
         """Return the record with this id, given in printed form (`source/path#record`) or as 32 hex digits.
-
-        Raises UserError if the id is malformed, or if the corpus has no such record; for an unknown path, the
-        message suggests another path of the source.
+        Raises UserError if the id is malformed, or if the corpus has no such record.
         """
         raw = _from_hex(identifier)
         if raw is not None:
@@ -211,7 +208,7 @@ class Corpus:
         return self._locate(document_id(key, record), source, shares)
 
     def printed_id(self, identifier: bytes) -> str:
-        """Return the printed form of a 16-byte id; raises UserError if no file of the corpus has its key."""
+        """Return the printed form of a 16-byte id. Raises UserError if the corpus has no file for it."""
         source, shares = self._file(identifier)
         return format_id(source, shares[0]["path"], split_id(identifier)[1])
 
@@ -245,9 +242,6 @@ class Corpus:
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
         """Return the location of a document in each shard set that holds it. The list is empty for a document
         that was dropped or set aside.
-
-        Within a split, the shards of a domain hold documents in the order of parts and rows, so a binary
-        search opens only a few of them.
         """
         source, shares = self._file(identifier)
         document = self._locate(identifier, source, shares)
@@ -272,7 +266,9 @@ class Corpus:
         return open_shard(self.directory, record.file)
 
     def _first_place(self, record: ShardRecord) -> tuple[int, int]:
-        """Return (part, row) of a shard's first document."""
+        """Return (part, row) of a shard's first document. Within a split, the shards of a domain are in
+        ascending order of (part, row).
+        """
         first = self._open(record).doc_ids[0].as_py()
         document = self._locate(first, *self._file(first))
         if isinstance(document, Quarantined):
@@ -296,7 +292,6 @@ class Corpus:
 
     @cached_property
     def _given(self) -> dict[str, GivenSplit | None]:
-        """The given split of every source by name; None for a source without one."""
         where = str(self.directory / "manifest.json")
         return {each["name"]: parse_split(each.get("split"), where) for each in self.manifest.config["sources"]}
 
@@ -313,7 +308,6 @@ class Corpus:
 
     @cached_property
     def _types(self) -> pa.Schema:
-        """The type of every annotation column; the null type for a column that no part has."""
         types: dict[str, pa.DataType] = {}
         for step in self.steps:
             if step.stage != "read":
@@ -325,8 +319,8 @@ class Corpus:
         return pa.schema(list(types.items()))
 
     def _shares(self, source: str, key: int) -> list[dict[str, Any]]:
-        """Return the rows of a source's file index for the file with the given key, in the order of the
-        records. Each row also has `unit`, the unit of work that read the records.
+        """Return the rows of a source's file index for the file with the given key. Each row also has `unit`,
+        the unit of work that read its records.
         """
         read = self.read_step(source)
         shares = []
@@ -338,9 +332,6 @@ class Corpus:
         return sorted(shares, key=lambda share: share["first_record"])
 
     def _file(self, identifier: bytes) -> tuple[str, list[dict[str, Any]]]:
-        """Return the source of an id and the rows of the file index for its file. Raises UserError if the
-        corpus has no such file.
-        """
         key = split_id(identifier)[0]
         for source in self.manifest.sources:
             shares = self._shares(source, key)
@@ -377,9 +368,6 @@ class Corpus:
         return Quarantined(identifier, source, path, record, row["reason"], row["bytes"])
 
     def _similar_path(self, source: str, path: str) -> str:
-        """Return the suggestion with which the message about an unknown path ends; empty if the source has no
-        files.
-        """
         read = self.read_step(source)
         paths: dict[str, None] = {}
         for record in read.manifest.files:
@@ -398,8 +386,7 @@ class Corpus:
 
 def select_rows(part: Part, rows: Sequence[int], columns: Collection[str] | None = None) -> Part:
     """Return an in-memory part with some rows of another part. It has all columns of the documents and
-    annotations, or only those in `columns`, which must include `text`. Columns that are left out are not
-    read.
+    annotations, or only those in `columns`, which must include `text`.
     """
 
     def wanted(names: Iterable[str]) -> list[str]:
@@ -419,7 +406,6 @@ def select_rows(part: Part, rows: Sequence[int], columns: Collection[str] | None
 
 
 def _from_hex(identifier: str) -> bytes | None:
-    """Return the 16 bytes of an id written as 32 hex digits; None for any other text."""
     if len(identifier) != 32:
         return None
     try:

@@ -112,11 +112,9 @@ class StepOutput:
         return self.root / self.name
 
     def receipt(self, unit: str) -> Receipt | None:
-        """Return the receipt of a finished unit, otherwise None. A part of a source is the unit
-        `SOURCE-INDEX` (`Part.unit`); other work, such as intermediate results, has units with other names.
-
-        A receipt whose files are gone does not count: another command has removed the step, and a task that
-        was still running has written the receipt into a new directory.
+        """Return the receipt of a unit, or None if the unit is not finished. A receipt with another mark, or
+        whose files are gone, does not count. Files are gone if another command has removed the step while a
+        task was still running.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -128,8 +126,8 @@ class StepOutput:
         return Receipt(value["unit"], files, value["counts"])
 
     def missing(self, files: Iterable[FileRecord]) -> list[str]:
-        """Return the paths of the given files of the step that no longer exist. In an object store nothing is
-        checked, because the commands that remove steps do not work there.
+        """Return the paths of the given files of the step that no longer exist. In an object store, nothing
+        is checked and the list is empty.
         """
         if self.directory.local is None:
             return []
@@ -149,21 +147,14 @@ class StepOutput:
             ) from None
 
     def check_forgotten(self) -> None:
-        """Raise ConflictError if documents were forgotten since the build began.
-
-        `forget` writes its tombstone first, and removes temporary and old files afterwards. If it starts
-        after a successful check, it therefore removes the file that was written after that check, and later
-        checks fail.
+        """Raise ConflictError if documents were forgotten since the build began. `forget` writes its
+        tombstone before it removes temporary and old files.
         """
         check_mark(self.root, self.mark)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
-        """Write a unit's receipt and return it. A unit is finished if and only if its receipt exists.
-
-        A task on a disconnected node, or a task of a killed driver, may call this after another build has
-        published the step. In that case its receipt is removed again, and its files are either identical to
-        the published ones or removed as well. Raises ConflictError if documents were forgotten since the
-        build began.
+        """Write a unit's receipt and return it. If another build has already published the step, the receipt
+        is removed again. Raises ConflictError if documents were forgotten since the build began.
         """
         receipt = Receipt(unit, tuple(files), dict(counts))
         mark = {FORGOTTEN: self.mark} if self.mark else {}
@@ -178,11 +169,9 @@ class StepOutput:
 
     def finish(self, published: StepManifest) -> None:
         """Clean up a published step: remove each entry of its directory that contains no file named in its
-        manifest, except the manifest itself and `run.json`. Such entries hold receipts, intermediate files,
-        and files of builds that were killed or did not publish the step first.
+        manifest, except the manifest itself and `run.json`.
 
         Files that `forget` has rewritten stay, because it may have rewritten them after `published` was read.
-        `forget` removes its own old files.
         """
         named = {record.path.partition("/")[0] for record in (*published.files, *published.part_files.values())}
         named |= {"manifest.json", "run.json"}
@@ -198,8 +187,8 @@ class StepOutput:
 
 
 def check_mark(root: Location, mark: str) -> None:
-    """Raise ConflictError if `mark` is no longer the current mark of the output, because documents were
-    forgotten since it was read.
+    """Raise ConflictError if documents were forgotten since `mark` was read, so that it is no longer the
+    current mark of the output.
     """
     if current_mark(root) != mark:
         raise ConflictError(
@@ -315,10 +304,9 @@ def check_accounting(
 def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> None:
     """Write the manifest, the last file of a step, then remove the files that only unfinished steps need.
 
-    `check` must raise an error if files of the step are missing or may hold forgotten documents. On a local
-    disk its result stays valid until the manifest is published: the temporary manifest already exists in the
-    step's directory when `check` runs, and a directory is only ever removed as a whole
-    (`Location.set_aside`).
+    `check` must raise an error if files of the step are missing or may hold forgotten documents. The
+    temporary manifest already exists in the step's directory when `check` runs, and on a local disk such a
+    directory is removed only as a whole (`Location.set_aside`).
     """
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
     StepOutput(root, name).finish(manifest)
@@ -327,8 +315,6 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
 def publish_first(root: Location, name: str, manifest: StepManifest, check: Check) -> StepManifest:
     """Publish a step that is not reproducible, as `publish` does, and return the published manifest. If
     several builds make the step, the first build to finish publishes it, and the others return its manifest.
-
-    The builds use distinct file names, so no build replaces another's files.
     """
     facts = {"format": STEP_FORMAT, **manifest.facts_on_disk()}
     while not write_new_json(root / name / "manifest.json", facts, check):
@@ -441,7 +427,7 @@ def variants_in(directory: Place) -> list[Place]:
 
 def load_corpus(directory: Location) -> CorpusManifest:
     """Load the manifest of a corpus, given its directory or the path of the manifest itself. Raises UserError
-    if there is none of this version.
+    if there is no manifest of this version.
     """
     path = directory if directory.suffix == ".json" else directory / "manifest.json"
     try:

@@ -36,7 +36,7 @@ class Annotation:
         return self.columns([name])[name]
 
     def columns(self, names: Sequence[str]) -> pa.Table:
-        """Read some columns, from memory or with one read of the file."""
+        """Read some columns, from memory or from the file."""
         if self.table is not None:
             return self.table.select(names)
         assert self.file is not None
@@ -69,12 +69,12 @@ class Part:
 
     @property
     def name(self) -> str:
-        """`source/00000`: the name of the part in messages and counts."""
+        """The name of the part in messages and counts, such as `web/00000`."""
         return f"{self.source}/{self.index:05d}"
 
     @property
     def unit(self) -> str:
-        """`source-00000`: the name under which a step commits its columns for the part."""
+        """The name under which a step commits its columns for the part, such as `web-00000`."""
         return f"{self.source}-{self.index:05d}"
 
     def table(self, columns: Iterable[str | TableInput], rows: pa.Array | None = None) -> pa.Table:
@@ -192,9 +192,6 @@ class Part:
         return [annotation for annotation in self.annotations if annotation.step in allowed]
 
     def _annotated(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
-        """Read annotation columns, each from the first step that wrote it, with one read per file. A column
-        that no step wrote is null.
-        """
         missing, result = dict.fromkeys(names), {}
         for annotation in self.annotations:
             found = [n for n in missing if n in annotation.schema and n not in (DROP, EDITS_COLUMN)]

@@ -25,7 +25,6 @@ class ReadsText(Stage):
         return Text.parse(self.text)
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the text as the only input."""
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
@@ -35,7 +34,6 @@ class ReadsText(Stage):
         return frozenset()
 
     def check(self) -> None:
-        """Raise ValueError if `text` does not name a text."""
         Text.parse(self.text)
 
 
@@ -50,7 +48,6 @@ class MeasuresText(ReadsText):
     """
 
     def check(self) -> None:
-        """Raise ValueError if `text` does not name a text, or if `prefix` is not an identifier."""
         super().check()
         if self.prefix and not self.prefix.isidentifier():
             raise ValueError(f"prefix: got {self.prefix!r}, expected letters, digits and underscores, such as edited_")

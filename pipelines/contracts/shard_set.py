@@ -143,9 +143,7 @@ class Shard:
 def shard_schema(
     token_type: pa.DataType, with_sentences: bool, with_spans: bool, facts: dict[str, Any], with_target: bool = False
 ) -> pa.Schema:
-    """Return the exact schema of a shard. `facts` (source, split, tokenizer checksum) travel in the schema's
-    metadata as JSON.
-    """
+    """Return the schema of a shard. `facts` are stored in the schema's metadata as JSON."""
     fields = [
         pa.field("tokens", pa.large_list(pa.field("item", token_type, nullable=False)), nullable=False),
         pa.field("doc_id", ID, nullable=False),
@@ -193,8 +191,8 @@ def write_shard(
 
 
 def open_shard(directory: Location, record: FileRecord) -> Shard:
-    """Map a shard, after verifying its checksum (once per process), and check its format. Raises
-    CorruptFileError if the file is missing or differs from `record`, or if it is not a shard of this format.
+    """Map a shard into memory, after verifying its checksum. Raises CorruptFileError if the file is missing
+    or differs from `record`, or if it is not a shard of this format.
     """
     path = directory.verify(record)
     try:
@@ -221,9 +219,6 @@ def open_shard(directory: Location, record: FileRecord) -> Shard:
 
 
 def _large_list(values: np.ndarray, offsets: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return an array of lists of numbers. If `values` has two dimensions, return an array of lists of its
-    rows.
-    """
     held = kind.value_type
     if values.ndim == 2:
         items = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), held.value_type), type=held)
@@ -233,9 +228,6 @@ def _large_list(values: np.ndarray, offsets: np.ndarray, kind: pa.DataType) -> p
 
 
 def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values and the offsets of a column of lists. If the items of the lists are fixed-size lists,
-    the values have two dimensions.
-    """
     items = column.values
     if not pa.types.is_fixed_size_list(items.type):
         return _numbers(items), _numbers(column.offsets)
@@ -245,8 +237,8 @@ def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """Return the numbers of a column as an array, without copying them. Raises ArrowInvalid if a value is
-    null. This avoids pyarrow's `to_numpy`, which imports pandas and so delays the start of small runs.
+    """Return the numbers of a column as an array, without pyarrow's `to_numpy`, which imports pandas and so
+    delays the start of small runs. Raises ArrowInvalid if a value is null.
     """
     if column.null_count:
         raise pa.ArrowInvalid(f"{column.null_count} values are null, expected none")

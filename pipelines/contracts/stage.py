@@ -20,12 +20,12 @@ Result = TypeVar("Result")
 
 @functools.cache
 def library_version(distribution: str) -> str:
-    """Return the installed version of a distribution. Cached, because a plan needs it for every step."""
+    """Return the installed version of a distribution."""
     return importlib.metadata.version(distribution)
 
 
 def library_versions(*distributions: str) -> dict[str, str]:
-    """Return installed versions by distribution name, for `depends()`."""
+    """Return installed versions by distribution name."""
     return {name: library_version(name) for name in distributions}
 
 

@@ -69,8 +69,8 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
 def _find_targets(
     corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]
 ) -> tuple[list[bytes], list[str]]:
-    """Return the ids of the documents to forget, and the texts of those documents that have not been removed
-    yet. If an earlier run was interrupted, its documents are returned instead of the requested ones.
+    """Return the ids of the documents to forget, and the texts of those that have not been removed yet. If an
+    earlier run of `forget` was interrupted, its documents are returned instead of the requested ones.
     """
     pending = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
     documents = pending or find_documents(corpus, identifiers, addresses)
@@ -97,11 +97,8 @@ def _read_lines(path: Path | None) -> list[str]:
 
 
 def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
-    """Return one line for each training run under `runs` that read this corpus while it held the forgotten
-    documents, or may have done so. If there is no such run, return one line that says so.
-
-    A run is recognised by the earlier fingerprints of the corpus. A run that read another state of the
-    corpus, or several corpora, is recognised by the directory in its configuration.
+    """Return one line for each training run under `runs` that read the forgotten documents, or may have read
+    them. If there is no such run, return one line that says so.
     """
     before = read_tombstone(directory)["before"]
     lines = []
@@ -136,7 +133,7 @@ def _directories(corpora: Sequence[str]) -> set[Path]:
 
 
 def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool, keep: int = KEPT) -> None:
-    """List the step directories and search indexes that nothing uses, and all earlier builds but the last
+    """List the step directories and search indexes that nothing uses, and all earlier builds except the last
     `keep`; with `delete`, remove them. Steps of the last `keep` earlier builds count as used.
     """
     console = Console(highlight=False, markup=False)

@@ -127,8 +127,7 @@ def _begin(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None]
 ) -> dict[str, Any]:
     """Write the tombstone, and return it. A build that began earlier fails when it next checks the tombstone
-    (`StepOutput.check_forgotten`). Temporary files are removed, so that a process that is about to publish
-    must check again.
+    (`StepOutput.check_forgotten`).
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
@@ -164,10 +163,8 @@ def _reads(corpus: Corpus) -> set[str]:
 
 
 def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int:
-    """Rewrite the steps of the corpus until all of them carry the tombstone's mark, `mark`. Return the number
-    of files written.
-
-    A build that began earlier may still publish a step with an old mark. That step is then rewritten again.
+    """Rewrite the steps of the corpus until all of them carry `mark`, because a build that began earlier may
+    still publish a step with an old mark. Return the number of files written.
     """
     written = 0
     while steps := [step for step in open_corpus(directory).steps if step.manifest.facts.get(FORGOTTEN) != mark]:
@@ -180,9 +177,8 @@ def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int
 
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
-    """Remove the documents from the files of a step: write the affected files under new names, then switch
-    the step's manifest to them. Return the number of files written. The funnel is skipped; `_recount`
-    rewrites it.
+    """Remove the documents from the files of a step, and return the number of files written. The funnel is
+    skipped; `_recount` rewrites it.
     """
     if step.label == "funnel":
         return 0
@@ -225,9 +221,6 @@ def _new_name(path: str, mark: str) -> str:
 
 
 def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str) -> dict[str, Counts]:
-    """Return the counts of a step after `rows` of a source are removed. In a read step, these rows are
-    counted as quarantined instead.
-    """
     before = counts[source]
     if stage == "read":
         quarantined = {**before.quarantined, FORGOTTEN: before.quarantined.get(FORGOTTEN, 0) + rows.num_rows}
@@ -246,9 +239,7 @@ def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """Rewrite a file that is not a part, and return its new record. Only the index and the quarantine of a
-    read step and tables with a column of ids are rewritten, and only if they are affected.
-    """
+    """Return the record of a file that is not a part, which is rewritten if it names one of the documents."""
     if not record.path.endswith(".arrow"):
         return record
     schema = read_schema(out.directory, record)
@@ -284,9 +275,8 @@ def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
 
 
 def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
-    """Return an index of files in which the documents count as quarantined records. `first_row` of later
-    files in the same part is reduced accordingly. `renamed` maps the names of rewritten parts to their new
-    names.
+    """Return an index of files in which the documents count as quarantined records. `renamed` maps the names
+    of rewritten parts to their new names.
     """
     by_key: dict[int, list[int]] = {}
     for doc in held:
@@ -369,7 +359,6 @@ def _take_lists(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tu
 
 
 def _recount(corpus: Corpus, mark: str) -> None:
-    """Recompute the funnel, its histograms and its sample over the remaining documents, and publish them."""
     step = next(step for step in corpus.steps if step.label == "funnel")
     knobs = step.manifest.identity["knobs"]
     stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]), knobs.get("moments", False))
@@ -413,8 +402,8 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]], mark: str) ->
 
 
 def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
-    """Remove from the directory of each step the files that the step's manifest does not name. Sync the
-    directories, so that a power failure cannot bring the files back.
+    """Remove the files of each step that its manifest does not name, and sync the directories, so that a
+    power failure cannot bring the files back.
 
     After a removal a directory is listed again, because a build that began earlier may have given a file its
     final name in the meantime.

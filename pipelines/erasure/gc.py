@@ -66,9 +66,6 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
 
 
 def _used(output: LocalPath, surplus: Collection[LocalPath] = ()) -> set[str]:
-    """Return the names of the step directories that the published corpus, its variants and its earlier builds
-    use. Earlier builds in `surplus` do not count.
-    """
     earlier = [build.file for build in earlier_builds(output) if build.file not in surplus]
     published = [path for path in (output / "manifest.json", *variants_in(output), *earlier) if path.exists()]
     return {str(step["directory"]) for path in published for step in load_corpus(path).steps}

@@ -45,8 +45,7 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
     bytes read.
 
     In Arrow files, ids and the decoded values of string columns are searched; all other files are searched
-    byte by byte, only for probes. Files that another command removes during the scan do not count. Raises
-    CorruptFileError for an unreadable file.
+    byte by byte, only for probes. Raises CorruptFileError for an unreadable file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)

@@ -141,8 +141,7 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 
 def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
     """Apply rule sets (default: all) to every document. A rule set is skipped in sources that lack the
-    columns it reads. In each source, up to `samples` documents are sampled that only one set drops, for each
-    set, and up to `samples` documents that all sets drop.
+    columns it reads. `samples` limits the size of each sample in `Tally.samples`.
 
     Raises UserError for an unknown name or negative `samples`, if no source has the columns of a set that was
     given by name, or if no source has the columns of any set.
@@ -182,7 +181,6 @@ def compare_rules(directory: Location, names: Sequence[str] = (), samples: int =
 
 
 def _columns(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that rule sets read."""
     return tuple(dict.fromkeys(column.name for name in names for column in _filter(name).read_columns()))
 
 
@@ -222,7 +220,7 @@ def _count_part(tally: Tally, part: Part, samples: int) -> None:
 
 def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.ndarray, count: int) -> None:
     """Add the documents for which `rows`, bool [n], is true to a sample, and keep the `count` documents with
-    the lowest hashes of their ids. The sample is pseudo-random but reproducible.
+    the lowest hashes of their ids.
     """
     if count:
         at = pa.array(np.flatnonzero(rows))
@@ -247,9 +245,7 @@ def describe_missing_columns(comparison: Comparison, name: str, most: int) -> li
 
 
 def comparison_data(comparison: Comparison, samples: int) -> dict[str, Any]:
-    """Return the comparison as data for JSON. It includes up to `samples` documents that only one set drops,
-    for each set, and up to `samples` documents that all sets drop.
-    """
+    """Return the comparison as data for JSON, with up to `samples` documents of each sample."""
     sets = {}
     for name in comparison.compared:
         sources = {}

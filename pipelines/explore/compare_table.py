@@ -14,8 +14,8 @@ _COLUMNS = 3  # missing columns shown per rule set and stage
 
 
 def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
-    """Print how many documents each rule set drops and by which rules, how often the sets agree, and the sets
-    that could not be compared. For each set, also print the ids of up to `samples` documents that no other
+    """Print how many documents each rule set drops and by which rules, how often the sets agree, and which
+    sets could not be compared. For each set, also print the ids of up to `samples` documents that no other
     set drops, and finally those of up to `samples` documents that all sets drop.
 
     `pairs` is the number of pairs of rule sets to show, starting with the pairs that disagree on the most
@@ -55,9 +55,6 @@ def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
 
 
 def _drops(comparison: Comparison) -> Table:
-    """Return a table with one row per rule set. If there are several sources, each set also has a row per
-    source.
-    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule set", no_wrap=True)
     for heading in ("documents", "dropped", "share", "only by it"):
@@ -84,7 +81,6 @@ def _drops(comparison: Comparison) -> Table:
 
 
 def _pairs(comparison: Comparison, most: int) -> Table:
-    """Return a table of the `most` pairs that disagree on the most documents."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("one", "other"):
         table.add_column(heading, no_wrap=True)
@@ -98,9 +94,6 @@ def _pairs(comparison: Comparison, most: int) -> Table:
 
 
 def _agreement(comparison: Comparison) -> str:
-    """Return two lines: the number of documents dropped by any set and by all sets, then the number dropped
-    by exactly k sets for each k.
-    """
     measured = sum(tally.documents for tally in comparison.tallies.values() if tally.sets)
     counts = comparison.dropped_by
     union, shared = sum(count for times, count in counts.items() if times), counts[len(comparison.compared)]
@@ -112,8 +105,8 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _top(name: str, reasons: Counter[str]) -> str:
-    """Return the most frequent reasons with their counts, and the total of the others. The family prefix and
-    the variant suffix are removed, because the name of the set already contains them.
+    """Return the most frequent reasons with their counts, without the family prefix and the variant suffix,
+    because the name of the set already contains them.
     """
     family, _, variant = name.partition("@")
     top = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))

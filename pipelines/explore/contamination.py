@@ -55,9 +55,6 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
 def _contaminated_documents(
     corpus: Corpus, steps: Sequence[PublishedStep]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield (facts, matches) for every document in which one of the steps found an item. The facts are
-    `document`, `drop` and, if the source comes with a split, `split`.
-    """
     for part in corpus.parts():
         searched = {annotation.step for annotation in part.annotations}
         columns = {step.name: evidence_column(step) for step in steps if step.name in searched}

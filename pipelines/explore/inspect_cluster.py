@@ -46,7 +46,6 @@ def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) 
 
 
 def _clusters(found: Located) -> Iterator[tuple[str, bytes]]:
-    """Yield (column, id of the kept member) for every cluster that contains a document."""
     for annotation in found.part.annotations:
         for column in annotation.schema:
             if column.endswith("_cluster"):
@@ -94,10 +93,6 @@ def _show(page: Page, corpus: Corpus, column: str, winner: bytes, samples: int, 
 
 
 def _show_differences(page: Page, kept: list[str], other: list[str]) -> None:
-    """Print the differences between the text of the kept member and another text, with context. Words that
-    are only in the kept text are marked with -, and words that are only in the other text with +. Only the
-    first _COMPARED words are compared, and at most _DIFFERENCES differences are printed.
-    """
     first, second = kept[:_COMPARED], other[:_COMPARED]
     # autojunk does not anchor on words above 1 %. Without it, texts of few distinct words would take minutes.
     opcodes = [] if first == second else difflib.SequenceMatcher(None, first, second).get_opcodes()

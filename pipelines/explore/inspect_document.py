@@ -70,11 +70,10 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print up to `samples` documents that a rule dropped, or the ids and sizes of up to `samples` records
-    that were set aside for a reason. Every call with the same arguments prints the same documents.
+    that were set aside for a reason.
 
     Raises UserError if `samples` is below 1, or if no document was dropped by `rule` and no record was set
-    aside for it. The message about an unknown `rule` lists all rules and reasons with their counts, and
-    suggests a similar name if there is one.
+    aside for it.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -96,9 +95,6 @@ def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
 
 
 def _note_unverified(page: Page, corpus: Corpus, rule: str) -> None:
-    """Print a note if a rule belongs to a `dedup_minhash` step with `verify: none`, which drops all but one
-    member of a cluster although the members may have little in common.
-    """
     steps = {row["step"] for row in corpus.manifest.funnel if rule in row["dropped"]}
     for step in (step for step in corpus.steps if step.stage == "dedup_minhash" and step.label in steps):
         if step.manifest.identity["knobs"].get("verify") == "none":
@@ -134,9 +130,6 @@ def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tup
 
 
 def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str]]:
-    """Return (name, value) for the URL of a document, if it has one, and for each field of its `meta`. Unless
-    `raw`, the source's pii steps redact personal data in names and values.
-    """
     row = part.table(("url", "meta")).to_pylist()[0]
     fields = [] if row["url"] is None else [("url", row["url"])]
     if row["meta"] is not None:
@@ -152,9 +145,7 @@ def _view_name(corpus: Corpus, part: Part) -> str:
 
 
 def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
-    """Print each step's verdict, columns and edits for one document, in the order of the steps. `part` holds
-    only this document.
-    """
+    """Print each step's verdict, columns and edits for one document, the only one in `part`."""
     page.heading("steps")
     steps = {step.directory: step for step in corpus.steps}
     alive = True
@@ -180,9 +171,6 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
 
 
 def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw: bool) -> None:
-    """Print the number of edits and, for the first _EDITS of them, the rule, the range of bytes in the stored
-    text and the replacement. With `raw`, also print the replaced text.
-    """
     edits = edits or []
     page.field("edits", f"{len(edits)}", 4)
     stored = part.table(("text",))["text"][0].as_py().encode() if raw else b""
@@ -195,9 +183,6 @@ def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw:
 
 
 def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
-    """Return a column's value as readable text. Ids of documents in columns of clusters and winners become
-    printed ids if `corpus` is given.
-    """
     if value is None:
         return "-"
     if isinstance(value, bytes):
@@ -232,15 +217,11 @@ def winner_name(corpus: Corpus, identifier: bytes) -> str:
 
 
 def _reference_corpora(corpus: Corpus) -> list[str]:
-    """Return the directories of the finished corpora against which the steps deduplicated."""
     knobs = [value for entry in corpus.manifest.config["steps"] for value in entry.values() if isinstance(value, dict)]
     return list(dict.fromkeys(directory for knob in knobs for directory in knob.get("against", ())))
 
 
 def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:
-    """Return why a rule dropped the document: the tested values and what the rule allows, or the document
-    that was kept instead. Empty if neither is known.
-    """
     test = _tests(step).get(rule)
     if test is not None:
         columns, allowed = test
@@ -255,11 +236,9 @@ def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) ->
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Return, for each rule of a filter step, the columns to show and a description of what it keeps. The
-    columns are the tested column and, if bounds or quantiles differ by group, the group column.
-
-    Empty if the step is not a filter, or if its knobs are no longer valid, for example because they name a
-    rule set that no longer exists.
+    """Return, for each rule of a filter step, the columns to show and a description of what it keeps. Empty
+    if the step is not a filter, or if its knobs are no longer valid, for example because they name a rule set
+    that no longer exists.
     """
     from pipelines.stages.decide.filter import Filter
 
@@ -285,7 +264,6 @@ def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
 
 
 def _format_bound(bound: Bound, per: str) -> str:
-    """Return a bound as text. If bounds differ by group, list each with its group."""
     if not isinstance(bound, Mapping):
         return _format_value(None, "", bound)
     bounds = [
@@ -304,9 +282,6 @@ def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
 
 
 def _count_by_rule(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
-    """Return the number of documents dropped, by rule and then by source. If `kind` is `quarantined` rather
-    than `dropped`, return the number of records quarantined, by reason and then by source.
-    """
     counts: dict[str, dict[str, int]] = {}
     rows = (
         corpus.manifest.funnel
@@ -337,7 +312,6 @@ def _title(page: Page, rule: str, sources: dict[str, int], what: str, samples: i
 
 
 def _rank(identifier: bytes) -> int:
-    """Return the rank of a document in sampling order, which is pseudo-random but reproducible."""
     return int(xxhash.xxh3_64_intdigest(identifier))
 
 
@@ -360,7 +334,6 @@ def _show_dropped(page: Page, corpus: Corpus, rule: str, samples: int, sources: 
 
 
 def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple[int, bytes, str, int, int]]:
-    """Yield (rank, id, source, part index, row) for every document of a source that a rule dropped."""
     for part in corpus.parts(source):
         rows = pc.indices_nonzero(pc.fill_null(pc.equal(part.drop(), rule), False))
         if len(rows):
@@ -370,10 +343,6 @@ def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple
 
 
 def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
-    """Print why a rule dropped a document, and the beginning of its text. `part` holds only this document.
-    For a filter, print the tested values and what the rule keeps; for any other step, the columns that it
-    wrote.
-    """
     steps = {step.directory: step for step in corpus.steps}
     for annotation in part.annotations:
         if DROP in annotation.schema and annotation.column(DROP)[0].as_py() == rule:
@@ -391,9 +360,9 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
 
 
 def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
-    """Print the beginning of a document's text, as stored if `raw`, otherwise edited. `part` holds only this
-    document, and `limits` are the maximum numbers of (characters, lines) to print. Without `raw`, a text that
-    edits have emptied is printed as it was before the step that emptied it.
+    """Print the beginning of the only document in `part`. `limits` are the maximum numbers of (characters,
+    lines) to print. Without `raw`, a text that edits have emptied is printed as it was before the step that
+    emptied it.
     """
     name = "text" if raw else "edited_text"
     text = part.table((name,))[name][0].as_py()

@@ -91,7 +91,7 @@ def language_thresholds(
     documents that were read, including dropped ones.
 
     In the language `reference`, the bounds of a rule set are used unchanged. The bound on stop words, which
-    are English, always applies to English only. Columns are read one at a time.
+    are English, always applies to English only.
 
     Raises UserError for an unknown name or a `least` below 1, and if no source has both a language and a
     needed column. If bounds are transferred by comparing distributions with the reference language, also
@@ -122,8 +122,8 @@ def language_thresholds(
 
 
 def _tests(name: str) -> list[tuple[Rule, Method | None]]:
-    """Return the rules of a rule set or the language score. Each comes with the method that sets its bounds
-    by language, or None if its bounds are the same in all languages.
+    """Return the rules of a rule set or the language score, each with the method that sets its bounds by
+    language. The method is None if the bounds are the same in all languages.
     """
     if name == SCORE:
         return [(Rule(signal=SCORE, at_least=LOWEST), "median_std")]
@@ -136,9 +136,7 @@ def _bare(rule: Rule) -> str:
 
 
 def _values(corpus: Corpus, signal: str) -> dict[str, np.ndarray]:
-    """Return the values of a column by language, in ascending order, without null and NaN. Documents without
-    a language are left out. Raises UserError if no source has both this column and a language.
-    """
+    """Return the values of a column by language, in ascending order, without null and NaN."""
     chunks: dict[str, list[np.ndarray]] = {}
     parts = [part for part in corpus.parts() if part.has(LANGUAGE) and part.has(signal)]
     for part in parts:
@@ -168,9 +166,6 @@ def _check_reference(rule: Rule, method: Method, values: Values, reference: str,
 
 
 def _bounds(rule: Rule, method: Method, values: Values, language: str, reference: str) -> dict[str, float]:
-    """Return the bounds of a rule in a language, by side (`at_least`, `at_most`). In the reference language
-    they are the rule's own bounds, except for the language score.
-    """
     if method == "median_std":
         middle = float(np.median(values[language]) - np.std(values[language]))
         return {"at_least": _shortest(max(LOWEST, min(HIGHEST, middle)))}
@@ -191,7 +186,7 @@ def _bounds(rule: Rule, method: Method, values: Values, language: str, reference
 
 def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> float:
     """Return the value that lies as many standard deviations from the mean of `values` as `bound` lies from
-    the mean of `reference`. If all reference values are equal, return `bound`.
+    the mean of `reference`.
     """
     spread = float(np.std(reference, dtype=np.float64))
     if spread == 0:
@@ -201,8 +196,8 @@ def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> f
 
 
 def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
-    """Return the share of values that a bound drops. The values are in ascending order. As in rules, the
-    bound is first converted to the type of the values.
+    """Return the share of the ascending `values` that a bound drops. As in rules, the bound is first
+    converted to the type of the values.
     """
     edge = values.dtype.type(bound)
     if side == "at_least":
@@ -211,8 +206,8 @@ def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
 
 
 def _cut(values: np.ndarray, side: str, dropped: Fraction) -> float:
-    """Return the bound that drops the share `dropped` of the values, which are in ascending order. The number
-    of values to drop is rounded down. Fewer are dropped if several values equal the bound.
+    """Return the bound that drops the share `dropped` of the ascending `values`, rounded down to a number of
+    values. Fewer are dropped if several values equal the bound.
     """
     rank = min(int(dropped * len(values)), len(values) - 1)
     return float(values[rank] if side == "at_least" else values[len(values) - 1 - rank])
@@ -224,9 +219,6 @@ def _shortest(value: float) -> float:
 
 
 def _plain(rule: Rule, bounds: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return a rule in the plain form of a corpus file, with `bounds` by language and side. If there are
-    none, the rule's own bounds apply to all languages, except that stop words are bounded in English only.
-    """
     entry: dict[str, Any] = {"signal": rule.signal}
     sides = {side: rule.bound(side) for side in ("at_least", "at_most")}
     if _bare(rule) == _STOP_WORDS:

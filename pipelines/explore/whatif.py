@@ -126,9 +126,6 @@ class WhatIf:
         return impacts
 
     def _chunks(self, source: str, *, full: bool) -> Iterator[pa.Table]:
-        """Yield the sampled documents of a source as a table in the form of `_read_sample`, with the columns
-        that the filters read. With `full`, yield such a table for each part, with all its documents.
-        """
         columns = self._columns()
         if not full:
             yield _read_sample(self.corpus, columns).filter(pc.equal(pc.field("source"), source))
@@ -145,9 +142,7 @@ class WhatIf:
         return list(names)
 
     def known(self) -> list[str]:
-        """Return the columns of the published sample that a filter may read: all except those with a
-        document's hash, id, location, verdict, text size and markup.
-        """
+        """Return the columns of the published sample that a filter may read."""
         return [
             name
             for name in _sample_types(self.corpus)
@@ -156,7 +151,7 @@ class WhatIf:
 
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
         """Return the quantiles that the filters of `then` request, by step, computed over the documents that
-        the earlier filters of `then` would keep. Steps that request none are omitted.
+        the earlier filters of `then` would keep.
         """
         thresholds: dict[str, Thresholds] = {}
         for position, (name, stage) in enumerate(self.then.items()):
@@ -216,9 +211,6 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
 
 
 def _refuse_unmeasured(question: WhatIf) -> None:
-    """Raise UserError if a filter reads a column that was measured only on the documents that a changed
-    filter let through.
-    """
     order = [entry.name for entry in question.config.steps]
     for entry in question.config.steps:
         if entry.where is None or entry.name in question.now:
@@ -234,9 +226,6 @@ def _refuse_unmeasured(question: WhatIf) -> None:
 
 
 def _apply_change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter]:
-    """Parse one change, `STEP.RULE.FIELD=value`, `STEP.RULE.FIELD.KEY=value` or `STEP=[rules]`, and return
-    the name of the step and its changed filter.
-    """
     path, equals, raw = change.partition("=")
     name, _, rest = path.partition(".")
     if not equals or name not in steps:
@@ -263,8 +252,8 @@ def _apply_change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter
 
 
 def _split_path(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
-    """Split RULE.FIELD or RULE.FIELD.KEY into (rule, field, key). The key selects a bound in a mapping and is
-    "" if absent. Names of rules may contain dots.
+    """Split RULE.FIELD or RULE.FIELD.KEY into (rule, field, key). The key is empty if absent. Names of rules
+    may contain dots.
     """
     reason, _, knob = path.rpartition(".")
     rule, _, field_name = reason.rpartition(".")
@@ -287,7 +276,6 @@ def _current_impact(question: WhatIf, source: str) -> Impact:
 
 
 def _dedup_steps(question: WhatIf) -> list[str]:
-    """Return the names of the deduplication steps, which keep one document of each cluster."""
     steps = question.config.steps
     return [entry.name for entry in steps if entry.stage.elects]
 
@@ -306,9 +294,6 @@ def _sample_types(corpus: Corpus) -> list[str]:
 
 
 def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
-    """Return the published sample with the hash, id, source, location, verdict and text size of each
-    document, and with the named columns.
-    """
     step = _funnel_step(corpus)
     record = _sample_record(step)
     schema = read_schema(step.directory, record)
@@ -334,9 +319,7 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
-    """Return, for each document, whether it counts for the estimate, bool [n]. It does if it is kept, or if
-    the first step that drops it is a filter or deduplication.
-    """
+    """Return, for each document, whether it is kept or first dropped by a filter or deduplication, bool [n]."""
     names = [*question.now, *_dedup_steps(question)]
     step = table["drop_step"].combine_chunks()
     return pc.or_(pc.is_null(step), pc.is_in(step, value_set=pa.array(names, pa.string())))
@@ -345,9 +328,6 @@ def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
 def _decide(
     question: WhatIf, filters: Mapping[str, Filter], source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> pa.Array:
-    """Return the first rule that drops each document, string [n], among the filters that apply to the source;
-    null if no rule drops it.
-    """
     drop = pa.nulls(table.num_rows, pa.string())
     for name, stage in filters.items():
         if question.applies(name, source):
@@ -358,7 +338,6 @@ def _decide(
 def _count_changes(
     question: WhatIf, impact: Impact, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> None:
-    """Add the documents of a table to the counts of an impact, except those that `_eligible` excludes."""
     table = table.filter(_eligible(question, table)).combine_chunks()
     filtered = pc.is_in(table["drop_step"].combine_chunks(), value_set=pa.array(list(question.now), pa.string()))
     now = pc.if_else(filtered, table["drop"].combine_chunks(), pa.scalar(None, pa.string()))
@@ -390,7 +369,7 @@ def _group(table: pa.Table, request: Quantile) -> pa.Array:
 
 def _weighted_quantile(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
     """Return the quantile of weighted values. The weight of a value is the number of documents that it stands
-    for. With equal weights, the result is the value at `Quantile.rank`.
+    for.
     """
     values = np.concatenate([numbers for numbers, _ in chunks])
     weights = np.concatenate([np.full(len(numbers), weight) for numbers, weight in chunks])

@@ -63,9 +63,6 @@ def _sources(impacts: Mapping[str, Impact]) -> Table:
 
 
 def _rules(impacts: Mapping[str, Impact]) -> Table:
-    """Return a table that counts documents by the first rule that drops them, with the current and with the
-    changed filters.
-    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("first rule that drops", no_wrap=True)
     for source in impacts:
@@ -96,7 +93,6 @@ def _show_samples(question: WhatIf, source: str, impact: Impact, samples: int) -
 
 
 def _signals(question: WhatIf) -> list[str]:
-    """Return the columns tested by the rules that changed."""
     changed = []
     for name in question.changed:
         now, then = question.now[name].tests(), question.then[name].tests()

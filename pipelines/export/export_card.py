@@ -29,8 +29,8 @@ def dataset_card(
 
     The front matter lists the data files of each split and the types of all columns for each configuration
     (see `_configurations`). Without the types, a reader of JSON lines could not know the type of a column
-    that is null in the first file. `with_columns` is False for formats whose files are not tables; the types
-    are then omitted.
+    that is null in the first file. The types are omitted if `with_columns` is False, for formats whose files
+    are not tables.
     """
     configs, infos = [], []
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]
@@ -70,8 +70,7 @@ def dataset_card(
 
 def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
     """Return, for each configuration, the glob pattern of the files of each split. The first configuration
-    covers all files. If there are several sources, each also has its own configuration, except a source whose
-    name is that of the first configuration.
+    covers all files, and every other configuration one source.
     """
     found: dict[str, dict[str, str]] = {_ALL: {}}
     several = len({file.source for file in files}) > 1

@@ -73,7 +73,7 @@ class UnfinishedExport:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of everything that affects the bytes of exported files."""
+    """Return the versions that affect the bytes of exported files."""
     return {
         "python": platform.python_version(),
         "zlib": zlib.ZLIB_RUNTIME_VERSION,

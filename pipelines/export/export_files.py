@@ -84,7 +84,6 @@ class ExportJob:
     def _run(
         self, plans: Sequence[Plan], write: Callable[[Corpus, Location, Plan], Written]
     ) -> Iterator[tuple[int, Written]]:
-        """Yield (index in `plans`, record) of each file as soon as it is written, in any order."""
         workers = choose_workers(self.workers, plans)
         if workers == 1:
             for number, plan in enumerate(plans):

@@ -26,9 +26,7 @@ _GROUP_ROWS = 1 << 16  # documents per Parquet row group
 
 
 def write_parquet(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as one Parquet file, with zstd compression, page checksums and row groups of
-    bounded size.
-    """
+    """Write tables of `schema` as one Parquet file, with zstd compression and page checksums."""
     import pyarrow.parquet as pq
 
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
@@ -38,9 +36,6 @@ def write_parquet(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table])
 
 
 def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield slices of a table, each with at most _GROUP_ROWS rows and _GROUP_BYTES of text. A document that
-    is longer is a slice by itself.
-    """
     ends = np.cumsum(pc.binary_length(table["text"]).to_numpy())
     first = 0
     while first < table.num_rows:
@@ -82,9 +77,6 @@ def write_mds(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> 
 
 
 def _rows(schema: pa.Schema, tables: Iterator[pa.Table]) -> Iterator[dict[str, Any]]:
-    """Yield the documents of tables as dictionaries, with columns in the order of `schema`. NaN and
-    infinities become None.
-    """
     for table in tables:
         for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
             yield from batch.to_pylist()

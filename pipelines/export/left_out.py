@@ -68,9 +68,7 @@ class LeftOut:
 
 
 def find_left_out(corpus: Corpus, sources: Sequence[str], schema: pa.Schema, without: Sequence[str]) -> LeftOut:
-    """Return what an export of `sources` with the columns of `schema` leaves out. Only annotation columns are
-    read, no text.
-    """
+    """Return what an export of `sources` with the columns of `schema` leaves out."""
     documents = {source: _documents(corpus, source) for source in sources}
     replaced = {source: _replaced(corpus, source, schema) for source in sources}
     return LeftOut(

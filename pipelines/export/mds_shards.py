@@ -27,10 +27,9 @@ _HIGHEST = (1 << 32) - 1  # offset
 def write_shard_file(
     schema: pa.Schema, sink: BinaryIO, rows: Iterator[Mapping[str, Any]], json_of: Callable[[Any], bytes]
 ) -> None:
-    """Write a shard with one sample for each of `rows`, which have the columns of `schema`. The shard is held
-    in memory.
+    """Write a shard with one sample for each of `rows`, which have the columns of `schema`.
 
-    Raises UserError if it exceeds 4 GiB, which its offsets cannot express.
+    Raises UserError if the shard exceeds 4 GiB, which its offsets cannot express.
     """
     columns = [(name, encoding == "str") for name, encoding in _encodings(schema).items()]
     samples = []

@@ -64,7 +64,7 @@ def export_corpus(
     `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. `sources` None means
     all sources. `columns` are annotations to add; they are null in sources to which their step does not
     apply. `without` leaves out `url` or `meta`, or both. `workers` processes write one file each at a time;
-    None chooses their number. Each process holds one part in memory, or one shard of mds.
+    None chooses their number.
 
     Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
     corpus changes in the meantime. Raises UserError for an unknown source, column or format. Raises
@@ -108,9 +108,6 @@ def export_corpus(
 
 
 def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iterator[str]:
-    """Yield a warning for `url` and for `meta` if the field is exported from a source whose pii steps did not
-    search it. Sources without a pii step are ignored.
-    """
     fields = [name for name in OPTIONAL_COLUMNS if name in schema.names]
     for field in fields:
         bare = [
@@ -124,7 +121,6 @@ def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iter
 
 
 def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
-    """Return the columns that pii steps wrote for a source."""
     steps = [step for step in corpus.steps if step.stage == "pii" and step.manifest.source in (None, source)]
     return frozenset(name for step in steps for name in step.manifest.schema)
 
@@ -240,9 +236,6 @@ def write_text_file(corpus: Corpus, output: Location, file: TextFile) -> Exporte
 
 
 def _plan_files(corpus: Corpus, kind: str, sources: Sequence[str], schema: pa.Schema) -> list[TextFile]:
-    """Return the files of an export. Each has the documents of consecutive parts of a source and, if a source
-    comes with a split, only those of one split.
-    """
     files: list[TextFile] = []
     add = partial(TextFile, format=kind, schema=schema)
     for source in sources:
@@ -264,7 +257,7 @@ def _kept_splits(part: Part) -> set[str]:
 
 
 def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]]:
-    """Yield the consecutive parts that make up each file. Parts without kept documents are omitted."""
+    """Yield the consecutive parts that make up each file."""
     filled = 0
 
     def number(part: Part) -> int:
@@ -278,10 +271,6 @@ def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]
 
 
 def _total(corpus: Corpus, source: str, files: Sequence[ExportedFile]) -> dict[str, Any]:
-    """Return the number of documents, the bytes of text, the licence and the origin of an exported source.
-    Raises AccountingError unless the number of documents written equals the number that the corpus manifest
-    counts as kept.
-    """
     facts = corpus.manifest.sources[source]
     documents = sum(file.documents for file in files if file.source == source)
     rows = [row for row in corpus.manifest.funnel if row["source"] == source]

@@ -84,7 +84,7 @@ def export_tokens(
     """Write the token shards of a corpus into the directory or prefix `output`, and return the records of all
     files but `export.json`, which is written last. `format` is a key of TOKEN_FORMATS. `sources` None means
     all sources. `shard_set` may be omitted if there is only one. `workers` processes write one file each at a
-    time; None chooses their number. Each process holds one shard in memory.
+    time; None chooses their number.
 
     Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
     corpus changes in the meantime. Raises UserError for an unknown source or shard set, for a vocabulary
@@ -188,9 +188,8 @@ def with_eos(shard: Shard, eos: int, kind: np.dtype) -> np.ndarray:
 
 
 def _write_megatron_index(sizes: np.ndarray, dtype: str, sink: BinaryIO) -> None:
-    """Write the index of a .bin file, given the number of ids in each document. In order, it has the magic
-    number, the version, the code of the id type, the numbers of sequences and of document borders, the
-    lengths, the byte offsets, and the borders (Megatron-LM, `indexed_dataset.py`).
+    """Write the index of a .bin file, given the number of ids in each document. The layout is that of
+    `indexed_dataset.py` in Megatron-LM.
     """
     kind, code = _MEGATRON_TYPES[dtype]
     starts = np.concatenate([[0], np.cumsum(sizes[:-1])]) * np.dtype(kind).itemsize

@@ -31,9 +31,6 @@ def writers() -> dict[str, str]:
 
 
 def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield (stage, its columns) for every stage with default knobs. If `switched`, yield instead one entry
-    for each knob that is off by default, such as (`language with paragraphs: true`, its columns).
-    """
     for name, kind in STAGES.items():
         knobs = dataclasses.fields(cast(Any, kind))
         switches = [knob.name for knob in knobs if knob.default is False] if switched else [""]
@@ -49,8 +46,7 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
     """Return a stage that would write a column, described as in `writers`, and its entry for the corpus file;
-    None if no such stage is known. If the column has the prefix of one of the `steps`, the entry has that
-    step's prefix and text.
+    None if no such stage is known.
     """
     if column in writers():
         stage, _, switch = writers()[column].partition(" with ")
@@ -99,7 +95,6 @@ def check_definitions(
 
 
 def _difference(there: Any, here: Any, path: str = "") -> str:
-    """Describe the first difference between two definitions, with both values."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         name = next(key for key in (*there, *here) if there.get(key) != here.get(key))
         return _difference(there.get(name), here.get(name), f"{path}.{name}".lstrip("."))

@@ -45,9 +45,7 @@ class StepConfig:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """Names of the columns that the stage writes. Cached, because a plan needs them once per step and
-        column.
-        """
+        """The names of the columns that the stage writes."""
         return frozenset(self.stage.writes().names)
 
 
@@ -86,8 +84,7 @@ def load_corpus_config(
     path: Path, assignments: Sequence[str] = (), stages: Mapping[str, StageClass] | None = None
 ) -> CorpusConfig:
     """Parse a corpus YAML, with `a.b=value` overrides. `stages` maps names to stage classes that the file may
-    use in addition to the built-in stages. Raises ConfigError, which names the file, the field and its value,
-    and the nearest valid name if there is one.
+    use in addition to the built-in stages. Raises ConfigError if the file is invalid.
     """
     data = override(load_yaml(path), assignments)
     where = path.name
@@ -117,9 +114,6 @@ def load_corpus_config(
 
 
 def _at_home(source: Source, where: str) -> Source:
-    """Return the source with `~` and `$HOME` expanded in the files of its split. Raises ConfigError for a
-    URL.
-    """
     split = source.split
     if not isinstance(split, IdSplit):
         return source

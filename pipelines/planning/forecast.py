@@ -117,8 +117,8 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
 
 
 def _learn(rates: _Rates, root: Location, path: Location) -> None:
-    """Add a finished step to the rates. A step whose files are damaged, or were written by an older version,
-    is ignored.
+    """Add a finished step to the rates. A step without a peak in `run.json`, or whose files are damaged, is
+    ignored.
     """
     try:
         manifest, run = load_step(root, path.parent.name), read_json(path)
@@ -142,9 +142,6 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
 
 
 def _learn_fixed(rates: _Rates, root: Location) -> None:
-    """Take the seconds spent outside steps from the `run.json` of an output's last build, unless a newer
-    build has been seen.
-    """
     try:
         run = read_json(root / "run.json")
     except (FileNotFoundError, CorruptFileError):

@@ -20,7 +20,7 @@ def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
     installed package.
 
     Raises ConfigError for an unknown name, for a name in `own` that is not allowed, and for a class that is
-    not a stage. The message does not name the place in the file.
+    not a stage.
     """
     if name in own:
         if ":" in name:

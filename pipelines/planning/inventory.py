@@ -45,7 +45,7 @@ class Inventory:
 
     @property
     def bytes(self) -> int:
-        """Size of all files in bytes, as stored."""
+        """The total size of the files in bytes, as stored."""
         return sum(file.size for file in self.files)
 
     @property
@@ -54,8 +54,8 @@ class Inventory:
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:
-        """Return the files of each read task as indices in `files`, in order. `read_units` forms the tasks
-        from `unit_bytes`.
+        """Return the files of each read task as indices in `files`. A task has files of at most `unit_bytes`
+        bytes, or a single larger file.
         """
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
@@ -74,9 +74,6 @@ class Read(Stage):
     version: ClassVar[int] = read.VERSION
 
     def depends(self) -> dict[str, str]:
-        """Return the versions of the libraries and rules by which the source is decoded and normalised, and
-        the code identity of a format that an installed package provides.
-        """
         source = self.source
         found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
         found |= {"licences": LICENCES_VERSION} if format_of(source.format).shared else {}
@@ -95,7 +92,7 @@ class Read(Stage):
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
     """List and checksum the files of every source, and return the inventories by source name. Checksums are
     cached under `output` if it exists. A local file is read again if its path, size, modification time or
-    status-change time differs. (A copy may preserve the modification time, but never the status-change time.)
+    status-change time differs.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
@@ -114,9 +111,7 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
     """Return [size, version, checksum] of a file, without reading it if the cache has its checksum. The
-    version changes whenever the content does; it is None if a store gives none. For a repository, version and
-    checksum are both the id of its commit. With `identity: listing`, the checksum is a digest of size and
-    version.
+    version changes whenever the content does; it is None if a store gives none.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

@@ -71,7 +71,7 @@ class Step:
 
     @cached_property
     def directory(self) -> str:
-        """Name of the step's directory under the output root."""
+        """The name of the step's directory under the output root."""
         return f"{self.label}-{self.fingerprint[:FINGERPRINT_DIGITS]}"
 
     def inputs(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Names of the configured steps, in order."""
+        """The names of the configured steps, in order."""
         return tuple(entry.name for entry in self.config.steps)
 
     def step(self, label: str) -> Step:
@@ -116,8 +116,7 @@ def make_plan(
     """Return the plan for a corpus, given the inventories of its sources by name. `poison` lists the
     documents that are withheld from steps, `files` the published files of steps that are not reproducible.
 
-    Raises ConfigError if the steps do not fit together: for example, if no step writes a column that is read,
-    if two steps write it, or if a step drops documents after deduplication.
+    Raises ConfigError if the steps do not fit together, for example if no step writes a column that is read.
     """
     _check_order(config)
     _refuse_twice(config)
@@ -162,7 +161,6 @@ def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
 
 
 def _derived_steps(config: CorpusConfig, entry: StepConfig) -> Iterator[StepConfig]:
-    """Yield the steps that must run before a stage, such as the quantiles of a filter."""
     for kind, stage in entry.stage.derived_steps().items():
         name = _derived(entry, kind)
         if any(other.name == name for other in config.steps):
@@ -175,7 +173,6 @@ def _derived(entry: StepConfig, kind: str) -> str:
 
 
 def _without(entry: StepConfig, documents: tuple[str, ...]) -> StepConfig:
-    """Return the entry with a stage from which some documents are withheld."""
     assert isinstance(entry.stage, PartStage)
     return replace(entry, stage=WithoutPoison(entry.stage, documents))
 
@@ -284,7 +281,6 @@ def _visible(
 
 
 def _definitions(writers: list[Step]) -> dict[str, dict[str, Any]]:
-    """Return the definition of each column that the given steps write."""
     return {name: definition_of(step.identity) for step in writers for name in step.stage.writes().names}
 
 
@@ -321,7 +317,6 @@ def _check_order(config: CorpusConfig) -> None:
 
 
 def _refuse_twice(config: CorpusConfig) -> None:
-    """Raise ConfigError if two steps would write the same measurement column for one source."""
     writers: dict[tuple[str, str], str] = {}
     for entry in config.steps:
         if isinstance(entry.stage, MeasuresText):

@@ -69,50 +69,37 @@ class WithoutPoison(PartStage):
     documents: tuple[str, ...]
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the inputs of the wrapped stage."""
         return self.stage.reads()
 
     def writes(self) -> pa.Schema:
-        """Return the columns of the wrapped stage, and `drop`."""
         written = self.stage.writes()
         return written if DROP in written.names else written.append(pa.field(DROP, pa.string()))
 
     def never_null(self) -> tuple[str, ...]:
-        """Return no columns: documents that were set aside have no values."""
         return ()
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the definitions that the wrapped stage accepts."""
         return self.stage.accepts()
 
     def derived_steps(self) -> Mapping[str, CorpusStage]:
-        """Return the stages that run before the wrapped stage."""
         return self.stage.derived_steps()
 
     def depends(self) -> dict[str, str]:
-        """Return the dependencies of the wrapped stage."""
         return self.stage.depends()
 
     def notice(self) -> str:
-        """Return the notice of the wrapped stage."""
         return self.stage.notice()
 
     def setup(self) -> None:
-        """Set up the wrapped stage."""
         self.stage.setup()
 
     def gpus(self) -> float:
-        """Return the GPUs that the wrapped stage needs."""
         return self.stage.gpus()
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """Return this stage with the facts applied to the wrapped stage."""
         return replace(self, stage=self.stage.use(facts))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Annotate all documents except the withheld ones, whose columns are null and whose `drop` is
-        `poison`.
-        """
         ids = docs["id"].combine_chunks()
         bad = pc.is_in(ids, value_set=pa.array([bytes.fromhex(document) for document in self.documents], ids.type))
         rows = pc.indices_nonzero(pc.invert(bad))

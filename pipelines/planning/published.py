@@ -12,9 +12,7 @@ from pipelines.planning.plan import FINGERPRINT_DIGITS, Plan, Step, make_plan
 
 
 def add_published_files(plan: Plan) -> Plan:
-    """Return the plan with the files of published steps that are not reproducible. Planning is repeated until
-    it finds no more such steps.
-    """
+    """Return the plan with the files of published steps that are not reproducible."""
     root = plan.config.place
     while True:
         once = [step.directory for step in plan.steps if not step.stage.reproducible]
@@ -62,9 +60,6 @@ def _differences(path: str, old: Any, new: Any) -> list[str]:
 
 
 def _list_differences(path: str, old: list[Any], new: list[Any]) -> list[str]:
-    """Describe how two lists differ, one line per difference, ignoring their common prefix and their common
-    suffix.
-    """
     first = 0
     while first < min(len(old), len(new)) and old[first] == new[first]:
         first += 1
@@ -84,7 +79,6 @@ def _list_differences(path: str, old: list[Any], new: list[Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """Format a value in up to 80 characters. For a mapping, only the fields that are set are shown."""
     if isinstance(value, Mapping):
         value = {name: each for name, each in value.items() if each not in (None, "", [], {})}
     text = "nothing" if value is None else str(value)
@@ -92,9 +86,6 @@ def _short(value: Any) -> str:
 
 
 def _latest(step: Step, root: Location) -> StepManifest | None:
-    """Return the newest published step with the same label as `step` but another fingerprint; None if there
-    is none.
-    """
     directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
     candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]
     candidates.sort(key=lambda path: path.stat().st_mtime_ns)

@@ -21,8 +21,8 @@ class Need(NamedTuple):
 
 
 def needs_of(config: CorpusConfig) -> Iterator[Need]:
-    """Yield the optional libraries that the output, the sources and the stages of a corpus need, each with
-    the entry that needs it. URLs in the knobs of stages are not considered.
+    """Yield the optional libraries that a corpus needs, each with the entry that needs it. URLs in the knobs
+    of stages are not considered.
     """
     yield from _of_url("output", config.output)
     for source in config.sources:
@@ -40,9 +40,7 @@ def _of_url(where: str, place: str) -> Iterator[Need]:
 
 
 def refuse_missing(config: CorpusConfig) -> None:
-    """Raise UserError for the first needed library that cannot be imported. Takes seconds if large libraries
-    are needed.
-    """
+    """Raise UserError for the first needed library that cannot be imported."""
     needs = list(needs_of(config))
     failed = import_failures(dict.fromkeys(need.module for need in needs)) if needs else {}
     for need in needs:

@@ -82,7 +82,6 @@ def _may_be_null(rule: ColumnTest, done: Sequence[StepConfig]) -> bool:
 
 
 def _judged(config: CorpusConfig, entry: StepConfig, rule: ColumnTest) -> list[str]:
-    """Return the sources of a step whose documents a rule may judge."""
     sources = _sources(config, entry)
     return [source for source in sources if "source" not in rule.when or source in rule.when["source"]]
 

@@ -80,8 +80,8 @@ class SampleTally:
     def is_too_much(self, source: Source) -> bool:
         """Return whether more records were set aside than the source allows.
 
-        The bytes after a JSON document count as one record. If JSON Lines is read as JSON, this single record
-        holds all lines except the first. In that case, reaching `max_quarantined` already counts as too much.
+        If JSON Lines is read as JSON, a single record holds all lines except the first, so in that case a
+        share equal to `max_quarantined` is already too much.
         """
         rest = source.format == "json" and self.aside["trailing_bytes"] >= max(1, self.documents)
         return self.share >= source.max_quarantined if rest else self.share > source.max_quarantined
@@ -92,8 +92,8 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
     MiB, from at most 64 files, or 4 remote files.
 
     Pages count as documents; nothing is extracted. If the source selects `members`, only zip archives are
-    sampled, because other files would have to be searched for them. Raises SourceError as `read_documents`
-    does. Errors of storage and memory are ignored here, because the read step retries.
+    sampled, because other files would have to be searched for them. Errors of storage and memory are ignored.
+    Raises SourceError as `read_documents` does.
     """
     tally = SampleTally()
     most = _REMOTE_FILES if files and files[0].remote is not None else _FILES
@@ -108,9 +108,6 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def _is_searched(file: SourceFile, source: Source) -> bool:
-    """Return whether the source selects members of archives and the file must be read from its beginning to
-    find them. A zip archive has a directory instead.
-    """
     return bool(source.members) and not file.path.lower().endswith((".zip", ".whl"))
 
 
@@ -151,8 +148,8 @@ def _until_poison(records: Iterator[TextRecord | Bad | RawRecord]) -> Iterator[T
 
 
 def _sampled(entry: Entry, source: Source, limit: int) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the records in the first `limit` bytes of a file or archive member. It is used for formats in
-    which no record is complete before the whole file has been read.
+    """Yield the records in the first `limit` bytes of an entry, for formats in which no record is complete
+    before the whole file has been read.
     """
     left = limit
 
@@ -219,9 +216,6 @@ def _fields_of_first(source: Source, read: StepManifest, directory: Location, fi
 
 
 def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: int) -> tuple[str, ...]:
-    """Return the field names of the record with this index in the entry `path`, or an empty tuple if the
-    record is not found or is not set aside.
-    """
     for file in files:
         if path == file.path or path.startswith(f"{file.path}!"):
             for entry in open_entries(file, source):
@@ -250,8 +244,5 @@ def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> Sou
 
 
 def _shown(fields: Sequence[str]) -> list[str]:
-    """Return the names of fields for a message: at most 20 names, each cut to 40 characters, and the number
-    of the others.
-    """
     names = [name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..." for name in fields]
     return names if len(names) <= _SHOWN_FIELDS else [*names[:_SHOWN_FIELDS], f"{len(names) - _SHOWN_FIELDS} more"]

@@ -140,9 +140,6 @@ def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Samp
 def _published_signals(
     config: CorpusConfig, source: str, rows: pa.Table, kind: type[QualitySignals | PeerSignals]
 ) -> dict[str, pa.Table]:
-    """Return the published columns of one kind of stage, without their prefix, by the text that they were
-    measured on.
-    """
     signals = {}
     for entry in config.steps:
         names = entry.stage.writes().names
@@ -152,7 +149,6 @@ def _published_signals(
 
 
 def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
-    """Return one table with the columns of two tables whose rows correspond."""
     return pa.table([*left.columns, *right.columns], names=[*left.column_names, *right.column_names])
 
 
@@ -193,9 +189,8 @@ def _tests_of_filter(
 
 
 def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
-    """Return whether a rule is already adapted to the documents that it judges: it has bounds by group or
-    from quantiles, its `when` tests a column other than `source`, or it is a single rule, not a set, that
-    applies to this source alone.
+    """Return whether a rule is already adapted to the documents that it judges, by its bounds, its `when` or
+    its sources.
     """
     if listed.mappings() or listed.quantiles() or any(column != "source" for column in listed.when):
         return True
@@ -203,7 +198,7 @@ def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
 
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
-    """Return the notices of a plan, based on the published columns if all steps are built, otherwise on the
+    """Return the notices of a plan, based on the published columns if the corpus is built, otherwise on the
     first documents of each source. `tallies` holds the samples that were already taken, by source; the other
     sources are sampled here.
     """
@@ -323,9 +318,8 @@ def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
     """Return a lower bound on the share of words that follow another word without a separator: their number
     in the judged documents, divided by the number of words in all documents.
 
-    n words with separators between them leave at least n - 1 characters outside words. Each missing character
-    is a word without a separator, so the share is 0 wherever words are separated, in any language and in
-    tables of numbers.
+    n words with separators between them leave at least n - 1 characters outside words; each missing character
+    is a word without a separator.
     """
     words = _column(signals, "word_count")
     outside = _column(signals, "n_chars") - words * np.nan_to_num(_column(signals, "mean_word_length"))
@@ -359,9 +353,6 @@ def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple
 
 
 def _groups(rule: Rule, source: str, columns: pa.Table) -> pa.Array | None:
-    """Return the value of the rule's `per` column for each document; None if the rule has no `per`, or the
-    sample lacks the column.
-    """
     if rule.per == "source":
         return pa.array([source] * columns.num_rows, pa.string())
     return group_names(columns[rule.per]) if rule.per in columns.column_names else None

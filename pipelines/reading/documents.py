@@ -28,7 +28,7 @@ from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.page_process import Extractor
 
-VERSION = 6
+VERSION = 7
 """Increment when a change makes the same files yield different documents."""
 
 _FREE_RECORDS = 1 << 20  # records allowed in a file of any size
@@ -51,8 +51,7 @@ def read_documents(
     have no documents.
 
     A part holds at most about `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or a single larger
-    document. Memory is bounded by `part_bytes` and by the limits of the source and of its format, regardless of
-    the content of the files. The same arguments and files give the same parts.
+    document. The same arguments and files give the same parts.
 
     `poison` and `forgotten` list records as `path#record`. Poison records crash their parser, and forgotten
     records were removed from the corpus by the user. Both are set aside. If the reader of an installed
@@ -112,10 +111,8 @@ def read_records(
 def _unparsed(
     records: Iterator[TextRecord | Bad | RawRecord], sample: RecordSample, key: int, first: int, source: Source
 ) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield `records`, with raw records outside the sample set aside, so that they are not parsed.
-
-    If the source splits documents (`oversized: split`), the sample is taken after parsing instead, because
-    only then are the record numbers known.
+    """Yield `records`, with raw records outside the sample set aside, so that they are not parsed. Nothing is
+    set aside here if the source splits documents, because only parsing then gives the record numbers.
     """
     for number, record in enumerate(records, first):
         if isinstance(record, RawRecord) and source.oversized == "quarantine" and not sample.has(key, number):
@@ -124,10 +121,6 @@ def _unparsed(
 
 
 def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield `records`, with the text of each TextRecord turned into the HTML content of a RawRecord, yet to
-    be parsed. HTML of more than `most` bytes is set aside as `html_bytes`. A text with a lone surrogate is
-    passed on unchanged, to be set aside later.
-    """
     for record in records:
         if isinstance(record, TextRecord):
             try:
@@ -146,10 +139,9 @@ def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iter
 def _foreign_records(
     reader: Callable[..., Any], entry: Entry, source: Source, first: int, poison: Collection[str]
 ) -> Iterator[TextRecord | Bad]:
-    """Yield the records that the reader of an installed package yields. If the reader fails at a record, or
-    yields something that is not a record, raise PoisonError with the record's number. If that record is in
-    `poison`, yield Bad("poison") instead and end. Errors that no record causes (BrokenInput, UserError,
-    StorageError, OSError, MemoryError, ImportError) propagate unchanged.
+    """Yield the records of an installed package's reader. If the reader fails at a record, or yields
+    something that is not a record, raise PoisonError with the record's number; if that record is in `poison`,
+    yield Bad("poison") instead and end.
     """
     number, reason = first, ""
     try:
@@ -175,9 +167,6 @@ def _foreign_records(
 
 
 def _is_record(record: Any) -> bool:
-    """Return whether an object is a Bad with a reason of REASONS, or a TextRecord whose values have the right
-    types and whose `meta`, if not None, is a JSON object.
-    """
     if isinstance(record, Bad):
         return record.reason in REASONS
     if not isinstance(record, TextRecord) or not isinstance(record.text, str) or not isinstance(record.size, int):
@@ -191,7 +180,4 @@ def _is_record(record: Any) -> bool:
 
 
 def _bounded(records: Iterator[Any], left: int) -> Iterator[Any]:
-    """Return an iterator over the first `left` records, followed by one Bad("record_limit") if there are
-    more.
-    """
     return chain(islice(records, left), (Bad("record_limit") for _ in islice(records, 1)))

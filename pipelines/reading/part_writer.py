@@ -71,9 +71,6 @@ class _Rows:
 class PartBuilder:
     """Collects the records of entries into parts of at most about `part_bytes` bytes of memory each. Only a
     part with a single document may be larger.
-
-    Where possible, records are normalised and stored in batches of up to about a million characters, which
-    keeps short documents cheap.
     """
 
     def __init__(self, source: Source, part_bytes: int, forgotten: Collection[str] = ()) -> None:
@@ -130,9 +127,6 @@ class PartBuilder:
         return self._source.text is not None and bool(self._source.text.target)
 
     def _is_sampled(self) -> bool:
-        """Return whether the next record is to be read: the source is read as a whole, or the record is in
-        its sample.
-        """
         return self._sample is None or self._sample.has(self._share.key, self.next_record)
 
     def finish(self) -> Iterator[ReadPart]:
@@ -220,15 +214,11 @@ class PartBuilder:
         self._share.decoded_bytes += size or 0
 
     def _make_room(self, cost: int) -> Iterator[ReadPart]:
-        """Reserve `cost` bytes in the open part. If they do not fit, yield that part and reserve them in a
-        new one.
-        """
         if self._rows.cost and self._rows.cost + cost > self._part_bytes:
             yield self._close_part()
         self._rows.cost += cost
 
     def _close_part(self) -> ReadPart:
-        """Close the part and return it. The entry being read, if any, continues in the next part."""
         rows, share = self._rows, self._share
         if self._reading:
             if share.records:

@@ -34,7 +34,7 @@ class Axis:
         return (self._bend(value) - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        """Return at most six round values for the ticks."""
+        """Return round values for the ticks."""
         if self.logarithmic:
             powers = [0.0, *(sign * 10.0**e for e in range(13) for sign in (-1, 1))]
             inside = [p for p in sorted(powers) if self.low <= p <= self.high]
@@ -98,7 +98,7 @@ def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> floa
 
 def _upper(histogram: Mapping[str, Any], floor: float) -> float:
     """Return the upper end of the bin that begins at `floor`, or the histogram's maximum if that is lower.
-    The width stays at least 1 (whole numbers) or 0.01. A ratio of 1 is thus not drawn as extending to 1.1.
+    The width stays at least 1 (whole numbers) or 0.01.
     """
     least = floor + (1.0 if histogram["whole"] else 0.01)
     return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))

@@ -69,9 +69,6 @@ def clusters_chart(duplicates: Mapping[str, Any]) -> Markup:
 
 
 def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
-    """Return one series (name, sources, colour) for each source. If there are more sources than colours, the
-    last series combines all sources without a colour of their own.
-    """
     own = COLOURS - 1 if len(sources) > COLOURS else len(sources)
     groups = [(source, [source]) for source in sources[:own]]
     groups += [("other sources", list(sources[own:]))] if own < len(sources) else []
@@ -141,9 +138,6 @@ def _mark_bounds(
 
 
 def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:
-    """Return the bounds `end`, at_least or at_most, for each value of `per`. Empty if there is a single bound
-    or none.
-    """
     return test[end] if isinstance(test[end], Mapping) else {}
 
 
@@ -166,7 +160,6 @@ def _missing(histogram: Mapping[str, Any]) -> str:
 
 
 def _rounded(share: float) -> str:
-    """Format a percentage with one decimal. Only exactly 0 is shown as 0.0, and only exactly 100 as 100.0."""
     if 0 < share < 0.1:
         return "< 0.1"
     return "> 99.9" if 99.9 < share < 100 else f"{share:.1f}"

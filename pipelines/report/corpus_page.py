@@ -50,8 +50,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
 
 def _columns(report: Mapping[str, Any]) -> list[str]:
     """Return the columns with a histogram: first the length of the text, then the columns that filters test,
-    in the order of the tests, then all other columns. Untested columns that also measure the length are
-    omitted.
+    then all other columns except further measures of the length.
     """
     profiled = {name for columns in report["distributions"].values() for name in columns}
     tested = [threshold["signal"] for threshold in report["thresholds"]]
@@ -98,9 +97,6 @@ def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _drawn(report: Mapping[str, Any]) -> list[str]:
-    """Return the columns whose distributions are drawn: every tested column, and untested columns until there
-    are _CHARTS charts. Untested columns whose values all fall into one bin are not drawn.
-    """
     varied = [column for column in _columns(report) if not _is_constant(report, column)]
     return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]
 
@@ -111,10 +107,6 @@ def _not_drawn(report: Mapping[str, Any]) -> list[str]:
 
 
 def _constant(report: Mapping[str, Any]) -> list[str]:
-    """Return a line for each untested column that has a single value in the charted sources. The line is
-    `column = value`, or `column (no value)` if no value is finite. Values in the same bin count as one, and
-    the lower end of the bin is shown.
-    """
     lines = []
     for column in _columns(report):
         if _is_constant(report, column):
@@ -146,9 +138,6 @@ def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the rules that dropped nothing. A rule of a filter is followed by the condition under which it
-    keeps documents, in brackets.
-    """
     return [
         f"{rule['rule']} ({rule['keeps']})" if rule["keeps"] else rule["rule"]
         for rule in rules
@@ -157,8 +146,8 @@ def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return tables of the values of string and boolean columns. Each has the most frequent values in one
-    source and the number of documents with any other value, or no rows if the values were too many to count.
+    """Return a table of the most frequent values for each string or boolean column and source. A table has no
+    rows if the values were too many to count.
     """
     tables = []
     for column in sorted({name for columns in report["values"].values() for name in columns}):
@@ -177,9 +166,7 @@ def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _samples(report: Mapping[str, Any], sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the samples by source: kept documents, and dropped documents grouped by rule. Each group also
-    has the number of all documents that the rule dropped in the source.
-    """
+    """Return the samples by source: kept documents, and dropped documents grouped by rule."""
     dropped = {(row["source"], row["step"], rule): n for row in report["funnel"] for rule, n in row["dropped"].items()}
     by_source = []
     for source in sources:
@@ -201,7 +188,6 @@ def _samples(report: Mapping[str, Any], sources: Sequence[str]) -> list[dict[str
 
 
 def _searched_for_personal_data(report: Mapping[str, Any], sources: Sequence[str]) -> set[str]:
-    """Return the sources that at least one pii step covers."""
     covered: set[str] = set()
     for step in report["config"]["steps"]:
         if "pii" in step:
@@ -227,7 +213,6 @@ def _specials(specials: Mapping[str, int]) -> list[str]:
 
 
 def _test(threshold: Mapping[str, Any]) -> str:
-    """Describe the condition under which a filter rule keeps documents."""
     sides, per = (("≥", "at_least"), ("≤", "at_most")), threshold["per"]
     bounds = [(sign, threshold[side]) for sign, side in sides]
     conditions = [f"{sign} {_bound(bound, per)}" for sign, bound in bounds if bound is not None]
@@ -241,7 +226,6 @@ def _test(threshold: Mapping[str, Any]) -> str:
 
 
 def _bound(bound: float | str | Mapping[str, float | str | None], per: str) -> str:
-    """Format a bound, which is a number, a date or a mapping from values of `per` to bounds."""
     if not isinstance(bound, Mapping):
         return bound if isinstance(bound, str) else f"{bound:,g}"
     bounds = [f"{key} {NONE if value is None else _bound(value, per)}" for key, value in bound.items()]

@@ -22,7 +22,7 @@ def topics_of(corpus: Corpus) -> list[dict[str, Any]]:
 
     A topic has `name`, `words`, the number of kept `documents`, the same number for each of its `sources`,
     `subtopics` with `name`, `words` and `documents`, and `samples` in the form that `read_samples` returns.
-    Topics without a kept document are included. Only columns and the texts of the samples are read.
+    Topics without a kept document are included.
     """
     entries = []
     for step in (step for step in corpus.steps if step.stage == "topics"):

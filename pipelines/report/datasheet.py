@@ -175,9 +175,6 @@ def _funnel(report: Mapping[str, Any]) -> list[Block]:
 
 
 def _filters(report: Mapping[str, Any]) -> list[Block]:
-    """Return a table with the number of documents that each rule dropped in each source. Rules of filters are
-    included even if they dropped none.
-    """
     rows = [
         (rule["step"], rule["rule"], rule["keeps"], source, dropped)
         for rule in rule_effects(report)
@@ -202,9 +199,6 @@ def _licences(report: Mapping[str, Any]) -> list[Block]:
 
 
 def _personal_data(report: Mapping[str, Any]) -> list[Block]:
-    """Return what the pii steps searched for, the measured recall and precision of each step where they are
-    known, and the sources that no step covers.
-    """
     steps = [step for step in report["config"]["steps"] if "pii" in step]
     if not steps:
         return ["No step looked for personal data."]

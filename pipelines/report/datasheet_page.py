@@ -22,7 +22,7 @@ def datasheet_markdown(name: str, sections: Mapping[str, Sequence[Block]]) -> st
 
 
 def datasheet_page(name: str, sections: Mapping[str, Sequence[Block]]) -> str:
-    """Return the datasheet of the corpus `name` as an HTML page without scripts."""
+    """Return the datasheet of the corpus `name` as an HTML page."""
     shown = [
         {"id": title.lower().replace(" ", "-"), "title": title, "blocks": [_parts(block) for block in blocks]}
         for title, blocks in sections.items()

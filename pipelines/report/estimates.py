@@ -155,7 +155,7 @@ def _estimate_tokens(corpus: Corpus, shard_set: str, source: str, sampled: int, 
 
 def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return sums over all sources: documents and bytes, each read and kept, and the tokens of each shard
-    set. A sum is null if any source has no estimate. The `meaning` is the least certain of all sources.
+    set. A sum is null if any source has no estimate.
     """
 
     def add(intervals: Sequence[SampleEstimate | None]) -> SampleEstimate | None:

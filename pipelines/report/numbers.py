@@ -71,9 +71,8 @@ def collect(
 def _source(
     name: str, manifest: CorpusManifest, published: Mapping[str, StepManifest], corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the facts of one source: its licence, origin and format, and the counts of what was read, set
-    aside and kept. If only a sample of the source was read, `records` counts the sample, but `decoded_bytes`
-    counts the whole files.
+    """Return the facts of one source. If only a sample of the source was read, `records` counts the sample,
+    but `decoded_bytes` counts the whole files.
     """
     facts, rows = manifest.sources[name], [row for row in manifest.funnel if row["source"] == name]
     read_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
@@ -99,7 +98,6 @@ def _source(
 
 
 def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
-    """Return the printed ids of the first three quarantined records for each reason."""
     places: dict[str, list[str]] = {}
     for record in corpus.quarantined(source):
         printed = places.setdefault(record.reason, [])
@@ -140,9 +138,6 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: CorpusManifest) -> dict[str, Any]:
-    """Return the facts of one shard set: its tokenizer, its tokens by source and split, the measured overlap
-    between splits and, if it has groups, the sizes of its domains.
-    """
     shard_set, facts, knobs = manifest.shard_sets[name], published[name].facts, published[name].identity["knobs"]
     reason = facts["overlap"].get("not_measured")
     measured = not isinstance(reason, str)
@@ -172,7 +167,6 @@ def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: Corpu
 
 
 def _domains(shard_set: ShardSet) -> list[dict[str, Any]]:
-    """Return the sizes of each domain by split, ordered by the names of the domains."""
     shards: dict[tuple[str, str], list[ShardRecord]] = {}
     for shard in shard_set.shards:
         shards.setdefault((shard.domain, shard.split), []).append(shard)
@@ -183,7 +177,6 @@ def _domains(shard_set: ShardSet) -> list[dict[str, Any]]:
 
 
 def _splits_of(shard_set: ShardSet) -> tuple[str, ...]:
-    """Return the splits that the report lists. `test` is included only if a shard belongs to it."""
     return SPLITS if any(shard.split == TEST for shard in shard_set.shards) else SPLITS[:-1]
 
 

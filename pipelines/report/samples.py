@@ -2,7 +2,7 @@
 that the pii steps find is replaced.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,13 +21,12 @@ CLIP_CHARACTERS = 480
 
 
 def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Read the texts of sampled documents and return the samples in the given order. One part is read at a
-    time.
+    """Return the sampled documents for the report, in the given order.
 
     Each sample has `source`, the `step` and `rule` that dropped it (null if it was kept), the printed `id`,
-    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`. If the
-    document was dropped as a duplicate, `kept_instead` is the printed id of the document that was kept, or
-    its id in hex if it belongs to another corpus; otherwise it is null.
+    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`. For a
+    duplicate, `kept_instead` is the printed id of the document in whose favour it was dropped, or its id in
+    hex if it belongs to another corpus; otherwise it is null.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}
@@ -63,8 +62,8 @@ def _read_part(
     texts: dict[str, tuple[str, int]],
     winners: dict[str, bytes],
 ) -> None:
-    clusters = {name for annotation in part.annotations for name in annotation.schema if name.endswith("_cluster")}
-    columns = {"id", "text", DROP, EDITS_COLUMN, *clusters}
+    winning = {annotation.step: _winner_column(annotation.schema) for annotation in part.annotations}
+    columns = {"id", "text", DROP, EDITS_COLUMN, *filter(None, winning.values())}
     part = without_personal_data(corpus, select_rows(part, [entry["row"] for entry in entries], columns))
     edited = part.table(("edited_text",))["edited_text"]
     for entry, text in zip(entries, edited, strict=True):
@@ -74,13 +73,19 @@ def _read_part(
         texts[entry["id"]] = (head, len(data))
     for position, entry in enumerate(entries):
         for annotation in part.annotations:
-            column = next((name for name in annotation.schema if name.endswith("_cluster")), None)
+            column = winning[annotation.step]
             if annotation.step == entry["step"] and column is not None:
                 winners[entry["id"]] = annotation.column(column)[position].as_py()
 
 
+def _winner_column(names: Iterable[str]) -> str | None:
+    """Return the column with the document that a step keeps instead of each duplicate: `*_winner`, or
+    `*_cluster` if the step keeps one document of each cluster. None for other steps.
+    """
+    return next((name for end in ("_winner", "_cluster") for name in names if name.endswith(end)), None)
+
+
 def _printed_ids(corpus: Corpus, identifiers: set[bytes]) -> dict[bytes, str]:
-    """Return the printed form of each id, or its hex digits if no source of this corpus has the document."""
     keys = pa.array(sorted({split_id(identifier)[0] for identifier in identifiers}), pa.uint64())
     paths: dict[int, tuple[str, str]] = {}
     for source in corpus.manifest.sources:

@@ -1,10 +1,5 @@
 """Sweep a threshold: for many values of a bound on one signal, show the share of each source's documents that
-the bound would keep.
-
-The shares come from the histograms that a build publishes, and consider this bound alone. They are exact for
-integers below 100, and for lower bounds at the start of a bin: numbers of two significant digits or, below 1,
-of two decimals (see materialise.column_profile). Otherwise they are estimated within the bin. Documents
-without a value are treated as filters treat them by default.
+this bound alone would keep. The shares are computed from the histograms that a build publishes.
 """
 
 from collections.abc import Mapping
@@ -50,10 +45,8 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
     """Return the share of the documents that a bound keeps, or 1 if there are none. `at_most` keeps documents
-    without a value, and `at_least` drops them. Neither side keeps NaN and infinities.
-
-    If the threshold lies inside a bin, the bin's documents are divided in proportion. There are two
-    exceptions: a bin of a single whole number, and a threshold outside the range of the column's values.
+    without a value, and `at_least` drops them. Neither side keeps NaN and infinities. If the threshold lies
+    within a bin, the share may be an estimate.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0
@@ -72,9 +65,6 @@ def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> flo
 
 
 def _thresholds(histograms: Mapping[str, Mapping[str, Any]]) -> list[float]:
-    """Return thresholds for the table: lower ends of bins on the axis, chosen at even intervals among the
-    bins.
-    """
     axis = axis_for(histograms.values(), [])
     edges = sorted(
         {float(entry[0]) for h in histograms.values() for entry in h["bins"] if axis.low <= entry[0] <= axis.high}

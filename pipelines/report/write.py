@@ -27,9 +27,6 @@ def write_report(
 
     `check` must raise an error if documents were forgotten since the build began, because the report shows
     samples.
-
-    The JSON depends only on the corpus. The page also shows how many seconds each step took, from its
-    `run.json`.
     """
     if _is_current(root, digest(plain(manifest))):
         return False
@@ -53,9 +50,6 @@ def _is_current(root: Location, manifest: str) -> bool:
 
 
 def _runs(root: Location, manifest: CorpusManifest) -> dict[str, dict[str, Any]]:
-    """Return the content of each step's `run.json`, by label. Steps whose file is missing or damaged are
-    omitted.
-    """
     runs = {}
     for step in manifest.steps:
         try:

@@ -123,9 +123,9 @@ def align_spaces(
 
 
 def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tuple[str, str]]:
-    """Return each word that is in both spaces, paired with itself, in the order of `source`. With `numerals`,
-    only words made of digits are used, in which `.` and `,` are allowed (Artetxe, Labaka and Agirre 2017,
-    "Learning bilingual word embeddings with (almost) no bilingual data", section 4.2).
+    """Return each word that is in both spaces, paired with itself. With `numerals`, only words made of digits
+    are used, in which `.` and `,` are allowed (Artetxe, Labaka and Agirre 2017, "Learning bilingual word
+    embeddings with (almost) no bilingual data", section 4.2).
     """
     common = [word for word in source.words if word in target.rows]
     if kind == "numerals":
@@ -167,10 +167,8 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 
 
 def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> MapFit:
-    """Measure how well a map retrieves the translations of held-out words, by CSLS and by cosine. `mapped`
-    and `after` are the vectors of the mapped source space and of the target space. `wanted` has the target
-    rows of the translations, by the source row of each held-out word. `pairs`, the number of pairs on which
-    the map was fitted, is only copied to the result.
+    """`mapped` and `after` are the vectors of the mapped source space and of the target space. `wanted` has
+    the target rows of the translations of each held-out word, by its source row.
     """
     penalties = mean_similarity(after, mapped), np.zeros(len(after), np.float32)
     retrievals = []

@@ -15,8 +15,7 @@ def write_words(corpus: Corpus, sources: Sequence[str], lower: bool, sink: Binar
     `lower` is set, separated by spaces. Return the counts of the words.
 
     Words are defined in pipelines/kernels/text/segment.py. In scripts without spaces, every letter is a word.
-    The text of one part and the counts are held in memory. No word begins with `<`, so fastText cannot
-    mistake a word for a label or its end-of-line mark.
+    No word begins with `<`, so fastText cannot mistake a word for a label or its end-of-line mark.
     """
     counts: Counter[str] = Counter()
     for source in sources:

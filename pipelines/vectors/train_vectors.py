@@ -89,10 +89,9 @@ def train_vectors(
     """Train vectors on the kept documents of a corpus, and write vectors.txt and vectors.json into `output`.
     Returns the content of vectors.json. If `sources` is None, all sources are used.
 
-    The text is written to a temporary directory in `output`. Raises ConflictError if `output` is a file, if
-    it is not empty and `overwrite` is not set, or if another process is training there. Raises UserError if
-    `sources` is empty or has an unknown name, if fewer than two words occur `min_count` times, or if the
-    training fails.
+    Raises ConflictError if `output` is a file, if it is not empty and `overwrite` is not set, or if another
+    process is training there. Raises UserError if `sources` is empty or has an unknown name, if fewer than
+    two words occur `min_count` times, or if the training fails.
     """
     opened = open_corpus(corpus)
     names = opened.choose_sources(sources, "--sources")

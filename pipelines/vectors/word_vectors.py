@@ -63,8 +63,7 @@ def check_output(output: LocalPath, *, overwrite: bool) -> None:
 
 def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
     """Write vectors in the text format of word2vec. The first line has the number of words and the number of
-    dimensions. Each further line has a word and its values, rounded to seven significant digits. The file
-    appears whole or not at all.
+    dimensions. Each further line has a word and its values, rounded to seven significant digits.
     """
 
     form = " ".join(["%.7g"] * vectors.matrix.shape[1])
@@ -79,7 +78,7 @@ def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
 
 def read_vectors(place: LocalPath, most: int | None = None) -> WordVectors:
     """Read vectors written by `write_vectors`, word2vec (`-binary 0`) or fastText (.vec). If `most` is given,
-    only the first `most` words are read. A word may contain any character except a line feed.
+    only the first `most` words are read.
 
     Raises UserError for a missing file. Also raises UserError, with the number of the line, for a wrong
     header, a wrong number of values, a value that is not a finite number, a word that is not UTF-8 or a

@@ -1,5 +1,7 @@
-"""Fixtures for tests that break builds and runs on purpose: `make chaos` runs them in full and writes
-docs/reliability.md; the ordinary test suite runs a short version.
+"""Fixtures for tests that break builds and runs on purpose.
+
+`make chaos` runs these tests in full and writes docs/reliability.md; the ordinary test suite runs a short
+version.
 """
 
 import json
@@ -21,12 +23,12 @@ def thorough(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def injected(pytestconfig: pytest.Config) -> Callable[[str, str, Outcome, float], None]:
-    """Return `injected(group, fault, outcome, seconds)`: assert that a fault did no harm, and record it for
-    docs/reliability.md.
+    """Return `injected(group, fault, outcome, seconds)`, which asserts that a fault did no harm and records
+    it.
 
-    `group` is a section of the page and `fault` one row of its table: what was broken, and where, in words
-    for its readers. Call it once for each injection. `seconds` are counted from the fault to the finished
-    result, or from the restart where a restart is what recovers.
+    The record is for docs/reliability.md: `group` is a section of the page, and `fault` is one row of its
+    table, which says for readers what was broken and where. Call it once for each injection. `seconds` are
+    counted from the fault to the finished result, or from the restart if only a restart recovers.
     """
     file: Path | None = pytestconfig.getoption("--chaos")
 
@@ -42,7 +44,7 @@ def injected(pytestconfig: pytest.Config) -> Callable[[str, str, Outcome, float]
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
-    """A small corpus, its sources, and a process that builds it with injected storage faults."""
+    """Yield a small corpus, its sources, and a process that builds it with injected storage faults."""
     place = tmp_path_factory.mktemp("small")
     (place / "server").mkdir()
     library = compiled(place / "server")

@@ -1,7 +1,8 @@
-"""One crash at every operation that changes the disk or an object store, after which the same command is run again.
+"""A command that crashes at any operation that changes the disk or an object store finishes when it is run
+again.
 
-A crash is the death of the process, sometimes with a file half written, or a loss of power that keeps only what was fsynced.
-The operations are found by watching a command; see `tests.chaos.harness.crashing`.
+A crash is the death of the process, sometimes with a file half written, or a loss of power that keeps only
+what was fsynced. The operations are found by watching a command; see `tests.chaos.harness.crashing`.
 """
 
 import json
@@ -67,7 +68,6 @@ OF_AN_EXPORT = ((r"export\.json", "list"), (r".*", "file"))
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with two sources, a configuration and an evaluation set."""
     root = tmp_path_factory.mktemp("crash")
     for name in ("web", "code"):
         (root / "raw" / name).mkdir(parents=True)
@@ -89,13 +89,12 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(raw: Path, out: Path | str, *words: str) -> list[Any]:
-    """Return the command that builds the corpus of `raw` in `out`."""
     return ["pipelines", "build", raw / "corpus.yaml", "--in-process", f"output={out}", *words]
 
 
 @pytest.fixture(scope="module")
 def pool(raw: Path, thorough: bool) -> Iterator[Pool]:
-    """Warm servers; warming them has built the undisturbed corpus in `raw/whole`."""
+    """Yield warm servers, and leave the undisturbed corpus that warming them has built in `raw/whole`."""
     with ExitStack() as stack:
         servers = [stack.enter_context(server(raw)) for _ in range(2 if thorough else 1)]
         for number, each in enumerate(servers):
@@ -180,7 +179,9 @@ def test_removing_garbage(raw: Path, pool: Pool, injected: Injected, thorough: b
     assert pool.all[0].run(build(raw, tmp_path / "two"), tmp_path).status == 0
 
     def begin(out: Path) -> None:
-        """Copy a corpus that still holds steps of an earlier configuration, and write its corpus file beside it."""
+        """Copy a corpus that still holds steps of an earlier configuration, and write its corpus file next to
+        it.
+        """
         shutil.copytree(tmp_path / "two", out)
         text = (raw / "corpus.yaml").read_text()
         out.with_name(f"{out.name}.yaml").write_text(text.replace(f"{raw}/out", str(out)))

@@ -1,5 +1,6 @@
-"""One crash at every operation of a pretraining run that changes the disk, after which the same command is run again: the
-same rows are read, and weights, optimizer moments, ledger and model are byte-identical.
+"""A pretraining run crashes at each operation that changes the disk, and the same command is run again. The
+resumed run reads the same rows, and weights, optimizer moments, ledger and model are byte-identical to those
+of an undisturbed run.
 """
 
 import shutil
@@ -33,12 +34,10 @@ OF_A_RUN = (
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory shared by all tests of this module."""
     return tmp_path_factory.mktemp("training")
 
 
 def pretraining(corpus: Path, run: Path) -> list[Any]:
-    """Return the command that trains a tiny model for four steps, with a checkpoint after every second step."""
     settings = [
         "batch.sequences=2", "budget.steps=4", "schedule.warmup_steps=2", "validation={every: 4, tokens: 256}",
         "checkpoints={every: 2, keep: 1}", "log_every=1",
@@ -48,7 +47,7 @@ def pretraining(corpus: Path, run: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def training(place: Path) -> Iterator[Pool]:
-    """Warm servers, and an undisturbed run in `place/run` with a record of the rows it read."""
+    """Yield warm servers. `place/run` then holds an undisturbed run, with a record of the rows it read."""
     corpus = build_corpus(place / "tiny")
     with ExitStack() as stack:
         servers = [stack.enter_context(server(place)) for _ in range(2)]
@@ -95,7 +94,7 @@ def test_exporting_a_model(place: Path, training: Pool, injected: Injected, tmp_
         return ["trainers", "export", place / "run", "--output", out / "export"]
 
     def begin(out: Path) -> None:
-        """Copy the export, marked as one of an older step, to be replaced."""
+        """Copy the export and mark it as one of an older step, so that it is replaced."""
         shutil.copytree(place / "run" / "export", out / "export")
         old = read_json(out / "export" / "gristmill.json")
         write_json(out / "export" / "gristmill.json", old | {"step": 2})

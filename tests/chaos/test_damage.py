@@ -1,4 +1,6 @@
-"""Files damaged on disk: the damage is found when they are read, the file is named, and following the message restores it."""
+"""Damage to files on disk: it is detected when the file is read, the error names the file, and following the
+message repairs the damage.
+"""
 
 import json
 import re
@@ -46,7 +48,6 @@ def kind_of(root: Path, path: Path) -> str | None:
 
 
 def remove_what_it_says(message: str, path: Path) -> None:
-    """Remove the file or directory that an error message asks the user to remove."""
     said = re.search(r"remove (\S+) and ", message)
     assert said, message
     place = path if said[1] == "it" else Path(said[1])
@@ -58,8 +59,6 @@ def remove_what_it_says(message: str, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Built:
-    """An undamaged corpus, what its readers say of it, and its bytes."""
-
     config: Path
     root: Path
     says: str
@@ -108,11 +107,10 @@ class Trainer:
     killed: Path
 
     def run(self, command: str, run: Path, *more: str) -> Ended:
-        """Run a command of `trainers` on a run; the rows it reads are recorded beside the run."""
+        """Run a command of `trainers` on a run, and record the rows it reads in a file beside the run."""
         return self.server.run("trainers", command, *more, record=str(run.with_name(f"{run.name}.rows")))
 
     def pretrain(self, run: Path) -> Ended:
-        """Start or continue a run."""
         settings = (
             "batch.sequences=2",
             "schedule.warmup_steps=2",
@@ -124,14 +122,12 @@ class Trainer:
         return self.run("pretrain", run, *more)
 
     def copy(self, run: Path) -> Path:
-        """Copy the killed run and the record of its rows."""
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(self.killed, run)
         shutil.copy(self.killed.with_name("killed.rows.rank0"), run.with_name(f"{run.name}.rows.rank0"))
         return run
 
     def outcome(self, run: Path) -> Outcome:
-        """Compare a run that was continued with the undisturbed one."""
         found, wanted = (trained(each, each.with_name(f"{each.name}.rows")) for each in (run, self.whole))
         outcome = run_outcome(wanted, found)
         same = all((run / name).read_bytes() == (self.whole / name).read_bytes() for name in (*TENSORS, "ledger.json"))

@@ -56,7 +56,6 @@ class Ended(NamedTuple):
 
 
 def build(config: Path, output: Path, *options: Any, enter: Any = None) -> Ended:
-    """Build in a separate process."""
     command = [sys.executable, "-m", "pipelines", "build", str(config), f"output={output}", *map(str, options)]
     started = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, preexec_fn=enter)
@@ -102,7 +101,9 @@ def marks(size: int) -> str:
 
 @pytest.fixture(scope="module")
 def hungry(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> tuple[Path, Reference, int, int]:
-    """(a corpus file, its undisturbed result, a memory limit too small for one document, a sufficient one)."""
+    """Return a corpus file, its undisturbed result, a memory limit too small for one document, and a
+    sufficient limit.
+    """
     root = tmp_path_factory.mktemp("hungry")
     size, small, large = (60_000_000, 1_000 * MB, 5_000 * MB) if thorough else (10_000_000, 300 * MB, 1_000 * MB)
     config = write_corpus(root, words(size))
@@ -195,7 +196,6 @@ def test_what_decompresses_to_more_than_the_ceiling_is_read_below_it(kind, write
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group (cgroup v1) for processes with limited memory."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     own = next((line.split(":", 2)[2] for line in lines if line.split(":")[1] == "memory"), None)
     if own is None:
@@ -215,12 +215,13 @@ def group() -> Iterator[Path]:
 
 
 def kills(group: Path) -> int:
-    """Return how many processes of the group the kernel has killed for lack of memory."""
     return int((group / "memory.oom_control").read_text().rpartition("oom_kill ")[2])
 
 
 def own_memory(pid: str) -> int:
-    """Return the bytes of anonymous memory of a process that annotates; 0 for any other."""
+    """Return the bytes of anonymous memory of a process that runs an annotation task; 0 for any other
+    process.
+    """
     with contextlib.suppress(OSError, StopIteration):
         if b"ray::annotate" in Path(f"/proc/{pid}/cmdline").read_bytes():
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -229,13 +230,15 @@ def own_memory(pid: str) -> int:
 
 
 def held(group: Path) -> int:
-    """Return the bytes of a group that the kernel cannot reclaim, which excludes cached files."""
+    """Return the bytes of a group's memory that the kernel cannot reclaim; cached files are not counted."""
     facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int(facts["total_rss"]) + int(facts["total_shmem"])
 
 
 def take_away(group: Path, over: threading.Event, taken: list[float]) -> None:
-    """Once a task of the group holds 300 MB, leave the group no more memory until the kernel has killed one of its processes."""
+    """Once a task of the group holds 300 MB, limit the group to little more than it holds until the kernel
+    has killed one of its processes.
+    """
     limited = False
     while not over.wait(0.02):
         if kills(group):

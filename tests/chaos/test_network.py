@@ -1,5 +1,6 @@
-"""Network failures and lost machines: a build and a training run on two workers are submitted to a cluster of three machines
-in network namespaces, started with the commands that operators use. Machines lose their power or their cable.
+"""Network failures and lost machines. A build and a training run on two workers are submitted to a cluster of
+three machines in network namespaces, started with the commands that operators use. Machines are powered off
+or cut off from the network.
 """
 
 import json
@@ -29,7 +30,7 @@ BAD, NAMED = ("tbf", "rate", "2mbit", "burst", "5kb", "limit", "50kb"), "2 Mbit/
 
 
 class Submission:
-    """A command submitted at the head by an operator who follows its log."""
+    """A command that an operator submits at the head node and whose log the operator follows."""
 
     def __init__(self, head: Machine, place: Path, words: list[str], options: tuple[str, ...]) -> None:
         place.mkdir(parents=True, exist_ok=True)
@@ -42,12 +43,11 @@ class Submission:
             )  # fmt: skip
 
     def wait_until(self, met, what):
-        """Wait for a condition, and fail if the submission ends first."""
         wait_for(lambda: met() or self._process.poll() is not None, 600, what)
         assert self._process.poll() is None, self.text
 
     def finished(self) -> tuple[str, str]:
-        """Wait until the submission has succeeded; return the log it showed, and its own messages."""
+        """Wait until the submission has succeeded; return the job's log and the messages of `submit`."""
         assert self._process.wait(timeout=900) == 0, self.text
         return self._files[0].read_text(), self._files[1].read_text()
 
@@ -57,7 +57,7 @@ class Submission:
 
 
 class Cluster:
-    """A head without CPUs and two workers."""
+    """A head node without CPUs, and two workers."""
 
     def __init__(self, machines: list[Machine], place: Path) -> None:
         self.head, self.one, self.two = machines
@@ -67,13 +67,14 @@ class Cluster:
         return Submission(self.head, self._place, words, options)
 
     def again(self, first: Submission, words: list[str], *options: str) -> Submission:
-        """Submit a running job a second time, and wait until the submission has attached to it."""
         second = self.submit(words, *options)
         second.wait_until(lambda: "attached to it" in second.text, "the second submission attaches")
         return second
 
     def check_attached(self, first: Submission, second: Submission, words: list[str], *options: str) -> None:
-        """Assert that both submissions, and a third after the end, show the same log, and that one job did the work."""
+        """Assert that both submissions, and a third after the end, show the same log, and that the work was
+        done by one job.
+        """
         (log, said), (log_again, _), (log_after, said_after) = (
             submission.finished() for submission in (first, second, self.submit(words, *options))
         )
@@ -84,7 +85,6 @@ class Cluster:
         assert [line.split()[0] for line in jobs if name in line] == ["SUCCEEDED"]
 
     def wait_for_machines(self, count: int) -> None:
-        """Wait until the head counts so many machines alive, itself included."""
         ray, where = str(Path(sys.executable).with_name("ray")), "--address=http://127.0.0.1:8265"
 
         def there():
@@ -112,7 +112,6 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def machines(cluster):
-    """The cluster with both workers up; impairments of the network are removed afterwards."""
     _up(cluster.one, cluster.two)
     yield cluster
     for machine in (cluster.one, cluster.two):
@@ -133,7 +132,6 @@ def corpus_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wanted_corpus(corpus_file, tmp_path_factory):
-    """The undisturbed corpus, built without a cluster."""
     output = tmp_path_factory.mktemp("wanted") / "corpus"
     _run("-m", "pipelines", "build", str(corpus_file), "--in-process", f"output={output}")
     return reference_of(output)
@@ -146,7 +144,6 @@ def tokens(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wanted_run(tokens, tmp_path_factory):
-    """The undisturbed run, on one worker without a cluster."""
     run = tmp_path_factory.mktemp("wanted") / "run"
     _run(*_pretrain(tokens, run)[1:], more={"DS_ACCELERATOR": "cpu"})
     return run
@@ -183,7 +180,9 @@ def _steps(run):
 
 
 def _trained(run):
-    """Return what each step read and its loss, from the log; the state of the data stands in for the rows."""
+    """Return the loss of each step and what it read, both from the log. The data state stands in for the
+    rows.
+    """
     read = {}
     for entry in read_events(run / "log.jsonl", "step"):
         read.setdefault((entry["step"], 0), set()).add(json.dumps([entry["tokens"], entry["data"]]))
@@ -191,7 +190,9 @@ def _trained(run):
 
 
 def _outcome(wanted: Path, run: Path) -> Outcome:
-    """Compare a run on the cluster with the wanted one, including the last validation loss and the checkpoints kept."""
+    """Compare a run on the cluster with the undisturbed one, including the last validation loss and the
+    checkpoints kept.
+    """
     found = run_outcome(_trained(wanted), _trained(run))
     ends = [read_events(path / "log.jsonl", "validation")[-1]["loss"] for path in (wanted, run)]
     kept = [sorted(path.name for path in (path / "checkpoints").iterdir()) for path in (wanted, run)]
@@ -214,7 +215,9 @@ def test_a_build_outlasts_a_machine_that_loses_its_power(machines, corpus_file, 
 def test_a_build_outlasts_a_machine_that_is_cut_off_and_writes_on(
     machines, corpus_file, wanted_corpus, tmp_path, injected
 ):
-    """The machine's tasks are suspended until others have redone them and the corpus is published; then they resume."""
+    """The machine's tasks are suspended until other workers have redone them and the corpus is published;
+    then they resume.
+    """
     first = machines.submit(_build(corpus_file, tmp_path / "out"), "--no-upload")
     first.wait_until(lambda: machines.one.processes(ANNOTATING), "the machine builds")
     machines.one.cut()
@@ -272,8 +275,8 @@ def test_a_run_outlasts_a_machine_that_loses_its_power(machines, tokens, wanted_
 def test_a_run_outlasts_a_machine_that_is_cut_off_with_all_of_its_workers(
     cluster, tokens, wanted_run, tmp_path, injected
 ):
-    """The workers still reach the run's directory and each other. They are suspended until others have gone on, and wake up
-    in an old step.
+    """The workers that are cut off can still reach the run's directory and each other. They are suspended
+    until new workers have continued the run, and then resume in an old step.
     """
     run = tmp_path / "run"
     cluster.one.kill()

@@ -56,14 +56,13 @@ def test_a_disk_that_gets_full(small: Small, injected: Injected, thorough: bool,
 
 @chaos
 def test_a_limit_on_the_size_of_a_file(small: Small, injected: Injected, tmp_path: Path) -> None:
-    """A limit on file size stands in for a full disk where no disk may be mounted."""
+    """A limit on file size stands in for a full disk where the test may not mount one."""
     out = tmp_path / "out"
     one_line(small.build(out, file_bytes=4000), f"{out}.*: File too large", GOES_ON)
     injected(GROUP, "file of the output over a limit (EFBIG)", *small.finished(out))
 
 
 def calls(small: Small, place: Path, kinds: int, out: Path) -> int:
-    """Return how many calls of these kinds a build makes below `place`."""
     done = small.build(out, Fault(str(place), kinds, first=FOREVER))
     assert done.status == 0
     shutil.rmtree(out)
@@ -71,7 +70,6 @@ def calls(small: Small, place: Path, kinds: int, out: Path) -> int:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Return up to `most` numbers from 1 to `count`, evenly spread."""
     return sorted({1 + (count - 1) * n // max(1, most - 1) for n in range(most)}) if most > 1 else [count // 2]
 
 
@@ -114,8 +112,8 @@ def test_an_error_of_writing_that_stays(
 def test_an_error_of_reading_a_source(
     small: Small, injected: Injected, thorough: bool, tmp_path: Path, name: str
 ) -> None:
-    """A read error is not a damaged file, so nothing is set aside. Reads of mapped memory are not covered: they end the
-    process (SIGBUS).
+    """A read error does not mean that the file is damaged, so nothing is set aside. Reads of mapped memory
+    are not covered: if they fail, SIGBUS ends the process.
     """
     out, source = tmp_path / "out", small.raw / name
     number = calls(small, source, READ, out) if thorough else 12
@@ -149,7 +147,9 @@ def test_an_error_of_reading_what_was_built(small: Small, injected: Injected, tm
 
 @chaos
 def test_permission_that_is_withdrawn(small: Small, injected: Injected, tmp_path: Path) -> None:
-    """An unprivileged user really loses access to its output directory, and to a source."""
+    """The build runs as an unprivileged user, whose access to the output directory and to a source really can
+    be withdrawn.
+    """
     if os.geteuid() or not os.access(sys.base_prefix, os.X_OK):
         pytest.skip("another user is needed, and only root may become one")
     mine = LocalPath(tempfile.mkdtemp(dir="/var/tmp"))
@@ -176,7 +176,7 @@ def test_permission_that_is_withdrawn(small: Small, injected: Injected, tmp_path
 
 @dataclass(frozen=True)
 class Change:
-    """A change to a source file; `size` is that of the new content, as a share of the old."""
+    """A change to a source file; `size` is the size of the new content as a fraction of the old."""
 
     name: str
     action: str
@@ -195,8 +195,8 @@ CHANGES = (
 @chaos
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 def test_a_source_that_changes(small: Small, injected: Injected, tmp_path: Path, change: Change) -> None:
-    """A source changes after planning, and while it is read. If the file is put back, the corpus is the same; otherwise it is
-    that of the new file.
+    """A source changes after planning, and while it is read. If the file is restored, the corpus is the same;
+    otherwise it is the corpus of the new file.
     """
     raw = tmp_path / "raw"
     shutil.copytree(small.raw, raw)
@@ -259,7 +259,7 @@ def test_a_listing_that_changes(small: Small, injected: Injected, tmp_path: Path
 @chaos
 @pytest.mark.parametrize(("size", "goes_on"), [(1 << 18, True), (1 << 13, False)])
 def test_rays_own_disk(small: Small, injected: Injected, tmp_path: Path, size: int, goes_on: bool) -> None:
-    """Full logs do not stop Ray; if there is no room for it to start, the error says so."""
+    """Ray keeps running when its logs fill the disk. If there is no room for Ray to start, the error says so."""
     out = tmp_path / "out"
     build = [sys.executable, "-m", "pipelines", "build", small.config, "--workers", "1", f"output={out}"]
     with (

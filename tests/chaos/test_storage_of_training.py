@@ -26,20 +26,17 @@ pytestmark = [pytest.mark.chaos, pytest.mark.deepspeed]
 
 @dataclass(frozen=True)
 class Trainer:
-    """A server that trains, and the result of an undisturbed run."""
-
     server: Server
     corpus: Path
     reference: Trained
 
     def train(self, run: Path, fault: Fault | None = None, **options: Any) -> Ended:
-        """Train in `run`; the rows that are read are recorded beside it."""
         record = str(run.with_name(f"{run.name}.rows"))
         settings = (f"corpus={self.corpus}", f"run={run}", *SETTINGS)
         return self.server.run("trainers", "pretrain", "llama_tiny", *settings, fault=fault, record=record, **options)
 
     def finished(self, run: Path) -> tuple[Outcome, float]:
-        """Run the same command again without a fault; return the outcome and its seconds."""
+        """Run the same command again without a fault; return the outcome and the seconds taken."""
         done = self.train(run)
         assert done.status == 0, done.errors
         assert (run / "finished.json").exists()
@@ -83,7 +80,9 @@ PLACES = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_what_cannot_be_written(trainer: Trainer, injected: Injected, tmp_path: Path, name: str) -> None:
-    """There is no space for one of the files of a run; afterwards the same command continues the run."""
+    """The disk has no room for one of the run's files. Once there is room, the same command continues the
+    run.
+    """
     run = tmp_path / "run"
     fault = Fault(f"{run}{PLACES[name]}", WRITE, error=errno.ENOSPC, first=3 if name == "log" else 1)
     ended = trainer.train(run, fault)
@@ -104,8 +103,8 @@ def test_a_checkpoint_that_cannot_be_written(
 
 
 def test_what_cannot_be_read(trainer: Trainer, injected: Injected, tmp_path: Path) -> None:
-    """Reads of shards and checkpoints fail while they are verified. Later they are memory-mapped, and a failing disk ends the
-    process.
+    """Reads fail while shards and checkpoints are verified. Later reads are not tested: they go through
+    memory maps, and a failing disk ends the process.
     """
     run = tmp_path / "run"
     one_line(trainer.train(run, Fault(str(trainer.corpus), READ, first=12)), f"{trainer.corpus}.*Input/output error")

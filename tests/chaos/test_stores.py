@@ -55,7 +55,6 @@ STAYING = [
 
 @pytest.fixture
 def sources(small: Small, store: Store, tmp_path: Path) -> Small:
-    """The small corpus with its sources on the store."""
     root = f"s3://bucket/{tmp_path.name}"
     store.bucket.put(str(small.raw), root, recursive=True)
     return replace(small, config=write_config(tmp_path / "own.yaml", root, remote=store.remote))
@@ -78,7 +77,7 @@ def test_a_source_on_a_store_that_fails_for_a_while(
 def test_a_source_on_a_store_that_fails(
     sources: Small, store: Store, injected: Injected, tmp_path: Path, kind: str, said: str
 ) -> None:
-    """The store fails while the source is read; the slow one fails during planning."""
+    """The store fails while the source is read; a slow store fails during planning."""
     store.proxy.plan = Plan(kind, "rows/rows.parquet", ("GET",), skip=int(kind != "slow"))
     one_line(sources.build(tmp_path / "out", **store.options), rf"rows\.parquet: {said}", "same command")
     store.proxy.plan = Plan()
@@ -88,14 +87,12 @@ def test_a_source_on_a_store_that_fails(
 
 @pytest.fixture
 def output(small: Small, store: Store, tmp_path: Path) -> Small:
-    """The small corpus, with the settings to write it to the store."""
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(small.config.read_text()) | {"remote": store.remote}))
     return replace(small, config=path)
 
 
 def stored(small: Small, store: Store, out: str, copy: Path) -> Outcome:
-    """Fetch a corpus from the store and compare it with the reference."""
     store.bucket.get(out.removeprefix("s3://"), str(copy), recursive=True)
     return build_outcome(small.reference, copy)
 

@@ -1,4 +1,6 @@
-"""Two drivers in one directory: with leases only one of them works, without leases both do, and the result is the same."""
+"""Two drivers in one directory. With leases only one of them works; without leases both do. The result is the
+same.
+"""
 
 import os
 import random
@@ -85,7 +87,6 @@ def die():
 
 @pytest.fixture
 def writes(corpus_file, tmp_path):
-    """The number of files that a build of `corpus_file` writes."""
     with before_write(0, die) as paths:
         build(corpus_file, tmp_path / "undisturbed")
     return len(paths)
@@ -93,12 +94,11 @@ def writes(corpus_file, tmp_path):
 
 @pytest.fixture
 def reference(writes, tmp_path):
-    """The undisturbed corpus of `corpus_file`."""
     return reference_of(tmp_path / "undisturbed")
 
 
 def test_another_build_comes_in_between_two_writes(corpus_file, tmp_path, reference, writes, thorough, injected):
-    """The other build publishes every step, and removes the first one's intermediate files."""
+    """The other build publishes every step, and removes the intermediate files of the first build."""
     for number in range(3, writes, 11) if thorough else (writes // 2,):
         output = tmp_path / f"at{number}"
         with before_write(number, lambda output=output: build(corpus_file, output)):
@@ -132,8 +132,6 @@ def test_another_build_comes_in_and_is_killed(corpus_file, tmp_path, reference, 
 
 
 class Meeting(NamedTuple):
-    """A directory where two drivers build one corpus."""
-
     directory: Path
     config: Path
 
@@ -191,7 +189,9 @@ def test_two_builds_with_leases_do_the_work_once(meeting, reference, injected, h
 @pytest.mark.chaos
 @pytest.mark.parametrize("hours", [-7, 7])
 def test_a_lease_of_a_dead_host_is_taken_over(meeting, reference, injected, hours):
-    """The lease's modification time is `hours` ahead of this machine's clock; what counts is that it no longer changes."""
+    """The lease's modification time is `hours` ahead of this machine's clock. The lease is taken over because
+    it no longer changes.
+    """
     dead_lease(meeting.output, "building", hours)
     started = time.perf_counter()
     said = meeting.drive("second").finish()
@@ -226,7 +226,7 @@ def test_a_build_that_was_suspended_and_taken_over_goes_on(meeting, reference, i
 
 
 def race(meeting, **options):
-    """Start two drivers without leases at the same instant; return the seconds they take, and their output."""
+    """Start two drivers without leases at the same instant; return the seconds taken and the output of both."""
     gate = meeting.directory / f"gate{len(list(meeting.directory.iterdir()))}"
     drivers = [meeting.drive(f"{gate.name}.{name}", gate=gate, lease=False, **options) for name in ("first", "second")]
     for driver in drivers:
@@ -246,7 +246,9 @@ def test_two_builds_without_leases_come_to_the_same(meeting, reference, injected
 
 
 def unrepeatable_outcome(reference, output):
-    """Compare builds whose tokenizer differs with every training: there must be one tokenizer, used by all shards."""
+    """Compare builds whose tokenizer comes out differently each time it is trained: there must be one
+    tokenizer, used by all shards.
+    """
     corpus = open_corpus(output)
     (tokenizer,) = [step for step in corpus.steps if step.label == "learn_tokenizer"]
     (file,) = load_step(output, tokenizer.directory.name).files
@@ -273,7 +275,6 @@ def test_a_build_on_ray_is_overtaken_by_one_that_is_not(meeting, reference, inje
 
 
 def unrepeatable(corpus_file, kind):
-    """Make `corpus_file` train a kind of tokenizer that comes out different each time."""
     config = yaml.safe_load(corpus_file.read_text())
     (entry,) = [step for step in config["steps"] if "learn_tokenizer" in step]
     entry["learn_tokenizer"] |= {"kind": kind, "vocab_size": 400}
@@ -283,7 +284,9 @@ def unrepeatable(corpus_file, kind):
 def test_a_tokenizer_that_cannot_be_repeated_is_the_one_published_first(
     corpus_file, tmp_path, reference, thorough, injected
 ):
-    """Another build runs just before one of the writes of the tokenizer's step, up to that of its manifest."""
+    """Another build runs just before one of the writes of the tokenizer step, the last of which is its
+    manifest.
+    """
     unrepeatable(corpus_file, "wordpiece")
     with before_write(0, die) as paths:
         build(corpus_file, tmp_path / "counted")
@@ -340,7 +343,6 @@ def test_two_builds_on_one_prefix_of_an_object_store(meeting, reference, injecte
 
 @pytest.fixture
 def plain_file(corpus_file):
-    """`corpus_file` with few steps."""
     steps = [{"learn_tokenizer": {"kind": "bytes"}}, {"shards": {"tokenizer": "learn_tokenizer"}}]
     corpus_file.write_text(yaml.safe_dump(yaml.safe_load(corpus_file.read_text()) | {"steps": steps}))
     return corpus_file

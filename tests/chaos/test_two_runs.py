@@ -1,4 +1,6 @@
-"""Two drivers in one run directory: the second is refused, or takes over from one that is dead or suspended."""
+"""Two drivers in one run directory: the second is refused, or takes over from a first that is dead or
+suspended.
+"""
 
 import os
 import signal
@@ -24,8 +26,6 @@ def ended():
 
 
 class Run(NamedTuple):
-    """A directory where two drivers train, and the result of an undisturbed run."""
-
     directory: Path
     corpus: Path
     wanted: Trained

@@ -18,14 +18,13 @@ HOST = "gristmill/host.py"
 
 
 def inside(path, directory):
-    """Return whether an argument of an audit event is a path below the directory."""
     return isinstance(path, str | bytes | os.PathLike) and f"{Path.cwd() / os.fsdecode(path)}".startswith(
         f"{directory}/"
     )
 
 
 def watch(directory, seen):
-    """Add to `seen`, from now on, every access below the directory that bypasses the host, with its caller."""
+    """From now on, add every access below the directory that bypasses the host to `seen`, with its caller."""
 
     def hook(event, arguments):
         if event not in EVENTS or not any(inside(argument, directory) for argument in arguments[:2]):

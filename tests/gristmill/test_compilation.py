@@ -44,8 +44,8 @@ def middle(x):
 
 @pytest.fixture(params=["never", "always"])
 def run(tmp_path, request, monkeypatch):
-    """A function that writes the two modules and imports them afresh, as another process would; it returns the result of
-    `caller` and the number of cache hits.
+    """Return a function that writes the two modules and imports them afresh, as another process would; it
+    returns the result of `outermost` and the number of cache hits.
     """
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -62,7 +62,6 @@ def with_value(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 @st.composite
 def changed(draw, all_data: list[Any]) -> Any:
-    """Draw one of the configurations with one or two values replaced, or an extra key."""
     data = draw(st.sampled_from(all_data))
     for _ in range(draw(st.integers(1, 2))):
         if not isinstance(data, (dict, list)):
@@ -81,7 +80,7 @@ def changed(draw, all_data: list[Any]) -> Any:
 
 
 def taken(call: Callable[[], Any]) -> tuple[Any, str]:
-    """Return (the result of a call, ""), or (None, the message of its ConfigError)."""
+    """Return the result of a call and an empty string, or None and the message of its ConfigError."""
     try:
         return call(), ""
     except ConfigError as error:

@@ -23,7 +23,6 @@ OUTSIDE = {
 
 
 def around(directory, *commands):
-    """Return the accesses of commands below a directory that bypass the host."""
     arguments = [sys.executable, str(WATCHER), str(directory), json.dumps([list(map(str, each)) for each in commands])]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
@@ -33,8 +32,8 @@ def around(directory, *commands):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """(a directory, a corpus in it, accesses that bypassed the host) after building, exporting, indexing, forgetting and
-    garbage collection.
+    """Return a directory, a corpus in it, and the accesses that bypassed the host while the corpus was built,
+    exported, indexed, searched, rewritten by `forget` and garbage-collected.
     """
     place = tmp_path_factory.mktemp("watched")
     write_sources(place / "raw")

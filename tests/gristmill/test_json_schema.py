@@ -1,4 +1,4 @@
-"""The JSON schemas against the parser, on all shipped files: both accept and refuse the same data."""
+"""The JSON schemas and the parser accept and refuse the same data, on all shipped files."""
 
 import contextlib
 import copy
@@ -61,7 +61,6 @@ def test_recipes_are_valid():
 
 
 def mappings(value, path=()):
-    """Yield the path of every mapping in plain data."""
     if isinstance(value, dict):
         yield path
         for key, entry in value.items():
@@ -72,7 +71,6 @@ def mappings(value, path=()):
 
 
 def spoiled(data, path):
-    """Return a copy with an unknown field in the mapping at that path."""
     result = copy.deepcopy(data)
     target = result
     for key in path:

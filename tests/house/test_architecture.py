@@ -69,7 +69,6 @@ def parsed(path):
 
 @cache
 def imports(path):
-    """Return (dotted module, line) of every import, including those inside functions and type-checking blocks."""
     found = []
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -184,7 +183,6 @@ def import_edges():
 
 
 def find_cycle(edges):
-    """Return some cycle of a graph as a list of nodes; empty if there is none."""
     state = {}
 
     def visit(name, trail):
@@ -261,8 +259,8 @@ def class_name(node):
 
 
 def undocumented_methods(trees):
-    """Return the public methods without a docstring, here or in a class that they override. The docstring of a Protocol may
-    describe its methods, if they have no body.
+    """Return the public methods that have no docstring, neither their own nor one of a method that they
+    override. The docstring of a Protocol may describe those of its methods that have no body.
     """
     classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
 

@@ -36,7 +36,6 @@ except ImportError:  # it, or what it needs, is not installed
 
 @pytest.fixture
 def fetched(tmp_path, monkeypatch):
-    """A working directory with the files that recipes name and users must fetch."""
     for name in ("models/lid.176.ftz", "lists/ldnoobw/en"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("word\n")
@@ -94,7 +93,6 @@ def test_every_study_file_is_valid_and_names_a_corpus_file_of_the_repository(pat
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
-    """A tiny corpus in place of those that users build."""
     return build_corpus(tmp_path_factory.mktemp("stand_in"))
 
 
@@ -183,8 +181,6 @@ SAMPLES = {
 
 
 def make_dumps(data, folder):
-    """Write a Stack Exchange dump and a MediaWiki dump from records of the sample data."""
-
     def records(name, count=None):
         with gzip.open(data / f"prose/{name}.jsonl.gz") as lines:
             return [json.loads(line) for line in islice(lines, count)]

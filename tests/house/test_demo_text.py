@@ -15,7 +15,6 @@ CONTENT = b"stands for the archive"
 
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """A stand-in for pip that writes CONTENT to its destination; returns the list of commands that it was given."""
     calls: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:

@@ -129,7 +129,6 @@ def violations(value, schema, path=""):
 
 @pytest.fixture(scope="module")
 def definitions(shared_data):
-    """The v1 schema of each kind, from KubeRay's definitions."""
     found = {}
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for path in sorted((shared_data / "kuberay").glob("*.yaml.gz")):
@@ -168,7 +167,6 @@ def test_the_walk_finds_what_is_wrong(definitions):
 
 
 def clusters_of(document):
-    """Return the cluster specification within a document of any kind."""
     spec = document["spec"]
     spec = spec.get("jobTemplate", spec)
     return spec.get("rayClusterSpec", spec)
@@ -227,13 +225,11 @@ def test_the_jobs_of_the_manifests_would_be_taken_for_submission(entrypoint, tmp
 
 
 def with_a_model(words, folder):
-    """Make a language model in `folder`, and point the words of a command to it."""
     (folder / "lid.176.ftz").write_bytes(FASTTEXT_BEGIN)
     return [word.replace("/shared/models", str(folder)) for word in words]
 
 
 def parse(words):
-    """Parse `-m MODULE ...` with the parser of that module."""
     import importlib
 
     module = importlib.import_module(f"{words[1]}.__main__")
@@ -243,7 +239,6 @@ def parse(words):
 
 
 def unit(path):
-    """Parse a systemd unit, with continued lines joined."""
     config = configparser.RawConfigParser(strict=False)
     config.optionxform = str
     config.read_string(path.read_text().replace("\\\n", ""))

@@ -1,7 +1,7 @@
 """Metrics and their dashboard: Grafana can load the file, and its panels query only exported metrics.
 
-That Ray exports each metric under these names and labels is tested in test_jobs.py and trainers/test_launch.py, which run
-builds and training on a cluster.
+test_jobs.py and trainers/test_launch.py, which run builds and training on a cluster, check that Ray exports
+each metric under these names and labels.
 """
 
 import json
@@ -29,12 +29,10 @@ SELECTOR = re.compile(r"(\w+)\{(\w+)=~\"\$(\w+)\"\}")
 
 
 def plain(expression):
-    """Remove labels in braces, and ranges, from an expression."""
     return re.sub(r"\{[^{}]*\}|\[\$__rate_interval\]", "", expression)
 
 
 def asked():
-    """Return the names of the series in expressions and variables."""
     variables = [entry["definition"] for entry in DASHBOARD["templating"]["list"] if entry["type"] == "query"]
     return set(re.findall(r"\bray_\w+", " ".join([*EXPRESSIONS, *variables])))
 

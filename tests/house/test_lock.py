@@ -24,7 +24,6 @@ OF_CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")  # of torch's build for GPUs, 
 
 @pytest.fixture(scope="module")
 def locked():
-    """The locked version of each package."""
     return {entry["name"]: entry["version"] for entry in ENTRY.finditer(LOCK.read_text())}
 
 
@@ -55,8 +54,8 @@ def test_it_holds_what_the_project_needs_in_the_versions_of_the_constraints(lock
 
 
 def test_what_its_packages_need_is_in_it(locked):
-    """The image is installed without resolving dependencies, so the lock must hold all of them. Checked for packages that are
-    installed here in the locked version.
+    """The image is installed without resolving dependencies, so the lock must list all of them. The test
+    covers packages that are installed here in the locked version.
     """
     checked = 0
     for name, version in locked.items():

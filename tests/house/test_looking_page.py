@@ -1,4 +1,4 @@
-"""The commands of docs/looking.md run in their order, on small corpora with the names that the page uses."""
+"""The commands of docs/looking.md run in order, on small corpora with the names that the page uses."""
 
 import json
 import re
@@ -38,7 +38,6 @@ steps:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with the corpora, and earlier builds of one of them."""
     root = tmp_path_factory.mktemp("looking")
     (root / "plays").mkdir()
     (root / "docs").mkdir()
@@ -58,7 +57,6 @@ def place(tmp_path_factory):
 
 
 def named(command, place):
-    """Replace the page's fingerprints and files of builds by those of the builds in `place`."""
     earlier = sorted(place.glob("data/corpora/mine/earlier-*.json"))[-2:]
     first = earlier[0].stem.rpartition("-")[2]
     found = {"1a2b3c4d": first[:8]} | {

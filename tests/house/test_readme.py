@@ -80,7 +80,6 @@ def test_recipes_named_in_the_readme_exist():
 
 @pytest.mark.slow
 def test_help_runs_without_loading_anything_heavy():
-    """The help of each package is printed in a fresh process without importing a heavy library."""
     import subprocess
     import sys
 

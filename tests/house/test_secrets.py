@@ -1,6 +1,7 @@
-"""Secrets of the environment and of URLs appear in no file that commands write, and in nothing that they print.
+"""Secrets of the environment and of URLs appear in no file that commands write, and in nothing that they
+print.
 
-For jobs on a cluster, test_jobs.py checks the same.
+test_jobs.py covers jobs on a cluster.
 """
 
 from urllib.parse import quote
@@ -18,7 +19,6 @@ SIGNATURE = "swordfish/+of the=query"
 
 @pytest.fixture
 def hidden(monkeypatch):
-    """Secrets, set as environment variables."""
     found = secrets()
     for name, value in found.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""The tutorial runs: its cells in order, in the folder where Jupyter would run them."""
+"""The tutorial runs: its cells in order, in the folder where Jupyter would run it."""
 
 import contextlib
 import io

@@ -35,12 +35,11 @@ def write_records(file: Path, shift: float, count: int = 120, seed: int = 0) -> 
 
 
 def fields(names=NAMES) -> str:
-    """Return the step that turns the numeric fields into columns."""
     return f"record_fields: {{columns: {json.dumps({name: {'field': name, 'type': 'float'} for name in names})}}}"
 
 
 def plan_corpus(folder: Path, name: str, steps, sources=("ref", "web"), part_bytes=1600):
-    """Return the plan of a corpus with the given steps over `FOLDER/SOURCE.jsonl`."""
+    """Return the plan of a corpus with the given steps, whose sources are the files `FOLDER/SOURCE.jsonl`."""
     entries = "".join(
         f"  - {{name: {s}, root: {folder}/{s}.jsonl, format: jsonl, part_bytes: {part_bytes}}}\n" for s in sources
     )
@@ -52,13 +51,11 @@ def plan_corpus(folder: Path, name: str, steps, sources=("ref", "web"), part_byt
 
 
 def build_corpus(plan, cluster=None):
-    """Build the corpus of a plan and return it."""
     build(plan, cluster or LocalCluster(), lambda line: None)
     return open_corpus(plan.config.place)
 
 
 def rows_of(corpus, columns):
-    """Return the given columns of all documents, by printed id."""
     found = {}
     for part in corpus.parts():
         table = part.table(columns).to_pylist()

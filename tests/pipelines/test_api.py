@@ -1,4 +1,4 @@
-"""The Python API of corpora: what its functions return, compared with what the commands write."""
+"""The Python API of corpora, compared with what the commands write."""
 
 import re
 import subprocess
@@ -64,7 +64,6 @@ def test_verdicts_cover_every_document(corpus):
 
 
 def test_readers_stream(corpus):
-    """A reader returns a part at a time."""
     assert len(list(corpus.documents(sources=["web"]))) > 1
 
 
@@ -179,9 +178,7 @@ def test_duckdb_reads_documents_as_they_come(corpus):
 
 @pytest.fixture
 def examples(tmp_path, monkeypatch):
-    """The Python examples of docs/looking.md, by the heading above each, with the build they refer to already
-    done.
-    """
+    """Return the Python examples of docs/looking.md by heading, after running the build that they refer to."""
     monkeypatch.chdir(tmp_path)
     for name in ("web", "code"):
         (tmp_path / name).mkdir()

@@ -1,7 +1,7 @@
 """Explore schedules: `python -m tests.schedules --minutes 10 --agents build,gc --seed 0`.
 
-Each seed is one schedule. The search ends at the first failure and prints its seed and its story after
-shrinking. `--schedules 1` with that seed repeats it.
+Each seed determines one schedule. The search ends at the first failure and prints its seed and, after
+shrinking, its story. To repeat the failure, pass that seed with `--schedules 1`.
 """
 
 import argparse
@@ -13,7 +13,6 @@ from tests.schedules.search import search
 
 
 def main() -> int:
-    """Return 0 if nothing failed, otherwise 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.schedules", description=__doc__)
     parser.add_argument("--agents", default=registry.names()[0], help=f"one of: {'  '.join(registry.names())}")
     parser.add_argument("--minutes", type=float, default=1.0)

@@ -1,6 +1,4 @@
-"""Scheduling strategies: which agent runs at each operation, and which faults happen there, all decided by a
-seed.
-"""
+"""Scheduling strategies, which use a seed to decide which agent runs each operation and which faults occur."""
 
 import errno
 import random
@@ -17,11 +15,11 @@ _JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the other
 
 
 class Faults:
-    """The faults of one run, at positions drawn from a seed: anywhere, or right before or after critical
-    operations.
+    """The faults of one run, at positions drawn from a seed: anywhere, or immediately before or after
+    critical operations.
 
-    `length` is the approximate number of operations, `seconds` the possible lengths of suspensions; the
-    others are numbers of faults.
+    `length` is the approximate number of operations, and `seconds` holds the possible lengths of suspensions;
+    all other arguments are numbers of faults.
     """
 
     def __init__(
@@ -51,8 +49,8 @@ class Faults:
         self._critical.sort(reverse=True)
 
     def quiet(self, world: World) -> float:
-        """Return for how many operations no fault happens, and set `world.calm` to how many of them may be
-        critical.
+        """Return the number of operations before the next fault, and set `world.calm` to the number of
+        critical ones allowed among them.
         """
         if self._after:
             return 0
@@ -60,7 +58,7 @@ class Faults:
         return self._steps[-1][0] - world.steps - 1 if self._steps else _ALWAYS
 
     def happen(self, world: World, current: Agent) -> None:
-        """Make the faults that are due now happen to the agent that has just run."""
+        """Apply the faults that are due now to the agent that has just run."""
         if self._granted != _ALWAYS:
             self._seen += int(self._granted - world.calm)
             self._granted = world.calm
@@ -98,7 +96,7 @@ class Faults:
 
 
 class Default:
-    """Switches only when necessary. The base of all other strategies, which override `choose`."""
+    """Switches agents only when necessary. Base class of the other strategies, which override `choose`."""
 
     seed: object
 
@@ -107,25 +105,23 @@ class Default:
         self.chance = random.Random(f"{type(self).__name__}/{seed}")
 
     def disturb(self, world: World, current: Agent) -> None:
-        """Make the faults that are due happen."""
         if self.faults is not None:
             self.faults.happen(world, current)
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """Return the current agent, or the next one that is ready."""
         self.let_go_on(world, _ALWAYS)
         return world.default(current)
 
     def let_go_on(self, world: World, operations: float) -> None:
-        """Let the chosen agent run for `operations` operations, unless a fault is due before."""
+        """Let the chosen agent run for `operations` operations, unless a fault is due earlier."""
         if self.faults is not None:
             operations = min(operations, self.faults.quiet(world))
         world.quiet = operations if type(self).disturb is Default.disturb else 0
 
 
 class Random(Default):
-    """Switches at random, with a probability drawn once, so that some runs have long stretches and others
-    none.
+    """Switches at random, at a mean interval drawn once per run, so that some runs have long uninterrupted
+    stretches and others have none.
     """
 
     def __init__(self, seed: object, faults: Faults | None = None) -> None:
@@ -134,7 +130,6 @@ class Random(Default):
         self._left = self._steps = 0
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """Return any ready agent, or occasionally a sleeping one."""
         self._left -= world.steps - self._steps
         self._steps = world.steps
         if self._left > 0 and current in world.ready:
@@ -152,8 +147,8 @@ class Random(Default):
 class Pct(Default):
     """Random priorities with `depth - 1` changes (Burckhardt et al. 2010, section 3).
 
-    A run finds a bug that needs `depth` ordered operations, among n agents and k operations, with a
-    probability of at least 1 / (n k^(depth - 1)). `length` is approximately k.
+    With n agents and k operations, a run finds a bug that needs `depth` ordered operations with a probability
+    of at least 1 / (n k^(depth - 1)). `length` is approximately k.
     """
 
     def __init__(self, seed: object, depth: int, length: int, faults: Faults | None = None) -> None:
@@ -163,7 +158,6 @@ class Pct(Default):
         self._ready: list[Agent] | None = None
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """Return the ready agent with the highest priority."""
         if self._changes and world.steps >= self._changes[-1]:
             self._changes.pop()
             if current is not None:
@@ -195,9 +189,6 @@ class Conflicts(Default):
         self._last: dict[str, Agent] = {}
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """Return the current agent, unless another has just worked, or is about to work, in the directory of
-        its next operation.
-        """
         if self._held:
             self._held = {agent: until for agent, until in self._held.items() if until > world.steps}
         if current is None or current not in world.ready or current in self._held:
@@ -222,7 +213,7 @@ class Conflicts(Default):
 
 
 class Starve(Default):
-    """From some operation on, one process runs only when no other can."""
+    """Lets one process run only when no other process can, from a random operation on."""
 
     def __init__(self, seed: object, length: int, who: str | None = None, faults: Faults | None = None) -> None:
         super().__init__(seed, faults)
@@ -231,7 +222,6 @@ class Starve(Default):
         self._until = self._from + self.chance.choice((length // 10, length, 1 << 30))
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """Return an agent that is not starved, with rare switches."""
         if self._who is None:
             self._who = self.chance.choice(sorted(world.processes))
         if current in world.ready and self.chance.random() > 0.05 and not self._starves(world, current):
@@ -243,8 +233,9 @@ class Starve(Default):
 
 
 class Stop(Default):
-    """One process runs first, and stops before it publishes or removes something. It continues when the
-    others have ended or have done a number of operations, so what it has checked is out of date by then.
+    """Runs one process first and stops it before it publishes or removes something. The process continues
+    once the others have ended or have done a number of operations, so its earlier checks may be out of date
+    by then.
     """
 
     def __init__(self, seed: object, length: int, faults: Faults | None = None) -> None:
@@ -255,7 +246,6 @@ class Stop(Default):
         self._until: float | None = None
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """Return the process until it stops, then the others, then the process again."""
         if self._who is None:
             self._who = self.chance.choice(sorted(world.processes))
         if self._until is None and current is not None and current.process.name == self._who:
@@ -269,8 +259,6 @@ class Stop(Default):
 
 
 class Replay:
-    """Repeats recorded decisions; makes the default choice elsewhere."""
-
     def __init__(self, decisions: Sequence[Decision], seed: object) -> None:
         self.seed = seed
         self._runs: dict[tuple[str, int], str] = {}
@@ -283,12 +271,10 @@ class Replay:
                 self._faults.setdefault(key, []).append(decision)
 
     def disturb(self, world: World, current: Agent) -> None:
-        """Make the recorded faults happen."""
         for decision in self._faults.get(world.key, ()):
             _apply(world, decision)
 
     def choose(self, world: World, current: Agent | None) -> Agent:
-        """Return the recorded agent, if it can run."""
         name = self._runs.get(world.key)
         if name is not None:
             agent = _agent(world, name)
@@ -302,7 +288,6 @@ def _agent(world: World, name: str) -> Agent | None:
 
 
 def _apply(world: World, decision: Decision) -> None:
-    """Make a fault happen, if it is possible here."""
     action, target = decision.action, decision.target
     agent, process = _agent(world, target), world.processes.get(target)
     if action == "power":

@@ -1,4 +1,4 @@
-"""Exploration: many schedules of a scenario, by seed, and the shrinking of a failure."""
+"""Exploration: run many schedules of a scenario, each determined by a seed, and shrink a failure."""
 
 import gc
 import itertools
@@ -24,11 +24,12 @@ _SCHEDULES_A_COLLECTION = 100
 
 @dataclass(frozen=True)
 class Scenario:
-    """Concurrent processes. `start` starts them and registers what must hold after every event; `judge`
-    checks what must hold at the end, and may run more on the same disk. Both raise AssertionError.
+    """A set of concurrent processes. `start` starts them and registers what must hold after every event.
+    `judge` checks what must hold at the end, and may run more commands on the same disk. Both raise
+    AssertionError.
 
-    `faults` are the kinds that may happen: kills, suspensions, errors, power. `suspensions` are the possible
-    lengths of suspensions, in seconds.
+    `faults` lists the kinds of fault that may occur: kills, suspensions, errors, power. `suspensions` holds
+    the possible lengths of suspensions, in seconds.
     """
 
     name: str
@@ -44,8 +45,6 @@ class Scenario:
 
 @dataclass
 class Tally:
-    """Statistics of what was explored."""
-
     schedules: int = 0
     steps: int = 0
     seconds: float = 0.0  # of processor time
@@ -53,7 +52,6 @@ class Tally:
     ends: Counter[str] = field(default_factory=Counter)  # how processes ended
 
     def add(self, world: Simulation) -> None:
-        """Count a run."""
         self.schedules += 1
         self.steps += world.steps
         self.actions.update(decision.action for decision in world.record)
@@ -62,7 +60,6 @@ class Tally:
             self.ends["killed" if process.killed else error] += 1
 
     def merge(self, other: "Tally") -> None:
-        """Add the tally of another process."""
         self.schedules += other.schedules
         self.steps += other.steps
         self.seconds += other.seconds
@@ -81,7 +78,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Found:
-    """A failure: its seed, its message, and the decisions that suffice to reproduce it."""
+    """A failure: its seed, its message, and a list of decisions that reproduces it."""
 
     scenario: Scenario
     seed: int
@@ -89,14 +86,13 @@ class Found:
     record: tuple[Decision, ...]
 
     def story(self) -> str:
-        """Return the failing run as text: who did what."""
         world, what = run(self.scenario, Replay(self.record, self.seed), trace=True)
         decisions = "\n".join(f"  {decision!r}," for decision in self.record)
         return f"{self.scenario.name}, seed {self.seed}: {what}\n\n{tell(world.trace or ())}\n\ndecisions:\n{decisions}"
 
 
 def run(scenario: Scenario, choices: Strategy, *, trace: bool = False) -> tuple[Simulation, str | None]:
-    """Run one schedule; return its simulation, and what failed or None."""
+    """Run one schedule; return its simulation, and the failure message or None."""
     with scenario.around():
         return _run(scenario, choices, trace)
 
@@ -116,9 +112,7 @@ def _run(scenario: Scenario, choices: Strategy, trace: bool) -> tuple[Simulation
 
 
 def choose_strategy(scenario: Scenario, seed: int, length: int) -> Strategy:
-    """Return the strategy and the faults of a seed; `length` is the approximate number of operations of a
-    run.
-    """
+    """Return the strategy and faults of a seed; `length` is the approximate number of operations of a run."""
     chance = random.Random(f"strategy/{seed}")
     faults = None
     if scenario.faults and chance.random() < 0.7:
@@ -139,7 +133,7 @@ def choose_strategy(scenario: Scenario, seed: int, length: int) -> Strategy:
 
 
 def explore(scenario: Scenario, seeds: Iterator[int], tally: Tally, until: float = float("inf")) -> Found | None:
-    """Run the schedules of the seeds until one fails, or until the time `until` of `time.perf_counter`."""
+    """Run the schedules of the seeds until one fails or `time.perf_counter` exceeds `until`."""
     length = run(scenario, Default())[0].steps
     begun = time.process_time()
     with rare_collection() as collect:
@@ -157,11 +151,11 @@ def explore(scenario: Scenario, seeds: Iterator[int], tally: Tally, until: float
 
 @contextmanager
 def rare_collection() -> Iterator[Callable[[], None]]:
-    """While the block runs, cache paths and disable the garbage collector, which would scan the growing
-    caches in vain.
+    """Cache paths and disable the garbage collector while the block runs; the collector would scan the
+    growing caches to no effect.
 
-    Yields a function that collects garbage once in every so many calls. Objects that were frozen before, such
-    as the imports of a test process, stay frozen.
+    Yield a function that collects garbage at every n-th call. Objects frozen before, such as the imports of a
+    test process, stay frozen.
     """
     calls, was_enabled, was_frozen = itertools.count(1), gc.isenabled(), gc.get_freeze_count() > 0
 
@@ -184,7 +178,9 @@ def rare_collection() -> Iterator[Callable[[], None]]:
 
 
 def shrunk(scenario: Scenario, seed: int, record: list[Decision], what: str) -> Found:
-    """Return the failure with as few decisions as give the same message, apart from numbers."""
+    """Return the failure with a minimal list of decisions that still gives the same message, apart from
+    numbers.
+    """
 
     def fails(decisions: list[Decision]) -> list[Decision] | None:
         world, again = run(scenario, Replay(decisions, seed))

@@ -1,4 +1,5 @@
-"""A POSIX file system in memory: names, contents, which of them are durable, and what a loss of power leaves.
+"""A POSIX file system in memory that tracks names, contents, which of them are durable, and what survives a
+loss of power.
 
 Names become durable by fsync of their directory, contents by fsync of the file. Operations here take effect
 at once; the simulated host lets other agents run first. There are only hard links, and no permissions.
@@ -18,7 +19,9 @@ _RESTORED = 1000
 
 
 class Node:
-    """A file (`data`) or a directory (`entries`). `kept` and `stable` are the durable data and entries."""
+    """A file (with `data`) or a directory (with `entries`). `kept` and `stable` are the durable data and
+    entries.
+    """
 
     __slots__ = (
         "atime", "ctime", "data", "entries", "holder", "kept", "links", "mtime", "number", "stable", "status", "writer",
@@ -36,14 +39,18 @@ class Node:
 
 
 class _Change(NamedTuple):
-    """One operation on names, durable as a whole or not at all: (directory, name, the node it now names)."""
+    """One operation on names, which becomes durable completely or not at all, as (directory, name, new node
+    or None).
+    """
 
     machine: str
     names: tuple[tuple[Node, str, Node | None], ...]
 
 
 class MemoryDisk:
-    """The file system below ROOT. `clock` returns seconds, `machine` the name of the machine that is running."""
+    """The file system below ROOT. `clock` returns the time in seconds, `machine` the name of the running
+    machine.
+    """
 
     def __init__(self) -> None:
         self.clock: Callable[[], float] = lambda: 0.0
@@ -61,7 +68,6 @@ class MemoryDisk:
     # Operations. Paths are absolute, below ROOT or ROOT itself.
 
     def find(self, path: str) -> Node:
-        """The file or directory at a path."""
         node = self._directories.get(path)
         if node is not None:
             return node
@@ -75,16 +81,13 @@ class MemoryDisk:
         return node
 
     def file(self, path: str) -> Node:
-        """The file at a path."""
         node = self.find(path)
         if node.entries is not None:
             raise os_error(errno.EISDIR, path)
         return node
 
     def create(self, path: str, *, new: bool = False) -> Node:
-        """Return an empty file at a path. An existing file is truncated, or refused if the file must be
-        `new`.
-        """
+        """Return an empty file at a path. An existing file is truncated, or refused if `new` is set."""
         directory, name = self._parent(path)
         assert directory.entries is not None
         node = directory.entries.get(name)
@@ -101,7 +104,6 @@ class MemoryDisk:
         return node
 
     def write(self, node: Node, data: bytes) -> None:
-        """Replace the contents of a file."""
         node.data = data
         node.mtime = node.ctime = self._now()
         node.writer = self.machine()
@@ -130,7 +132,6 @@ class MemoryDisk:
                 self._log[directory].pop(number, None)
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file or directory, replacing a file or an empty directory."""
         source, old_name = self._parent(old)
         target, new_name = self._parent(new)
         assert source.entries is not None
@@ -159,7 +160,6 @@ class MemoryDisk:
         self._changed((source, old_name, None), (target, new_name, node))
 
     def link(self, old: str, new: str) -> None:
-        """Give a file another name."""
         node = self.find(old)
         directory, name = self._parent(new)
         assert directory.entries is not None
@@ -171,7 +171,6 @@ class MemoryDisk:
         self._set(directory, name, node)
 
     def unlink(self, path: str) -> None:
-        """Remove one name of a file."""
         directory, name = self._parent(path)
         assert directory.entries is not None
         node = directory.entries.get(name)
@@ -184,7 +183,6 @@ class MemoryDisk:
         self._changed((directory, name, None))
 
     def mkdir(self, path: str) -> None:
-        """Make a directory."""
         if path == ROOT:
             raise os_error(errno.EEXIST, path)
         directory, name = self._parent(path)
@@ -194,7 +192,6 @@ class MemoryDisk:
         self._set(directory, name, self._node({}))
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty directory."""
         directory, name = self._parent(path)
         node = self.find(path)
         if node.entries is None:
@@ -207,14 +204,12 @@ class MemoryDisk:
         self._changed((directory, name, None))
 
     def entries(self, path: str) -> list[tuple[str, bool]]:
-        """Return (name, whether it is a directory) of everything in a directory, sorted."""
         node = self.find(path)
         if node.entries is None:
             raise os_error(errno.ENOTDIR, path)
         return [(name, child.entries is not None) for name, child in sorted(node.entries.items())]
 
     def stat(self, path: str) -> os.stat_result:
-        """Like os.stat."""
         node = self.find(path)
         of = (node.atime, node.mtime, node.ctime, node.links, len(node.data))
         if node.status is not None and node.status[0] == of:
@@ -229,10 +224,10 @@ class MemoryDisk:
     # Loss of power
 
     def lose_power(self, machine: str, chance: Random) -> None:
-        """Lose what a machine did not make durable, in part or as a whole.
+        """Discard what a machine did not make durable, in part or completely.
 
-        Of the operations on the names of each directory a prefix survives, since file systems write these in
-        order. A file keeps its durable contents, a prefix of the new contents, or all of them.
+        Of the operations on the names in each directory, a prefix survives, since file systems write these in
+        order. A file keeps its durable contents, a prefix of its new contents, or all of its new contents.
         """
         cut: set[Node] = set()
         changes = {number: change for of in self._log.values() for number, change in of.items()}
@@ -260,7 +255,6 @@ class MemoryDisk:
     # For tests: no operations
 
     def peek(self, path: str) -> bytes | None:
-        """The contents of a file; None if there is none."""
         try:
             node = self.find(path)
         except OSError:
@@ -268,25 +262,21 @@ class MemoryDisk:
         return node.data if node.entries is None else None
 
     def names(self, path: str) -> list[str] | None:
-        """The names in a directory, sorted; None if there is none."""
         try:
             return [name for name, _ in self.entries(path)]
         except OSError:
             return None
 
     def files(self, below: str = ROOT) -> dict[str, bytes]:
-        """The contents of all files below a directory, by path."""
         try:
             return {path: node.data for path, node in _walk(below, self.find(below)) if node.entries is None}
         except OSError:
             return {}
 
     def directories(self, below: str = ROOT) -> list[str]:
-        """All directories below a directory."""
         return [path for path, node in _walk(below, self.find(below)) if node.entries is not None]
 
     def leftovers(self, below: str = ROOT) -> list[str]:
-        """Return temporary files and directories, and leases."""
         found = []
         for path, _ in _walk(below, self.find(below)):
             name = path.rpartition("/")[2]
@@ -295,11 +285,11 @@ class MemoryDisk:
         return found
 
     def snapshot(self) -> "Node":
-        """Return the state of the disk, all of it durable, for `restore`."""
+        """Return a copy of the disk for `restore`, as if all of it were durable."""
         return _copy(self.root, {})
 
     def restore(self, snapshot: "Node") -> None:
-        """Return to a snapshot, which stays usable."""
+        """Return to a snapshot, which can be used again."""
         self.root = _copy(snapshot, {})
         self._log.clear()
         self._forget_directories()

@@ -1,9 +1,9 @@
 """An object store in memory, with the part of fsspec's interface that the product uses.
 
-A request is two operations, so that others can run in between. It takes effect at `head`, `get`, `list`,
-`put` or `delete`, where it may fail as with HTTP 503. A request that has changed something is answered at
-`answer`, where the answer may be lost. Listings come in pages of two names. The fault ESTALE makes a put that
-must create fail with a conflict, as S3 does for concurrent ones.
+A request consists of two operations, so that other agents can run in between. It takes effect at `head`,
+`get`, `list`, `put` or `delete`, where it may fail as with HTTP 503. A request that has changed something is
+answered at `answer`, where the answer may be lost. Listings come in pages of two names. The fault ESTALE
+makes a put that must create its object fail with a conflict, as S3 does for concurrent puts.
 """
 
 import errno
@@ -20,28 +20,27 @@ _PAGE = 2
 
 
 class Objects:
-    """The contents of the store, for tests; reading them is no operation. Paths are those of events."""
+    """Gives tests access to the store's contents without counting as an operation. Paths are the same as in
+    events.
+    """
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._objects = disk.objects
 
     def peek(self, path: str) -> bytes | None:
-        """The contents of an object; None if there is none."""
         found = self._objects.get(path)
         return found[0] if found is not None else None
 
     def names(self, path: str) -> list[str]:
-        """The names directly below a prefix, sorted."""
         below = (name.removeprefix(f"{path}/") for name in self._objects if name.startswith(f"{path}/"))
         return sorted({name.partition("/")[0] for name in below})
 
     def files(self, below: str) -> dict[str, bytes]:
-        """The contents of all objects below a prefix, by path."""
         return {path: data for path, (data, _) in self._objects.items() if path.startswith(f"{below}/")}
 
 
 class MemoryStore:
-    """The objects of a MemoryDisk, by path without the scheme. Directories are prefixes of names."""
+    """The objects of a MemoryDisk, by path without the scheme. Directories are name prefixes."""
 
     def __init__(self, world: World, disk: MemoryDisk, host: Any) -> None:
         self._world, self._objects, self._disk, self._host = world, disk.objects, disk, host
@@ -50,7 +49,6 @@ class MemoryStore:
         return url.partition("://")[2].rstrip("/")
 
     def info(self, path: str) -> dict[str, Any]:
-        """Return size, ETag and kind. FileNotFoundError if there is neither a file nor a prefix."""
         self._world.step("head", path)
         if path in self._objects:
             data, modified = self._objects[path]
@@ -61,18 +59,15 @@ class MemoryStore:
         raise FileNotFoundError(path)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a prefix."""
         with suppress(FileNotFoundError):
             self.info(path)
             return True
         return False
 
     def modified(self, path: str) -> datetime:
-        """Return when a file was stored."""
         return datetime.fromtimestamp(self.info(path)["LastModified"], UTC)
 
     def ls(self, path: str, detail: bool = False) -> list[str]:
-        """The paths directly below a prefix. FileNotFoundError if there are none."""
         assert not detail
         rest = (name.removeprefix(f"{path}/") for name in self._below(path))
         found = sorted({f"{path}/{name.partition('/')[0]}" for name in rest})
@@ -81,7 +76,6 @@ class MemoryStore:
         return found
 
     def find(self, path: str, detail: bool = True, withdirs: bool = False) -> dict[str, dict[str, Any]]:
-        """All files below a prefix, with what `info` says."""
         found = {}
         for name in self._below(path):
             with suppress(KeyError):
@@ -89,7 +83,6 @@ class MemoryStore:
         return found
 
     def cat_file(self, path: str, **_: Any) -> bytes:
-        """All bytes of a file."""
         self._world.step("get", path)
         if path not in self._objects:
             self._world.observe(None)
@@ -98,28 +91,23 @@ class MemoryStore:
         return self._objects[path][0]
 
     def cat_ranges(self, paths: Sequence[str], starts: Sequence[int], ends: Sequence[int], **_: Any) -> list[bytes]:
-        """Return byte ranges of files."""
         return [self.cat_file(path)[start:end] for path, start, end in zip(paths, starts, ends, strict=True)]
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
-        """Open a file for reading."""
         assert mode == "rb"
         return io.BytesIO(self.cat_file(path))
 
     def get_file(self, path: str, local: str) -> None:
-        """Copy a file to a local one."""
         data = self.cat_file(path)
         with self._host.open(local, "wb") as sink:
             sink.write(data)
 
     def put_file(self, local: str, path: str) -> None:
-        """Store a local file."""
         with self._host.open(local) as source:
             data = source.read()
         self.pipe_file(path, data)
 
     def pipe_file(self, path: str, data: bytes, mode: str = "overwrite") -> None:
-        """Store bytes; FileExistsError if `mode` is "create" and the file exists."""
         try:
             self._world.step("put", path)
         except OSError as error:
@@ -133,7 +121,6 @@ class MemoryStore:
         self._world.step("answer", path)
 
     def rm(self, path: str, recursive: bool = False) -> None:
-        """Remove a file, or everything below a prefix. FileNotFoundError if there is nothing."""
         names = [path] if path in self._objects else list(self._below(path)) if recursive else []
         if not names:
             raise FileNotFoundError(path)

@@ -1,4 +1,4 @@
-"""Open files of the simulated host: reading, writing and flushing are operations of their own."""
+"""Open files of the simulated host, where reading, writing and flushing are separate operations."""
 
 import io
 from typing import Any
@@ -8,7 +8,7 @@ from tests.schedules.scheduler import World
 
 
 class Reader(io.BytesIO):
-    """An open file whose contents are read as a whole at the first read."""
+    """An open file whose contents are loaded completely at the first read."""
 
     def __init__(self, world: World, node: Node, path: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Reader(io.BytesIO):
 
 
 class Writer(io.BytesIO):
-    """A file open for writing. Its buffer reaches the disk in two halves when it is flushed or closed."""
+    """A file open for writing. On a flush or close, its buffer reaches the disk in two halves."""
 
     def __init__(self, world: World, disk: MemoryDisk, node: Node, path: str) -> None:
         super().__init__()
@@ -91,11 +91,13 @@ class Writer(io.BytesIO):
         return False
 
     def __del__(self) -> None:
-        """Lose what was never closed."""
+        """Discard what was never flushed or closed."""
 
 
 class Appender(Writer):
-    """A file open for appending; data goes to its end, after what others have written meanwhile."""
+    """A file open for appending. Data goes to the end of the file, after anything that others have written in
+    the meantime.
+    """
 
     def flush(self) -> None:
         if self.closed:
@@ -110,7 +112,7 @@ class Appender(Writer):
 
 
 class InPlace:
-    """An open file that is read and overwritten in place, without a buffer."""
+    """An open file that is read and overwritten in place, unbuffered."""
 
     def __init__(self, world: World, disk: MemoryDisk, node: Node, path: str) -> None:
         self.node, self.path = node, path
@@ -123,10 +125,10 @@ class InPlace:
         pass
 
     def close(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing, since the file is unbuffered."""
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing, since the file is unbuffered."""
 
     def seek(self, position: int) -> int:
         self._position = position

@@ -1,4 +1,6 @@
-"""The scenarios by name: the concurrent commands, separated by commas. A new scenario is one line."""
+"""The scenarios by name. A name lists the concurrent commands, separated by commas. A new scenario takes one
+line.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -44,13 +46,12 @@ _OF_RUNS = ("pretrain", "pretrain on workers", "model export", "generate", "eval
 
 
 def names() -> list[str]:
-    """The names of all scenarios."""
     meetings = f"any of {','.join(_COMMANDS)}, or these{' or'.join((*_AT, _APART))}"
     return [*_SCENARIOS, meetings, f"any of {','.join(_OF_RUNS)}"]
 
 
 def scenario(name: str) -> Scenario:
-    """Return the scenario of a name, whose commands may be in any order."""
+    """Return the scenario with the given name, whose commands may be in any order."""
     together = name.removesuffix(_APART)
     end = next((end for end in _AT if together.endswith(end)), "")
     together = together.removesuffix(end)

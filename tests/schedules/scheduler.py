@@ -1,8 +1,8 @@
-"""The scheduler: agents run in one thread, one at a time, and stop before each operation; a strategy chooses
-which one continues.
+"""The scheduler: agents run in one thread, one at a time, and stop before each operation, where a strategy
+chooses the agent that continues.
 
 An agent is a greenlet. Agents belong to processes, which are killed, suspended and ended as a whole. Time is
-virtual: an operation takes `op_seconds`, and when all agents sleep, the clock jumps. Every choice that
+virtual: an operation takes `op_seconds`, and the clock jumps when all agents are asleep. Every choice that
 differs from the default is recorded as a `Decision`, so a list of decisions replays a run exactly.
 """
 
@@ -24,22 +24,24 @@ _strerror = cache(os.strerror)
 
 
 class Killed(BaseException):
-    """Raised in the agents of a dead process at every operation, so that nothing they still do takes effect."""
+    """Raised in the agents of a dead process at every operation, so that none of their later operations takes
+    effect.
+    """
 
 
 class Failure(AssertionError):
-    """An invariant is violated."""
+    """Raised when an invariant is violated."""
 
 
 class Livelock(Failure):
-    """The agents run for ever, or wait for each other."""
+    """Raised when the agents run for ever or wait for each other."""
 
 
 class Decision(NamedTuple):
-    """A choice other than the default, made when `agent` was about to do its operation number `number`.
+    """A choice other than the default, made when `agent` was about to run its operation number `number`.
 
-    `action` is run, kill, suspend, fail or power; `target` an agent, process or machine; `value` seconds or
-    an errno.
+    `action` is run, kill, suspend, fail or power. `target` is an agent, process or machine, and `value` a
+    number of seconds or an errno.
     """
 
     agent: str
@@ -50,7 +52,7 @@ class Decision(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An operation that has happened, or a fault; `note` describes its outcome."""
+    """An operation that has taken place, or a fault; `note` describes its outcome."""
 
     time: float
     agent: str
@@ -61,7 +63,7 @@ class Event(NamedTuple):
 
 
 class Process:
-    """Agents that die together. `memory` holds the caches that a real process would not share."""
+    """Agents that die together. `memory` holds the caches that real processes would not share."""
 
     def __init__(self, name: str, pid: int, machine: str) -> None:
         self.name, self.pid, self.machine = name, pid, machine
@@ -75,7 +77,7 @@ class Process:
 
 
 class Agent:
-    """A thread of a process. `kind`, `path` and `other` describe the operation that it is about to do."""
+    """A thread of a process. `kind`, `path` and `other` describe its next operation."""
 
     __slots__ = (
         "_random", "ended", "errno", "greenlet", "kind", "name", "names", "number", "ops", "other", "path", "process", "seed",
@@ -96,8 +98,8 @@ class Agent:
 
     @property
     def random(self) -> Random:
-        """The agent's random numbers, created on first use: few agents need them, and the set-up takes as
-        long as ten operations.
+        """The agent's random number generator, created on first use because few agents need one and the
+        set-up takes as long as ten operations.
         """
         if self._random is None:
             self._random = Random(f"{self.seed}/{self.name}")
@@ -105,8 +107,8 @@ class Agent:
 
 
 def is_critical(agent: Agent) -> bool:
-    """Whether the agent's next operation publishes or removes something, appends to a file, or concerns a
-    lease.
+    """Return whether the agent's next operation publishes or removes something, appends to a file, or
+    concerns a lease.
     """
     kind, path = agent.kind, agent.path
     if kind in CRITICAL or path.endswith(LEASE) or agent.other.endswith(LEASE):
@@ -115,39 +117,38 @@ def is_critical(agent: Agent) -> bool:
 
 
 class _EachTime:
-    """Stands in for a disk that counts its changes: every operation counts as a change."""
+    """Stands in for a disk that counts its changes, with every operation counted as a change."""
 
     def __init__(self) -> None:
         self._changes = 0
 
     @property
     def changes(self) -> int:
-        """A new number on each access."""
         self._changes += 1
         return self._changes
 
 
 class Strategy(Protocol):
-    """Chooses which agent continues."""
+    """Chooses the agent that continues."""
 
     seed: object
 
     def disturb(self, world: "World", current: Agent) -> None:
-        """Called before `choose`; may call `kill`, `suspend`, `fail` and `lose_power` of the world."""
+        """Called before `choose`; may call `world.kill`, `suspend`, `fail` and `lose_power`."""
 
     def choose(self, world: "World", current: Agent | None) -> Agent | None:
-        """Return one of `world.ready`, which is not empty, or a sleeping agent, for which the clock jumps;
-        None ends the run.
+        """Return one of `world.ready`, which is not empty, or a sleeping agent, for which the clock jumps.
+        Return None to end the run.
 
-        `current` has just run, and need not be ready. If `choose` calls `kill` or `suspend`, it is called
-        again. It may set `world.quiet` and `world.calm`: then neither it nor `disturb` is called for `quiet`
-        operations, of which at most `calm` are critical, unless other agents become ready or the chosen one
-        waits or ends.
+        `current` has just run and may no longer be ready. If `choose` calls `kill` or `suspend`, it is called
+        again. It may set `world.quiet` and `world.calm`. Neither `choose` nor `disturb` is then called for
+        `quiet` operations, of which at most `calm` are critical, unless other agents become ready or the
+        chosen agent waits or ends.
         """
 
 
 class World:
-    """A run: its agents, the clock, and the decisions made (`record`)."""
+    """One run: its agents, its clock, and the decisions made so far (`record`)."""
 
     def __init__(self, choices: Strategy, *, op_seconds: float = 0.001, trace: bool = False) -> None:
         self.choices, self.seed, self.op_seconds = choices, choices.seed, op_seconds
@@ -175,7 +176,7 @@ class World:
     # What a test calls
 
     def start(self, name: str, function: Callable[[], Any], machine: str = "a") -> Process:
-        """Start a process with one agent; the process ends with this agent."""
+        """Start a process with one agent; the process ends when this agent ends."""
         assert name not in self.processes, name
         process = self.processes[name] = Process(name, 100 + len(self.processes), machine)
 
@@ -213,19 +214,19 @@ class World:
             raise self.failure
 
     def after_event(self, event: tuple[Agent, str, str, str]) -> None:
-        """Called once an operation (agent, kind, path, other) has happened; may raise AssertionError."""
+        """Called after an operation (agent, kind, path, other); may raise AssertionError."""
 
     # What agents call
 
     def spawn(self, name: str, function: Callable[[], Any]) -> Agent:
-        """Start another agent in the process of the current one. It ends with the process, if not before."""
+        """Start another agent in the current agent's process. The agent ends with the process at the latest."""
         process = self._living().process
         number = sum(agent.name.startswith(f"{process.name}.{name}") for agent in process.agents)
         return self._add(f"{process.name}.{name}{number or ''}", function, process)
 
     def step(self, kind: str, path: str = "", other: str = "") -> None:
-        """Announce the next operation of the current agent: others may run first, and it may fail with
-        OSError.
+        """Announce the current agent's next operation. Other agents may run first, and the operation may fail
+        with OSError.
         """
         agent = self.current
         if agent is None:
@@ -265,7 +266,7 @@ class World:
             self.trace.append(Event(self.now, agent.name, agent.kind, "", ""))
 
     def notify(self) -> None:
-        """Announce that a condition agents wait for may hold now."""
+        """Announce that a condition that agents wait for may now hold."""
         self._dirty = True
 
     def fail_run(self, what: str) -> None:
@@ -279,8 +280,8 @@ class World:
         """Record that the current agent has learned `value`, for strategies that compare states."""
 
     def touch(self, what: str) -> None:
-        """Record that the current agent has changed something its operation does not name, for strategies
-        that compare orders.
+        """Record that the current agent has changed something not named by its operation, for strategies that
+        compare orders.
         """
 
     def note(self, text: str) -> None:
@@ -291,7 +292,6 @@ class World:
     # What a strategy calls
 
     def default(self, current: Agent | None) -> Agent:
-        """Return the current agent if it is ready, otherwise the next one in numerical order."""
         ready = self.ready
         if current is None:
             return ready[0]
@@ -300,23 +300,21 @@ class World:
         return next((agent for agent in ready if agent.number > current.number), ready[0])
 
     def kill(self, process: Process) -> None:
-        """Kill a process: the operations its agents are about to do do not happen."""
+        """Kill a process, so that its agents' pending operations do not take place."""
         self._decided("kill", process.name)
         process.alive, process.killed = False, True
 
     def suspend(self, process: Process, seconds: float) -> None:
-        """Suspend a process for `seconds`."""
         self._decided("suspend", process.name, seconds)
         process.resumes = self.now + seconds
 
     def fail(self, agent: Agent, number: int) -> None:
-        """Make the operation that an agent is about to do fail with errno `number`."""
         self._decided("fail", agent.name, number)
         self.failed.append((agent.kind, agent.path, number))
         agent.errno = number
 
     def lose_power(self, machine: str) -> None:
-        """Kill all processes of a machine; what they did not make durable may be lost."""
+        """Kill all processes of a machine; whatever they did not make durable may be lost."""
         self._decided("power", machine)
         for process in self.processes.values():
             if process.machine == machine and process.alive:
@@ -324,10 +322,9 @@ class World:
         self.power_lost(machine, Random(f"{self.seed}/power/{self.key}"))
 
     def power_lost(self, machine: str, chance: Random) -> None:
-        """Called when a machine has lost power."""
+        """Called after a machine has lost power."""
 
     def can_run(self, agent: Agent) -> bool:
-        """Whether an agent may be chosen: it is ready or asleep."""
         if agent.ended or not agent.process.alive or agent.process.resumes > self.now:
             return False
         return agent.wake is not None or agent in self.ready
@@ -368,7 +365,6 @@ class World:
             self.trace.append(Event(self.now, target, action, "", "", f"{value:g}" if value else ""))
 
     def _look(self) -> bool:
-        """Call `after_event` if something was changed; False if it raises AssertionError."""
         event, self._happened = self._happened, None
         changes = self._changes.changes
         if changes != self._seen:
@@ -382,8 +378,8 @@ class World:
         return True
 
     def _goes_on(self, agent: Agent) -> bool:
-        """Do what `_pick` does while `quiet` lasts; return False, with nothing done, if the strategy must be
-        asked.
+        """Take the place of `_pick` while `quiet` lasts. Return False, with nothing done, if the strategy
+        must be consulted.
         """
         if self._dirty or self.steps >= self.limit:
             return False
@@ -413,7 +409,6 @@ class World:
             raise Killed
 
     def _pick(self, current: Agent | None) -> Agent | None:
-        """Return the agent that continues; None if there is nothing left to run."""
         if self._happened is not None and not self._look():
             return None
         self.steps += 1
@@ -442,7 +437,7 @@ class World:
         return chosen
 
     def _refresh(self) -> bool:
-        """Find the ready agents, letting the clock jump until there is one; False if all have ended."""
+        """Find the ready agents, moving the clock forward until there is one; return False if all have ended."""
         while True:
             now, wakes, ready = self.now, _NEVER, []
             for agent in self.agents:
@@ -468,7 +463,6 @@ class World:
             self.now = wakes
 
     def _unwind(self) -> None:
-        """End the remaining agents, without effect."""
         for process in self.processes.values():
             process.alive = False
         for agent in self.agents:
@@ -480,7 +474,6 @@ class World:
 
 
 def os_error(number: int, path: str = "", other: str | None = None) -> OSError:
-    """Return the OSError that a real call would raise for an errno."""
     if other is None:
         return OSError(number, _strerror(number), path)
     return OSError(number, _strerror(number), path, None, other)

@@ -1,5 +1,5 @@
-"""A search in several processes: each explores its share of the seeds, in rounds; the search may end after
-each round.
+"""A search in several processes. Each process explores its share of the seeds in rounds, and the search may
+end after any round.
 """
 
 import itertools
@@ -17,7 +17,9 @@ _ROUND_SECONDS = 20.0
 def explore_for(
     name: str, first: int, step: int, count: int | None, seconds: float, shape: str = "whole"
 ) -> tuple[Tally, int, str]:
-    """Explore the share of one process; return its tally, the next seed, and the story of a failure."""
+    """Explore the share of one process; return its tally, the next seed, and the story of a failure or an
+    empty string.
+    """
     seeds = itertools.count(first, step) if count is None else iter(range(first, first + step * count, step))
     choose_shape(shape)
     tally = Tally()
@@ -28,7 +30,9 @@ def explore_for(
 def search(
     name: str, seed: int, count: int | None, seconds: float, processes: int, shape: str = "whole"
 ) -> tuple[Tally, str]:
-    """Explore in `processes` processes for `seconds`, in rounds after which the search may end."""
+    """Explore in `processes` processes for `seconds`; return the total tally and the story of a failure, if
+    any.
+    """
     until, total = time.perf_counter() + seconds, Tally()
     share = None if count is None else -(-count // processes)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

@@ -1,4 +1,4 @@
-"""Shrinking: the fewest decisions with which a run still fails."""
+"""Shrinking: find a minimal list of decisions with which a run still fails."""
 
 from collections.abc import Callable, Sequence
 

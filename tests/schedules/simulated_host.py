@@ -1,7 +1,7 @@
-"""The host of simulated processes: files in memory, virtual time, and a chance for other agents to run first
-at each operation.
+"""The host of simulated processes: files in memory, virtual time, and a chance for other agents to run before
+each operation.
 
-Paths outside ROOT are those of the real machine: sources, configuration files, package data.
+Paths outside ROOT belong to the real machine: sources, configuration files, package data.
 """
 
 import errno
@@ -27,7 +27,7 @@ _EPOCH = 1_700_000_000.0  # what time() says when the clock is at 0
 
 
 class SimulatedHost(Host):
-    """The host of all processes of a World; it knows which of them is running."""
+    """The host of all processes of a World; it knows which process is running."""
 
     def __init__(self, world: World, disk: MemoryDisk, scratch: str) -> None:
         self._world, self._disk, self._scratch = world, disk, scratch

@@ -1,4 +1,4 @@
-"""A simulation: our commands as processes of a scheduler, on a file system in memory."""
+"""A simulation: the product's commands as processes of a scheduler, on a file system in memory."""
 
 import os
 import tempfile
@@ -20,7 +20,7 @@ Check = Callable[["Simulation", Event], None]
 
 
 class Simulation(World):
-    """One run of several processes. `disk` may be the one that an earlier run left behind."""
+    """One run of several processes. `disk` may be left over from an earlier run."""
 
     make_host = SimulatedHost
 
@@ -39,27 +39,25 @@ class Simulation(World):
         self._changes, self._seen = self.disk, self.disk.changes
 
     def watch(self, check: Check) -> None:
-        """Call `check(simulation, event)` after each operation that has changed the disk; it raises AssertionError."""
+        """Call `check(simulation, event)` after each operation that has changed the disk. A failed check
+        raises AssertionError.
+        """
         self._checks.append(check)
 
     def say(self, *words: Any) -> None:
-        """Record a line of output of the running process."""
         if self.current is not None and self.current.process.alive:
             self.current.process.output.append(" ".join(map(str, words)))
 
     def run(self, limit: int = 100_000) -> None:
-        """Like World.run, with this host in place of the real one."""
         with use_host(self.host), own_caches(self), _cache_directory(CACHE):
             super().run(limit)
 
     def after_event(self, event: tuple[Agent, str, str, str]) -> None:
-        """Check the invariants."""
         agent, *what = event
         for check in self._checks:
             check(self, Event(self.now, agent.name, *what))
 
     def power_lost(self, machine: str, chance: Random) -> None:
-        """Let the disk lose what a machine did not make durable."""
         self.disk.lose_power(machine, chance)
 
     def _machine(self) -> str:
@@ -68,8 +66,8 @@ class Simulation(World):
 
 @contextmanager
 def _cache_directory(path: str) -> Iterator[None]:
-    """Set the environment variable that names the cache directory. `patch.dict` would write the whole
-    environment in each of thousands of runs.
+    """Set the environment variable for the cache directory. `patch.dict` would write the whole environment in
+    each of thousands of runs.
     """
     before = os.environ.get("GRISTMILL_CACHE")
     os.environ["GRISTMILL_CACHE"] = path
@@ -83,8 +81,8 @@ def _cache_directory(path: str) -> Iterator[None]:
 
 
 def scratch() -> str:
-    """Return a directory of this real process for files that native code reads or writes; it is removed when
-    the process ends.
+    """Return a directory of the real process for files that native code reads or writes; the directory is
+    removed when the process ends.
     """
     if not _scratch:
         _scratch.append(tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))

@@ -1,4 +1,4 @@
-"""A run told as a story: who did what, between which two operations of others."""
+"""A readable account of a run: what each agent did, and between which operations of other agents."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ _SHOWN = 6  # operations of one turn
 
 
 def tell(trace: Sequence[Event]) -> str:
-    """Return a story: one line for each turn of an agent, with what it published, removed or did to a lease."""
+    """Return one line for each turn of an agent, with what it published, removed or did to a lease."""
     lines = []
     for start, end in _turns(trace):
         first, turn = trace[start], trace[start:end]

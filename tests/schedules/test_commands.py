@@ -1,4 +1,4 @@
-"""Concurrent commands: fixed seeds of each scenario, and regression tests of what schedules have found."""
+"""Concurrent commands: fixed seeds of each scenario, and regression tests for bugs that schedules have found."""
 
 import pytest
 
@@ -41,7 +41,6 @@ def test_fixed_seeds(name):
 
 
 def run_alone(disk, make):
-    """Run one command on a disk, undisturbed."""
     world = Simulation(Default(), disk=disk)
     with remembered():
         process = world.start("command", make(world))
@@ -97,8 +96,8 @@ def test_a_reader_of_a_corpus_that_is_half_forgotten_says_so():
 
 
 def forgotten_by_another(operation, place):
-    """Suspend a `forget` after an operation until another `forget` has removed another document; return its
-    result, and the records in the final tombstone.
+    """Suspend a `forget` after an operation until another `forget` has removed a different document. Return
+    the first command's result and the records in the final tombstone.
     """
     disk = MemoryDisk()
     disk.restore(published_corpus())

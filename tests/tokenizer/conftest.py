@@ -1,4 +1,6 @@
-"""A small trained vocabulary and texts to try it on; no network and no data from outside the repository."""
+"""A small trained vocabulary and texts to try it on, without network access or data from outside the
+repository.
+"""
 
 import json
 import os
@@ -29,13 +31,12 @@ HARD_TEXTS = [
 
 @pytest.fixture(scope="session")
 def prose() -> list[str]:
-    """Python's own source code: real text that every test machine has."""
+    """Return the source code of Python's standard library: real text that every test machine has."""
     files = sorted(STANDARD_LIBRARY.glob("*.py"))[:25]
     return [file.read_text(encoding="utf-8") for file in files]
 
 
 def train(pattern: str, prose: list[str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Train a byte-level BPE of 2,000 tokens and return its path."""
     file = tmp_path_factory.mktemp(pattern) / "tokenizer.json"
     file.write_bytes(train_byte_bpe(prose, 2000, pattern=pattern))
     return str(file)
@@ -74,10 +75,6 @@ def gpt2_files() -> Path:
 
 @pytest.fixture
 def edited(trained, tmp_path):
-    """A function that writes a copy of the trained tokenizer.json with some top-level fields replaced, and
-    returns its path.
-    """
-
     def write(**changes: Any) -> str:
         data = {**json.loads(Path(trained).read_text(encoding="utf-8")), **changes}
         file = tmp_path / "tokenizer.json"

@@ -1,4 +1,4 @@
-"""Encoding each distinct word once gives the ids and offsets of `tokenizers`, for any text."""
+"""Encoding each distinct word only once gives the same ids and offsets as `tokenizers`, for any text."""
 
 import json
 from itertools import pairwise
@@ -58,7 +58,7 @@ def strings(texts):
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda case: f"{case[0]}-{'lower' if case[1] else 'as-is'}")
 def both(request, prose, tmp_path_factory):
-    """An encoder that works word by word, and one of whole texts."""
+    """Return two encoders of the same tokenizer: one that works word by word, and one for whole texts."""
     kind, lowercase = request.param
     file = tmp_path_factory.mktemp(kind) / "tokenizer.json"
     texts = [*prose[4:6], "中文句子 한국어 é Σ İ ␃ 🙂"] * 2
@@ -70,9 +70,7 @@ def both(request, prose, tmp_path_factory):
 @settings(max_examples=60)
 @given(texts=TEXTS)
 def test_ids_and_places_are_those_of_whole_texts(both, texts):
-    """Positions are looked up at the beginnings of words, where sentences may begin, and at the ends of
-    texts.
-    """
+    """Positions are looked up at the starts of words, where sentences may begin, and at the ends of texts."""
     found, expected = (encoder.encode(strings(texts)) for encoder in both)
     assert [side.tolist() for side in found] == [side.tolist() for side in expected]
     assert both[0].library == "words"
@@ -86,7 +84,6 @@ def test_ids_and_places_are_those_of_whole_texts(both, texts):
 
 
 def starts(text):
-    """Return the byte offsets of all characters other than white space that follow a space or a line feed."""
     return [len(text[:i].encode()) for i in range(1, len(text)) if text[i - 1] in " \n" and not text[i].isspace()]
 
 
@@ -167,8 +164,8 @@ def test_words_must_be_possible(encoder):
 
 @pytest.mark.slow
 def test_every_kind_of_character_beside_spaces(both):
-    """Unicode tables decide which characters are white space, combine or are removed, so all characters are
-    tried next to each kind of cut.
+    """Unicode tables decide which characters are white space, combine or are removed, so characters of every
+    kind are tried next to each kind of cut.
     """
     points = [point for point in (*range(0x20000), *range(0x20000, 0x110000, 61)) if not 0xD800 <= point < 0xE000]
     lines = [f"a{c}1 {c} {c}b\n{c}{c}\n {c} x{c} \u0308" for c in map(chr, points)]

@@ -1,5 +1,5 @@
-"""`tokenizer compare`: counts against a direct implementation of the definitions, groups, and the files
-written.
+"""`tokenizer compare`: counts against a direct implementation of the definitions, groups, and the files that
+it writes.
 """
 
 import json
@@ -24,7 +24,7 @@ RUSSIAN = ["Мельница стоит у реки.", "Она вращает к
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
-    """The paths of three tokenizers: a byte-level BPE, bytes, and a WordPiece that has seen no Cyrillic
+    """Return the paths of a byte-level BPE, a byte tokenizer, and a WordPiece that has seen no Cyrillic
     letter.
     """
     found = {}
@@ -36,7 +36,6 @@ def tokenizers(tmp_path_factory):
 
 @pytest.fixture
 def files(tmp_path):
-    """A directory with two JSON Lines files and one of plain text."""
     for name, texts in (("a", ENGLISH), ("b", RUSSIAN)):
         lines = [
             json.dumps({"text": text, "source": name, "meta": {"language": "en" if name == "a" else "ru"}})

@@ -437,8 +437,8 @@ def encode_elsewhere(path: str, texts: list[str]) -> list[int]:
 
 @pytest.mark.slow
 def test_both_libraries_agree_on_every_kind_of_character(both):
-    """Each library has its own Unicode tables of letters, digits and white space, which decide where a text
-    is cut.
+    """Each library has its own Unicode tables of letters, digits and white space, and these decide where a
+    text is split.
     """
     # All of the first two planes; a sample of the others, which are ideographs, private or unassigned throughout.
     points = [point for point in (*range(0x20000), *range(0x20000, 0x110000, 61)) if not 0xD800 <= point < 0xE000]

@@ -1,4 +1,6 @@
-"""GPT-2's published vocabulary: our encoder against a direct implementation of the paper's algorithm."""
+"""GPT-2's published vocabulary: the product's encoder against a direct implementation of the paper's
+algorithm.
+"""
 
 import json
 from itertools import pairwise
@@ -33,7 +35,7 @@ def gpt2(request, published, tmp_path_factory) -> Encoder:
 
 
 def merge_by_rank(piece: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Merge the lowest-ranked pair everywhere in the piece, until no pair has a rank."""
+    """Merge the lowest-ranked pair everywhere in the piece until no remaining pair has a rank."""
     symbols = list(piece)
     while pairs := [pair for pair in pairwise(symbols) if pair in ranks]:
         best = min(pairs, key=ranks.__getitem__)

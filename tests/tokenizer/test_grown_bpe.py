@@ -1,4 +1,6 @@
-"""A grown vocabulary keeps the base's tokens and ids, and encodes texts as before with some tokens merged."""
+"""A grown vocabulary keeps the tokens and ids of its base, and encodes texts as the base does with some
+tokens merged.
+"""
 
 import json
 from collections import Counter
@@ -32,7 +34,7 @@ def reading(path, content):
 
 
 def expanded(grown, base):
-    """Return each token of the grown vocabulary as a sequence of the base's tokens."""
+    """Return each token of the grown vocabulary as a sequence of tokens of the base."""
     vocabulary, pieces = grown.data["model"]["vocab"], {number: [number] for number in base.tokens}
     for left, right in grown.data["model"]["merges"][len(base.data["model"]["merges"]) :]:
         pieces[vocabulary[left + right]] = pieces[vocabulary[left]] + pieces[vocabulary[right]]
@@ -77,7 +79,7 @@ def test_neither_order_nor_the_number_of_texts_at_once_matters(base, monkeypatch
 
 
 def test_no_two_tokens_have_the_same_text(base, tmp_path):
-    """`abcabc` can be merged in several ways, and the merged text of some pairs is already a token."""
+    """`abcabc` can be merged in several ways, and merging some pairs gives the text of an existing token."""
     texts = [f"{a}{b}{a} {b}{a}{b} {a}{a}{b}{b}" for a in ("ab", "ba", "aab") for b in ("b", "ab", "bba", "abab")] * 3
     small = reading(tmp_path / "small.json", train_byte_bpe(["ab ba ab abb ba aab"] * 3, 388))
     grown = reading(tmp_path / "grown.json", grow_byte_bpe(texts, small, 400))
@@ -96,7 +98,7 @@ def test_bytes_grow_too(tmp_path):
 
 
 def test_a_vocabulary_of_another_maker_gets_the_reserved_tokens_that_it_lacks(tmp_path):
-    """Like GPT-2's vocabulary, the base has a single special token, at its end."""
+    """Like GPT-2's vocabulary, the base has a single special token, which has the last id."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     foreign = json.loads(train_byte_bpe(LAW, 384))
     foreign["model"]["vocab"] = {character: number for number, character in enumerate(alphabet)} | {

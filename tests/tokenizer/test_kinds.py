@@ -49,13 +49,11 @@ def each(tokens, offsets):
 
 
 def decoded(encoder, texts):
-    """Return the tokens of each text, spelt as in the tokenizer file."""
     return [[encoder.definition.tokens[number] for number in ids] for ids in each(*encoder.encode(strings(texts)))]
 
 
 @pytest.fixture(scope="session")
 def vocabularies(prose, tmp_path_factory):
-    """The path of a small tokenizer.json of every kind."""
     found = {}
     texts = [*prose[3:8], *SENTENCES[:6] * 3]
     for kind in KINDS:
@@ -131,7 +129,7 @@ def test_a_slice_is_encoded_like_its_documents(any_kind, documents):
     space=st.sampled_from([" ", "\n\n", " \t "]),
 )
 def test_sentences_begin_where_their_own_tokens_do(kind, any_kind, chosen, space):
-    """The tokens from one sentence start to the next equal those of the sentence alone."""
+    """The tokens from one sentence start to the next equal those of the sentence encoded alone."""
     texts = [space.join(sentences) for sentences in chosen]
     places, place_offsets = [], [0]
     for sentences in chosen:
@@ -158,8 +156,8 @@ def test_sentences_begin_where_their_own_tokens_do(kind, any_kind, chosen, space
 
 
 def test_a_place_may_be_anywhere_in_the_text(any_kind):
-    """A position may be within a character, in white space or at the end, and is never mapped past the token
-    that holds it.
+    """A position may be inside a character, in white space or at the end of the text. It is never mapped past
+    the token that contains it.
     """
     text = "né  🙂 <sep> ☃ last"
     size = len(text.encode())
@@ -196,8 +194,8 @@ def test_processes_threads_hash_seeds_and_order_change_nothing(kind, threads):
 
 
 def test_sennrichs_example(tmp_path):
-    """Figures 1 and 2: on low, lowest, newer, wider, four merges give `lower` as `low er·`; the first merges
-    are ties.
+    """Sennrich et al. 2016, figures 1 and 2: four merges learned from {low, lowest, newer, wider} segment
+    `lower` as `low er·`. The test compares the segmentation because the first merges are ties.
     """
     words = ["low", "lowest", "newer", "wider"]
     symbols = {*"".join(words), END_OF_WORD}
@@ -208,7 +206,7 @@ def test_sennrichs_example(tmp_path):
 
 
 def test_every_merge_is_of_a_most_frequent_pair(prose):
-    """Algorithm 1, replayed over the word counts of real text."""
+    """Replay algorithm 1 of Sennrich et al. 2016 over the word counts of real text."""
     words = Counter("".join(c if c.isalnum() else " " for c in prose[0] if c.isascii()).split())
     content = train_word_bpe([" ".join(words.elements())], 500, coverage=1)
     split = {(*word, END_OF_WORD): count for word, count in words.items()}
@@ -233,8 +231,8 @@ def merged(symbols, pair):
 
 
 def test_the_suffix_of_the_library_is_something_else():
-    """The library's `end_of_word_suffix` does not make the mark a symbol of its own, so we put the mark into
-    the text.
+    """With the library's `end_of_word_suffix`, the end-of-word mark is not a symbol of its own, so the
+    product inserts the mark into the text instead.
     """
     plain = Tokenizer(models.BPE())
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -271,7 +269,7 @@ def test_bert_uncased_and_cased(tmp_path):
 
 
 def test_pieces_are_the_longest_that_match(vocabularies, prose):
-    """Compare with greedy longest-match-first from the left (Wu et al. 2016, section 4.1)."""
+    """Encoding equals greedy longest-match-first segmentation from the left (Wu et al. 2016, section 4.1)."""
     encoder = Encoder.load(vocabularies["wordpiece"])
     known = set(encoder.definition.data["model"]["vocab"])
     for word in sorted({word for word in prose[5].split() if word.isalpha() and word.isascii()})[:300]:
@@ -293,7 +291,7 @@ def test_t5_normalises_and_marks_spaces(vocabularies):
 
 
 def test_the_segmentation_of_unigram_is_the_likeliest(vocabularies, prose):
-    """Compare with the Viterbi path over pieces (Kudo 2018, equation 2)."""
+    """The score of the encoded pieces equals that of the Viterbi path (Kudo 2018, equation 2)."""
     encoder = Encoder.load(vocabularies["unigram"])
     special = encoder.definition.specials
     score = {piece: value for piece, value in encoder.definition.data["model"]["vocab"] if piece not in special}
@@ -308,7 +306,7 @@ def test_the_segmentation_of_unigram_is_the_likeliest(vocabularies, prose):
 
 
 def test_byt5(vocabularies):
-    """ByT5 reserves three ids where we reserve 128, so its ids are ours minus 125."""
+    """ByT5 reserves three ids and the product 128, so ByT5's ids are the product's minus 125."""
     from transformers import ByT5Tokenizer
 
     encoder, theirs = Encoder.load(vocabularies["bytes"]), ByT5Tokenizer()

@@ -17,8 +17,8 @@ TEXTS = [f"number {number} and the other\r\nnumbers, naïve 🙂" for number in 
 
 @pytest.fixture
 def corpus(tmp_path) -> list[str]:
-    """TEXTS divided over three files: plain text, gzipped JSON Lines, and JSON Lines with another field and
-    blank lines.
+    """Divide TEXTS among three files: plain text, gzipped JSON Lines, and JSON Lines with another field and
+    blank lines. Return their paths.
     """
     plain, lines, more = tmp_path / "a.txt", tmp_path / "b.jsonl.gz", tmp_path / "c.jsonl"
     plain.write_text(TEXTS[0], encoding="utf-8", newline="")

@@ -79,10 +79,11 @@ def test_another_implementation_learns_the_same_merges(texts, prose, capfd):
 
 
 def test_sennrichs_example():
-    """Sennrich et al. 2016, figure 2: four merges learned from {low, lowest, newer, wider} segment lower as low er·.
+    """Sennrich et al. 2016, figure 2: four merges learned from {low, lowest, newer, wider} segment `lower` as
+    `low er·`.
 
-    The first merges are ties, so the segmentation is asserted. The end-of-word mark is a letter here: a mark of
-    punctuation would be cut off by the pre-tokenizer.
+    The test compares the segmentation because the first merges are ties. A letter stands in for the
+    end-of-word mark, since the pre-tokenizer would split off a punctuation mark.
     """
     end = "Z"
     content = train_byte_bpe([word + end for word in ("low", "lowest", "newer", "wider")], SMALLEST_VOCABULARY + 4)

@@ -1,4 +1,6 @@
-"""A tiny corpus in the product's own format: three sources, several shards, a real tokenizer of 400 tokens."""
+"""A tiny corpus in the product's own format: three sources, several shards, and a real tokenizer of 400
+tokens.
+"""
 
 import itertools
 from functools import lru_cache
@@ -25,8 +27,9 @@ VALIDATION = {"plays": (12,), "code": (6, 3)}
 
 
 def documents(rng: np.random.Generator, count: int, lengths: tuple[int, ...] | None = None) -> list[np.ndarray]:
-    """Return random walks on a fixed sparse graph over the ids 128 to 399, so that a model can learn what
-    follows. Some are empty. If `lengths` is given, lengths are drawn from it uniformly.
+    """Return random walks on a fixed sparse graph over the ids 128 to 399, so that a model can learn which
+    token follows. If `lengths` is given, document lengths are drawn from it uniformly; otherwise some
+    documents are empty.
     """
     successors = np.random.default_rng(7).integers(128, VOCABULARY, (VOCABULARY, 4)).tolist()
     walks = []
@@ -42,16 +45,16 @@ def documents(rng: np.random.Generator, count: int, lengths: tuple[int, ...] | N
 
 
 def sentence_starts(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (starts, offsets) as stored in a shard. Every nonempty document begins with a sentence, and more
-    follow; two may start at one token, and one at the end of its document.
+    """Return (starts, offsets) as stored in a shard. Every nonempty document begins with a sentence. Two
+    sentences may start at the same token, and one may start at the end of its document.
     """
     found = [np.sort(np.append(rng.integers(0, len(w) + 1, len(w) // 12), 0)) if len(w) else [] for w in walks]
     return np.concatenate([*found, []]).astype(np.int32), np.concatenate([[0], np.cumsum(list(map(len, found)))])
 
 
 def random_spans(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (spans, offsets) as stored in a shard. Spans are of one to four tokens, some adjacent; documents
-    of one or two tokens have none.
+    """Return (spans, offsets) as stored in a shard. Spans are one to four tokens long, and some are adjacent.
+    Documents of one or two tokens have none.
     """
     found = []
     for walk in walks:
@@ -62,8 +65,8 @@ def random_spans(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.
 
 
 def random_targets(rng: np.random.Generator, walks: list[np.ndarray]) -> np.ndarray:
-    """Return where the targets begin, as stored in a shard: in the middle third of documents of three tokens
-    or more, of which a fifth have no target.
+    """Return the starts of targets as stored in a shard. They lie in the middle third of documents of three
+    or more tokens; about a fifth of these documents have no target.
     """
     found = [len(walk) // 3 + rng.integers(0, len(walk) // 3 + 1) for walk in walks]
     return np.array(
@@ -75,8 +78,8 @@ def random_targets(rng: np.random.Generator, walks: list[np.ndarray]) -> np.ndar
 def _shards(
     seed: int, sentences: bool, numbered: bool, lengths: tuple[int, ...] | None, spans: bool, pairs: bool
 ) -> list[tuple[ShardRecord, bytes]]:
-    """Return the shards of `build_corpus` and their content. Cached, since corpora that differ only in their
-    tokenizer have the same shards.
+    """Return the shards of `build_corpus` and their content. The result is cached because corpora that differ
+    only in their tokenizer have the same shards.
     """
     rng, places, salient, sides = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2], [seed, 3]))
     number_of_place = itertools.count(128)
@@ -121,10 +124,10 @@ def build_corpus(
     """Write a corpus. Another seed gives other documents, and so another fingerprint, with the same
     tokenizer.
 
-    `sentences`, `spans` and `pairs` tell whether its shards have these columns. With `numbered`, the tokens
-    are 128, 129 and so on, so no two are the same; they may exceed the vocabulary. `tokenizer` is the content
-    of a tokenizer.json that replaces the tiny one. `lengths` are the document lengths; with them, there are
-    four times as many documents.
+    `sentences`, `spans` and `pairs` determine whether the shards have these columns. With `numbered`, the
+    tokens are 128, 129 and so on; every token is different, and tokens may exceed the vocabulary. `tokenizer`
+    is the content of a tokenizer.json that replaces the tiny one. `lengths` gives the document lengths; with
+    it, there are four times as many documents.
     """
     made = _shards(seed, sentences, numbered, lengths, spans, pairs)
     for record, content in made:
@@ -158,7 +161,7 @@ def corpus_directory(tmp_path_factory):
 @pytest.fixture(scope="session")
 def salient_directory(tmp_path_factory):
     """The documents of `corpus_directory` in shards that also have spans and targets, so that all recipes can
-    use them.
+    use the corpus.
     """
     return build_corpus(tmp_path_factory.mktemp("salient"), spans=True, pairs=True)
 
@@ -170,7 +173,9 @@ def foreign_directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def unbroken(corpus_directory, tmp_path_factory):
-    """An undisturbed run of one worker; the file `record` next to it lists the rows read."""
+    """Return the directory of an undisturbed run on one worker. The file `record` next to it lists the rows
+    read.
+    """
     directory = tmp_path_factory.mktemp("unbroken")
     script = [Path(__file__).with_name("kill_worker.py"), "never", 0, 0, directory / "record"]
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus_directory}", f"run={directory / 'run'}", *SETTINGS]
@@ -181,11 +186,9 @@ def unbroken(corpus_directory, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def plain_directory(tmp_path_factory):
-    """A corpus whose shards do not record where sentences begin."""
     return build_corpus(tmp_path_factory.mktemp("plain"), sentences=False)
 
 
 @pytest.fixture(scope="session")
 def numbered_directory(tmp_path_factory):
-    """A corpus in which every token occurs once."""
     return build_corpus(tmp_path_factory.mktemp("numbered"), numbered=True)

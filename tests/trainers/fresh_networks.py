@@ -30,7 +30,7 @@ class _Copy(pickle.Unpickler):
 
 
 def copied(each):
-    """Return an independent copy of a tensor; functions and classes are shared, as in `copy.deepcopy`."""
+    """Return an independent copy of a tensor. Functions and classes are shared, as with `copy.deepcopy`."""
     if not isinstance(each, torch.Tensor):
         return each
     values = each.detach().clone()
@@ -38,7 +38,9 @@ def copied(each):
 
 
 class Template:
-    """A network to make fresh copies of. Tensors shared within it are shared within each copy."""
+    """A network from which to make fresh copies. Tensors shared within the network are shared within each
+    copy.
+    """
 
     def __init__(self, network):
         file = io.BytesIO()

@@ -1,9 +1,9 @@
-"""The command line run by one of several workers, one of which kills itself with SIGKILL at a chosen moment.
+"""Runs the command line as one of several workers, one of which kills itself with SIGKILL at a chosen moment.
 
 Started by torchrun or `run_workers` as `kill_worker.py MOMENT STEP RANK RECORD ARGUMENTS ...`. Worker RANK
-dies at that moment of that step (counted from 1), but not again if torchrun restarts it. Every worker writes
-what it trains on to RECORD (`launching.Record`), and the one that dies leaves RECORD.MOMENT. With the moment
-`never`, no worker dies.
+dies at that moment of that step (counted from 1), but does not die again if torchrun restarts it. Every
+worker writes what it trains on to RECORD (`launching.Record`), and the worker that dies leaves RECORD.MOMENT.
+With the moment `never`, no worker dies.
 """
 
 import multiprocessing
@@ -22,14 +22,16 @@ def die() -> None:
 
 
 def before_the_first_step(step: int) -> None:
-    """The model has been built or restored, and no step has been done."""
+    """Die after the model has been built or restored, before any step."""
     from trainers.training.loop import Training
 
     Training.run = lambda *arguments: die()
 
 
 def amid_a_step(step: int) -> None:
-    """The first micro-batch has left its gradients, the second has begun, and nothing has been updated."""
+    """Die after the backward pass of the first micro-batch, when the second begins and nothing has been
+    updated.
+    """
     from trainers.engine.engine import Engine
     from trainers.engine.forward import Forward
 
@@ -49,7 +51,7 @@ def amid_a_step(step: int) -> None:
 
 
 def amid_a_checkpoint(step: int) -> None:
-    """The weights of the step's checkpoint have been written, its moments have not."""
+    """Die when the weights of the step's checkpoint have been written, but not its moments."""
     import safetensors.torch
 
     save_file = safetensors.torch.save_file
@@ -63,7 +65,7 @@ def amid_a_checkpoint(step: int) -> None:
 
 
 def after_a_checkpoint(step: int) -> None:
-    """The step's checkpoint has been published, and nothing has been done since."""
+    """Die as soon as the step's checkpoint has been published."""
     from trainers.runs import checkpoint
 
     save = checkpoint.save
@@ -77,7 +79,7 @@ def after_a_checkpoint(step: int) -> None:
 
 
 def amid_a_validation(step: int) -> None:
-    """The first batch of the first validation has been read."""
+    """Die when the first batch of the first validation has been read."""
     from trainers.engine.engine import Engine
 
     evaluate = Engine.evaluate
@@ -90,8 +92,8 @@ def amid_a_validation(step: int) -> None:
 
 
 def amid_an_export(step: int) -> None:
-    """The weights of the export have been written; its tokenizer has not, and the run is not marked as
-    finished.
+    """Die when the weights of the export have been written, before its tokenizer is written and before the
+    run is marked as finished.
     """
     import transformers
 

@@ -1,4 +1,4 @@
-"""Helpers of the launch tests: the commands that start workers, the log of a run, and the rows its models
+"""Helpers of the launch tests: commands that start workers, the log of a run, and the rows that its models
 read.
 """
 
@@ -41,19 +41,19 @@ LONG_SETTINGS = [*SETTINGS, f"budget.steps={LONG_STEPS}", "validation.every=10"]
 
 
 def environment(**more):
-    """Return the environment of a process that starts workers, without the variables of a launch that this
-    process may belong to.
+    """Return the environment for a process that starts workers, without the variables of a launch that the
+    current process may belong to.
     """
     kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return {**kept, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **more}
 
 
 def preloaded():
-    """Return a multiprocessing context whose processes start with the imports of training and export already
-    loaded.
+    """Return a multiprocessing context whose processes start with everything imported that training and
+    export need.
 
-    A fork server of this test process loads them once, and each process is a fork of it. For tests that need
-    a separate process, but not a fresh interpreter.
+    A fork server of this test process imports the modules once, and each process is forked from it. Use it in
+    tests that need a separate process but not a fresh interpreter.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.trainers.worker_imports"])
@@ -63,12 +63,11 @@ def preloaded():
 
 
 def run_workers(count, script, *arguments, grace=GRACE_SECONDS):
-    """Run the `main` of a worker script in `count` processes of one group; return (their exit statuses, what
-    they printed).
+    """Run the `main` of a worker script in `count` processes of one group. Return (exit statuses, output).
 
-    Works like torchrun, except that each process is forked from a server that has already imported what
-    training needs; the imports take longer than most of these groups train. When one process has ended with
-    an error, the others are killed after `grace` seconds. Launching itself is tested with `torchrun`.
+    Works like torchrun, but forks each process from a server that has already imported what training needs;
+    the imports would take longer than the training in most tests. When one process fails, the others are
+    killed after `grace` seconds. Tests of launching itself use `torchrun`.
     """
     module = ".".join(Path(script).relative_to(ROOT).with_suffix("").parts)
     group = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
@@ -87,22 +86,22 @@ def run_workers(count, script, *arguments, grace=GRACE_SECONDS):
 
 
 def start_command(log, *arguments):
-    """Start a command of the trainers in a separate process, a fork like the workers of `run_workers`, and
-    return the process. Its output goes to the file `log`.
+    """Start a command of the trainers in a separate process, forked like the workers of `run_workers`, with
+    its output in the file `log`. Return the process.
     """
     return _forked(log, "trainers.__main__", arguments, environment())
 
 
 def run_command(log, *arguments):
-    """Run a command as `start_command` does; return (its exit status, what it printed)."""
+    """Run a command like `start_command`, and return (exit status, output)."""
     process = start_command(log, *arguments)
     process.join()
     return process.exitcode, Path(log).read_text()
 
 
 def _forked(log, module, arguments, variables):
-    """Start a process that runs the `main` of a module. It may start others, which multiprocessing forbids
-    daemons.
+    """Start a process that runs the `main` of a module. It is not a daemon, because multiprocessing does not
+    let daemons start processes.
     """
     process = preloaded().Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)))
     process.start()
@@ -111,7 +110,6 @@ def _forked(log, module, arguments, variables):
 
 
 def _work(module, arguments, variables, log):
-    """The body of the process that `_forked` starts."""
     with open(log, "w") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
@@ -126,17 +124,16 @@ def _work(module, arguments, variables, log):
 
 
 def pass_over_garbage():
-    """In a worker, between two runs: free what the last run has left, and exclude what remains from garbage
-    collection. DeepSpeed collects garbage for every model of stage 3, and keeps thousands of objects of each
-    earlier model.
+    """Free what the last run of a worker has left, and exclude all remaining objects from garbage collection.
+    DeepSpeed collects garbage for every stage 3 model, and keeps thousands of objects of each earlier model.
     """
     gc.collect()
     gc.freeze()
 
 
 def free_port():
-    """Return a port that nothing listens on. It is below the range from which the kernel chooses ports of connections, one of
-    which could otherwise take it before the group listens.
+    """Return a port that nothing listens on. The port is below the range from which the kernel assigns ports
+    to connections, so no connection can take it before the group listens.
     """
     while True:
         with socket.socket() as probe, suppress(OSError):
@@ -145,22 +142,20 @@ def free_port():
 
 
 def start_torchrun(log, options, workers, *script):
-    """Start torchrun with `options`, which starts `workers` workers of `script` on this machine; return its
-    process, which is like that of `start_command`. Its output and its workers' goes to the file `log`.
+    """Start torchrun with `options` and `workers` workers of `script` on this machine, and return its
+    process. The output of torchrun and its workers goes to the file `log`.
     """
     return _forked(log, "torch.distributed.run", [*options, "--nproc-per-node", workers, *script], environment())
 
 
 def losses(run, name="loss"):
-    """Return {step: loss} from the log; the last value if a run has repeated a step."""
+    """Return {step: loss} from the log. If the run repeated a step, its last loss counts."""
     return {entry["step"]: entry[name] for entry in read_events(run / "log.jsonl", "step") if name in entry}
 
 
 @contextmanager
 def only_training():
-    """In a worker: runs within the block end without an export or a page, both of which can be made later
-    from what a run stores.
-    """
+    """In a worker, let runs within the block finish without an export or a page."""
     from trainers.report import run_page
     from trainers.training import loop
 
@@ -169,9 +164,7 @@ def only_training():
 
 
 class Record:
-    """In a worker: writes a line for each row that is trained on, before the step. `path` may be changed
-    between runs.
-    """
+    """Makes a worker write a line for each row before training on it. `path` may be changed between runs."""
 
     def __init__(self, path=None):
         from trainers.engine.engine import Engine
@@ -191,8 +184,8 @@ class Record:
 
 
 def digest(batch, row):
-    """Return a digest of what the model is given in a row of a batch, without padding, whose amount depends
-    on the other rows.
+    """Return a digest of what the model reads in a row of a batch. Padding is left out, because its amount
+    depends on the other rows.
     """
     sides = [
         (batch.segments, [batch.inputs, batch.positions, batch.segments, batch.prefix, batch.token_types, batch.draws])
@@ -212,7 +205,9 @@ def digest(batch, row):
 
 
 def recorded(path):
-    """Return what Record wrote at `path`, over all workers and attempts: {(step, sample): set of digests}."""
+    """Return {(step, sample): set of digests} from the files of a `Record` at `path`, over all workers and
+    attempts.
+    """
     rows = defaultdict(set)
     for file in path.parent.glob(f"{path.name}.rank*"):
         for line in file.read_text().splitlines():

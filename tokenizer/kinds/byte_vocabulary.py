@@ -13,9 +13,7 @@ VOCAB_SIZE = FIRST_BYTE + 256
 
 
 def byte_vocabulary() -> bytes:
-    """Return the content of the byte vocabulary's `tokenizer.json`: a byte-level BPE without merges, which
-    any reader of the format understands.
-    """
+    """Return the content of the byte vocabulary's `tokenizer.json`: a byte-level BPE without merges."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     from tokenizer.vocabulary.definition import characters_of_bytes

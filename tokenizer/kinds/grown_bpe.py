@@ -23,12 +23,9 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
     """Return the content of a `tokenizer.json` that extends the tokenizer `base` to `vocab_size` tokens.
 
     The tokens of `base` keep their ids. They are followed by the reserved tokens
-    (`tokenizer.vocabulary.specials`) that `base` lacks, and then by one token per new merge. Merges are
-    learned as in `train_byte_bpe`: two tokens are merged only if they occur side by side at least
-    `min_frequency` times in the texts. A text is encoded as with `base`, except that some tokens are joined.
-    If `base` has `ignore_merges`, a word that has become a token is always encoded as that token. The result
-    depends only on the multiset of texts. `texts` is read again if a learned merge yields a text that is
-    already a token, so it must not be an iterator.
+    (`tokenizer.vocabulary.specials`) that `base` lacks, and then by one token per new merge. Two tokens are
+    merged only if they occur side by side at least `min_frequency` times in the texts. `texts` may be read
+    several times, so it must not be an iterator.
 
     Raises ValueError if `base` is not a byte-level BPE that keeps every byte, if an ordinary token of `base`
     has the name of a reserved token that must be added, if `base` and the added reserved tokens already fill

@@ -202,7 +202,6 @@ def _heads(options: argparse.Namespace) -> int:
 
 
 def _task_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Examples, Examples]":
-    """Return the training and the test examples of a task."""
     from trainers.evaluation.probing.probe_examples import probe_split
     from trainers.tasks.load_task import load_task
     from trainers.tasks.task_files import data_directory
@@ -215,7 +214,6 @@ def _task_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Exam
 
 
 def _text_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Examples, Examples]":
-    """Return the training and the test examples of a probing set made from texts."""
     from trainers.evaluation.probing.text_sets import TEXT_SETS, text_set
     from trainers.evaluation.suites.text_bits import SPLIT, text_task
     from trainers.tasks.read_examples import read_examples
@@ -231,7 +229,6 @@ def _text_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Exam
 
 
 def _settings(given: Sequence[str], names: tuple[str, ...]) -> dict[str, str]:
-    """Return name=value settings as a mapping. Raises ConfigError for a setting whose name is not in `names`."""
     named, others = split_settings(given, names)
     if others:
         near = near_match(others[0].partition("=")[0], names)

@@ -254,9 +254,6 @@ def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
 
 
 def _held_out(model: LocalPath, named: Mapping[str, str], limit: int | None) -> "list[Examples]":
-    """Return the held-out documents of the given corpora, by default the corpora that the model was trained
-    on.
-    """
     from trainers.config.job_kinds import as_pretraining
     from trainers.evaluation.suites.corpus_texts import corpus_texts
     from trainers.inference.export_form import ORIGIN, read_export
@@ -314,9 +311,6 @@ def _load(name: str, shots: str | None) -> "Task | HarnessTask":
 
 
 def _splits(task: "Task | HarnessTask", named: str | None) -> tuple[str, ...]:
-    """Return the named splits. The default is `dev` if its gold is known, otherwise the last split whose gold
-    is known. A task of lm-evaluation-harness names its own split.
-    """
     from trainers.tasks.harness_format.harness_task import HarnessTask
 
     if isinstance(task, HarnessTask):
@@ -367,9 +361,6 @@ def _known_scores(evaluation: "Evaluation") -> Known:
 
 
 def _check(known: Known, requirements: list[Requirement]) -> int:
-    """Print a line for every model that fails a requirement. Returns 1 if any fails, else 0. Raises
-    ConfigError for unknown scores.
-    """
     failed = 0
     for name, score_name, sign, bound, text in requirements:
         if (name, score_name) not in known:

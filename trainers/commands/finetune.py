@@ -115,7 +115,6 @@ def _directory(output: LocalPath, task: str | None, setting: "Setting", seed: in
 
 
 def _job(request: _Request, named: dict[str, str]) -> "Finetuning":
-    """Return the unresolved job of a request."""
     from gristmill.config import near_match, override, parse, plain
     from trainers.adapters import METHODS
     from trainers.config.finetuning import Finetuning
@@ -152,7 +151,6 @@ def _job(request: _Request, named: dict[str, str]) -> "Finetuning":
 
 
 def _check_settings(requests: Sequence[_Request], named: dict[str, str]) -> None:
-    """Check every setting of a sweep on every task before the first run begins."""
     from trainers.data.examples.task_corpus import open_tasks
     from trainers.studies.settings_sweep import require_scores
 
@@ -220,8 +218,8 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
 
 def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetuning":
-    """Resolve the job of a run. Errors that can be found before the run directory is written are raised here,
-    including errors in the splits that are scored at the end.
+    """Errors that can be found before the run directory is written are raised here, including errors in the
+    splits that are scored at the end.
     """
     from trainers.engine.hardware.compiler import check_compiler
     from trainers.inference.base import check_model
@@ -239,7 +237,6 @@ def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetu
 
 
 def _describe(job: "Finetuning", config: "Finetuning", corpus: "TaskCorpus", opened: "Opened") -> None:
-    """Print the model and the data of a run, and what has changed since it began."""
     from trainers.data.examples.task_corpus import task_training
     from trainers.runs.resolve_finetuning import describe_tasks
 
@@ -251,7 +248,6 @@ def _describe(job: "Finetuning", config: "Finetuning", corpus: "TaskCorpus", ope
 
 
 def _show_results(runs: Sequence[LocalPath], suite: "Suite | None") -> None:
-    """Print the table of several finished runs and, for a suite, its score."""
     from trainers.report.task_table import read_results, suite_lines, table
 
     results = read_results(runs)

@@ -115,9 +115,6 @@ def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: LocalPath, wor
 def _describe(
     recipe: Mapping[str, Any], where: str, config: "Pretraining", corpus: "TrainingCorpus", opened: "Opened"
 ) -> None:
-    """Print how the resolved configuration differs from the recipe, what has changed since the run began, and
-    how much data the budget covers.
-    """
     from gristmill.config import plain
     from trainers.data.packed_corpus import training_data
     from trainers.runs.resolve import describe_data

@@ -68,7 +68,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _add_study(parser: argparse.ArgumentParser, required: bool) -> None:
-    """Add the arguments that name a study and override its fields, and `--workers`."""
     parser.add_argument(
         "overrides",
         metavar="STUDY | a.b=value",
@@ -79,7 +78,6 @@ def _add_study(parser: argparse.ArgumentParser, required: bool) -> None:
 
 
 def _add_ray(parser: argparse.ArgumentParser) -> None:
-    """Add the options for training the runs of a study as Ray tasks."""
     parser.add_argument(
         "--ray",
         action="store_true",
@@ -90,9 +88,6 @@ def _add_ray(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `_add_study`, the arguments that name tables of runs instead of a study, and the
-    settings of the laws.
-    """
     _add_study(parser, required=False)
     parser.add_argument("--ratios", metavar="FILE", type=local_path, help="CSV instead of a study: a mixture per run")
     parser.add_argument("--metrics", metavar="FILE", type=local_path, help="CSV instead of a study: metrics per run")
@@ -124,7 +119,6 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
 
 
 def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
-    """Return the study named on the command line, or None, and the overrides, which have the form a.b=value."""
     named = [word for word in options.overrides if "=" not in word]
     if len(named) > 1:
         raise ConfigError(f"{named[1]!r}: expected one study, then a.b=value")
@@ -151,9 +145,6 @@ def _load(options: argparse.Namespace) -> "tuple[Study, LocalPath]":
 
 
 def _is_study(options: argparse.Namespace) -> bool:
-    """Return whether `fit` or `propose` is given a study rather than two tables. Raises ConfigError if
-    neither or both are given, or only one table.
-    """
     name, _ = _split(options)
     tables = [given for given in (options.ratios, options.metrics) if given is not None]
     if (name is not None) == bool(tables) or len(tables) == 1:
@@ -188,9 +179,6 @@ def _plan(options: argparse.Namespace) -> int:
 def _train(
     runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int, resources: "RayResources | None" = None
 ) -> None:
-    """Train the runs that have no result yet or have failed, if their corpus is built. They are trained on
-    Ray if `resources` are given, otherwise in up to `workers` processes.
-    """
     from gristmill.machine import usable_cores
     from trainers.studies.running.study_workers import StudyWorkers
     from trainers.studies.running.train_study_run import read_result
@@ -209,9 +197,6 @@ def _train(
 
 
 def _resources(options: argparse.Namespace) -> "RayResources | None":
-    """Return the resources that each run takes on a Ray cluster, or None without --ray. Raises ConfigError
-    for invalid resources, and for resources without --ray.
-    """
     from trainers.studies.running.ray_runs import RayResources
 
     resources = RayResources(options.cpus_per_run, options.gpus_per_run)
@@ -419,9 +404,6 @@ def _propose_table(options: argparse.Namespace) -> int:
 
 
 def _sizes(words: list[str]) -> dict[str, float]:
-    """Return the target sizes by column, given words of the form NAME=SIZE. Raises ConfigError for any other
-    word, and for a size that is not a number above 0.
-    """
     sizes = {}
     for word in words:
         name, _, size = word.rpartition("=")
@@ -435,9 +417,6 @@ def _sizes(words: list[str]) -> dict[str, float]:
 
 
 def _table(options: argparse.Namespace) -> "RunTable":
-    """Read the table of runs. For each metric that some runs lack (censored), print the number of these runs
-    and the names of the first five.
-    """
     from trainers.studies.run_table import read_run_table
 
     better, chosen = options.higher_is_better, options.metric or ()

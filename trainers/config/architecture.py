@@ -361,9 +361,6 @@ class Model:
         require(self.layers % groups == 0, f"layer_groups: got {groups}, which does not divide layers {self.layers}")
 
     def _check_generator(self) -> None:
-        """Validate the fields of the generator. Without `generator_size`, `generator_layers` and
-        `embedding_sharing` must be null.
-        """
         if self.generator_size is None:
             for name in ("generator_layers", "embedding_sharing"):
                 require(getattr(self, name) is None, f"{name}: got {getattr(self, name)} without generator_size")
@@ -449,6 +446,6 @@ def fill(model: Model, tokens: int) -> Model:
 
 
 def _feed_forward(model: Model) -> int:
-    """Return the default inner size of a block. A size of 8/3 x width is rounded up to a multiple of 64."""
+    """Return the default inner size of a block."""
     factor = _GLU if model.gated else model.traits.feed_forward
     return math.ceil(factor * model.width / 64) * 64 if factor == _GLU else int(factor * model.width)

@@ -127,7 +127,6 @@ class TaskObjective(TrainingObjective):
     families: ClassVar[tuple[str, ...]] = ("decoder", "encoder", "encoder_decoder")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch unchanged: it already has its targets."""
         return batch
 
 
@@ -168,22 +167,18 @@ class Finetuning(Job):
 
     @property
     def objective(self) -> TrainingObjective:
-        """A placeholder, since the rows already have their targets."""
         return TaskObjective()
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The directory of the tasks' files, if it is given."""
         return (self.files,) if self.files else ()
 
     @property
     def drops(self) -> bool:
-        """Whether the model, its head or the method has dropout."""
         return super().drops or max(self.head.dropout or 0.0, getattr(self.method, "dropout", 0.0)) > 0
 
     @property
     def validation_interval(self) -> int:
-        """The value of `validation.every`."""
         assert self.validation.every is not None
         return self.validation.every
 
@@ -207,13 +202,9 @@ class Finetuning(Job):
         return None if self.writes_text or kind == "generate" else kind
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """Return a copy of the run that reads the tasks' files from the directory in `inputs`; if `inputs` is
-        empty, `files` is null.
-        """
         return replace(self, files=inputs[0] if inputs else None)
 
     def check(self) -> None:
-        """Validate ranges and the rules between sections."""
         super().check()
         require(
             self.init is None or (self.init.optimizer, self.init.data) == ("reset", "restart"),
@@ -279,9 +270,6 @@ class Finetuning(Job):
         self._check_head()
 
     def _check_head(self) -> None:
-        """Validate `head.pooling` for the task and the architecture, and require that the model has the
-        layers that the head reads.
-        """
         kind, pooling = self.tasks[0].kind, self.head.pooling
         require(
             pooling is None or kind not in ("tag", "span"),

@@ -227,36 +227,27 @@ class Pretraining(Job):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The value of `data.corpora`."""
         return self.data.corpora
 
     @property
     def validation_interval(self) -> int:
-        """The value of `validation.every`."""
         return self.validation.every
 
     def validates_at(self, step: int) -> bool:
-        """Return whether a validation is due after `step` steps: every `validation.every` steps, but not
-        before `validation.from_step`.
-        """
         return super().validates_at(step) and step >= self.validation.from_step
 
     @property
     def isolates_documents(self) -> bool:
-        """The value of `data.isolation`."""
         return self.data.isolation
 
     @property
     def bptt(self) -> int | None:
-        """The value of `data.bptt`."""
         return self.data.bptt
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """Return a copy of the run with other corpora."""
         return replace(self, data=replace(self.data, corpora=inputs))
 
     def check(self) -> None:
-        """Validate the rules that span several sections."""
         super().check()
         require(
             self.data.sequence_length <= self.model.positions,
@@ -281,7 +272,6 @@ class Pretraining(Job):
             )
 
     def _check_generator(self) -> None:
-        """Require that the model has a generator if and only if the objective trains one."""
         size = self.model.generator_size
         require(
             self.objective.needs_generator == (size is not None),
@@ -290,7 +280,6 @@ class Pretraining(Job):
         )
 
     def _check_boundary(self) -> None:
-        """Require that the model has the head of span boundaries if and only if the objective trains it."""
         head = self.model.boundary_head
         require(
             self.objective.needs_boundary == head,
@@ -299,9 +288,6 @@ class Pretraining(Job):
         )
 
     def _check_order(self) -> None:
-        """Require that the architecture has a second attention stream if and only if the objective permutes
-        tokens.
-        """
         require(
             self.objective.permutes == self.model.traits.permutes,
             f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; permutation is "
@@ -309,9 +295,6 @@ class Pretraining(Job):
         )
 
     def _check_directions(self) -> None:
-        """Require that the architecture has a forward and a backward language model if and only if the
-        objective trains both.
-        """
         require(
             self.objective.bidirectional_lm == self.model.traits.bidirectional_lm,
             f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; bidirectional_lm is "
@@ -319,9 +302,6 @@ class Pretraining(Job):
         )
 
     def _check_characters(self) -> None:
-        """Require a model that reads characters if the objective masks characters. Require that
-        `character_buckets` is set if and only if the objective predicts characters.
-        """
         require(
             self.model.traits.characters or not self.objective.needs_character_counts,
             f"model.architecture: got {self.model.architecture} with objective {self.objective.kind}, which masks the characters "
@@ -335,9 +315,6 @@ class Pretraining(Job):
         )
 
     def _check_decoders(self) -> None:
-        """Require that the architecture has sentence decoders if and only if the objective trains them. Such
-        an objective also requires `isolation`.
-        """
         decodes = self.objective.decodes_neighbours
         require(
             decodes == self.model.traits.decodes_neighbours,
@@ -350,9 +327,6 @@ class Pretraining(Job):
         )
 
     def _check_contrast(self) -> None:
-        """For an objective that compares the vectors of texts, require `isolation`, rows with more than one
-        text, and no mask decoder. If it compares two copies of a text, also require dropout.
-        """
         contrast = self.objective.contrast
         if contrast is None:
             return
@@ -378,11 +352,8 @@ class Pretraining(Job):
         )
 
     def _check_isolation(self) -> None:
-        """Require `isolation` for objectives that rewrite rows, except with the position schemes `rope` and
-        `t5_bias`.
-
-        Rewritten rows may be longer than the model's number of positions. With `isolation`, positions restart
-        in every document and so do not exceed this number.
+        """Rewritten rows may be longer than the model's number of positions. With `isolation`, positions
+        restart in every document and so do not exceed this number.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),
@@ -391,9 +362,6 @@ class Pretraining(Job):
         )
 
     def _check_bptt(self) -> None:
-        """With `bptt`, require a model that carries state from window to window, the objective that trains it
-        this way, and packing `concatenate`.
-        """
         if self.data.bptt is None:
             return
         windows = {
@@ -410,9 +378,6 @@ class Pretraining(Job):
             )
 
     def _check_pairs(self) -> None:
-        """Require that either all of objective, packing and model use sentence pairs, or none of them does.
-        Pairs also require `isolation: false` and rows of at least 8 tokens.
-        """
         paired, packing = self.objective.sentence_pairs, self.data.packing
         require(
             paired == (packing in PAIR_PACKINGS),

@@ -11,7 +11,7 @@ from trainers.rows.batch import Batch
 
 
 class JobCorpus(Protocol):
-    """The data that a job reads, as seen by the training loop. `directory` holds the tokenizer's file."""
+    """The data that a job reads, as seen by the training loop."""
 
     @property
     def fingerprint(self) -> str:

@@ -98,7 +98,5 @@ def build_mixture(
 
 
 def epoch_cap(tokens: int, epochs: float) -> int:
-    """Return the number of tokens in `epochs` epochs of a source of `tokens` tokens, but at most UNCAPPED.
-    `trainers.data.order` rounds it down to whole sequences.
-    """
+    """Return the number of tokens in `epochs` epochs of a source of `tokens` tokens, but at most UNCAPPED."""
     return int(epochs * tokens) if epochs * tokens < UNCAPPED else UNCAPPED

@@ -2,18 +2,17 @@
 
 The source of sample n follows Tijdeman's solution of the chairman assignment problem (Discrete Mathematics
 32, 1980): of the sources that are due, take the one with the nearest deadline, looking ahead into later
-stages. At every n, the tokens drawn from a source differ from the tokens that the mixture requests by less
-than one full sequence. The lead or lag of a source at the end of a stage is carried into the next stage.
+stages. The lead or lag of a source at the end of a stage is carried into the next stage.
 
-Within a source, every epoch reads each sequence once. A keyed Feistel permutation, which needs no memory,
-determines the order; sources of fewer than 4,096 sequences are shuffled in memory instead. If the stream of a
-source is cut into sequences one after another, a shorter last sequence comes last in every epoch.
+Within a source, every epoch reads each sequence once. A keyed Feistel permutation determines the order;
+sources of fewer than 4,096 sequences are shuffled in memory instead. If the stream of a source is cut into
+sequences one after another, a shorter last sequence comes last in every epoch.
 
 A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
 mixture and its caps. Since the sequences differ, every source begins a new epoch in each phase.
 
 World size, micro-batch and workers have no influence. The state is a few integers per source. To reach a
-later sample, the decisions in between are replayed, about ten million per second.
+later sample, the decisions in between are replayed.
 """
 
 from bisect import bisect_right, insort
@@ -89,12 +88,8 @@ class Samples:
         return Samples(self.number[rows], self.source[rows], self.sequence[rows], self.tokens[rows], self.epoch[rows])
 
     def share(self, size: int, rank: int, world: int) -> Iterator["Samples"]:
-        """Yield rank `rank`'s share of the samples in parts of up to `size` samples. Every rank gets the same
-        number of parts.
-
-        The longest samples come first, so that a part has rows of similar length, all ranks work on similar
-        lengths at the same time, and incomplete parts come last. Without dropout, which rank gets a sample
-        affects only rounding.
+        """Yield rank `rank`'s share of the samples in parts of up to `size` samples, longest samples first.
+        Every rank gets the same number of parts; a part may be empty.
         """
         count = len(self)
         by_length = np.argsort(-self.tokens, kind="stable")
@@ -104,7 +99,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class DrawTotals:
-    """The totals drawn from each source by the first samples of a run, each of shape [sources].
+    """The totals drawn from each source by the first samples of a run, as arrays of shape [sources].
 
     `sequences`, `tokens`, `capacity` (the number of positions that these sequences have room for) and
     `epochs` begun are int64; `requested`, the tokens that the mixture requests, is float64.
@@ -146,8 +141,7 @@ class Order:
 
     def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
         """Create the order for phases that follow one another; the last one has no end. The streams of every
-        phase must have the names in `mixture`, in the same order. `fingerprint` identifies the corpus;
-        different corpora have different orders.
+        phase must have the names in `mixture`, in the same order. `fingerprint` identifies the corpus.
         """
         assert all(mixture.names == tuple(stream.name for stream in phase.streams) for phase in phases)
         ends = [phase.until for phase in phases]
@@ -242,7 +236,6 @@ class Order:
             insort(self._replay_points, state, key=lambda other: other.sample)
 
     def _seek(self, sample: int) -> None:
-        """Move to `sample`, replaying from the nearest state before it."""
         nearest = self._replay_points[bisect_right(self._replay_points, sample, key=lambda state: state.sample) - 1]
         if not nearest.sample <= self._at.sample <= sample:
             self._at = nearest
@@ -250,7 +243,6 @@ class Order:
             self._draw(min(_CHUNK, sample - self._at.sample))
 
     def _draw(self, count: int) -> Samples:
-        """Draw the next `count` samples, or fewer if the phase ends."""
         state = self._at
         phase, table, mixture = self.phases[state.phase], self._tables[state.phase], self._mixture(state)
         count = count if phase.until is None else min(count, phase.until - state.sample)
@@ -278,9 +270,7 @@ class Order:
         )
 
     def _totals_at(self, state: _State) -> np.ndarray:
-        """Return the totals of the run up to a state, int64 [4, sources]: sequences, capacity and tokens
-        drawn, and epochs begun.
-        """
+        """Return int64 [4, sources]: the sequences, capacity and tokens drawn, and the epochs begun."""
         sequences, capacity, _, epochs = state.begun
         table, length = self._tables[state.phase], self.phases[state.phase].length
         epochs = epochs - (-state.sequences // (table.full + (table.short > 0)))
@@ -313,9 +303,7 @@ class Order:
 
 @lru_cache(maxsize=16)
 def _replay_points(_identity: str) -> list[_State]:
-    """Return the saved states from which orders with this identity are replayed. All such orders in this
-    process share the list.
-    """
+    """Return the saved states of an order. All orders with this identity in this process share the list."""
     return []
 
 

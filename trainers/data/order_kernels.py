@@ -62,14 +62,13 @@ def draw(
     tokens: np.ndarray,
     epochs: np.ndarray,
 ) -> int:
-    """Fill `source`, `sequence`, `tokens`, `epochs` with the next samples and advance `counts` and `drawn`,
-    both [sources].
+    """Fill `source`, `sequence`, `tokens` and `epochs` with the next samples and advance `counts` and
+    `drawn`, both [sources].
 
     `sizes` concatenates the sequence sizes of all sources that list theirs. The sizes of a source begin at
     `size_starts` [sources], which is -1 if the source lists none.
 
-    Returns the number of samples drawn, which is less than the length of `source` if the mixture ends. This
-    is one long function because every step of the loop shares its state.
+    Returns the number of samples drawn, which is less than the length of `source` if the mixture ends.
     """
     live = (caps > 0).sum()
     due = 1.0 / (2 * live - 2) if live > 1 else 0.0

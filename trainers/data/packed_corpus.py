@@ -1,9 +1,7 @@
 """Turn the shards of a build into batches: memory-map the shards, cut their documents into sequences, and
 make each worker's rows from the sequences.
 
-The stream of a source is cut into sequences once for each phase of a run. `trainers.data.order` determines
-the sequence of sample n, and the objective turns it into inputs and targets. The tokens and targets of a
-sample therefore do not depend on the number of workers or the micro-batch.
+The tokens and targets of a sample do not depend on the number of workers or the micro-batch.
 """
 
 import math
@@ -116,9 +114,7 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
 
 
 def corpus_of(config: Pretraining) -> TrainingCorpus:
-    """Open the corpora that a configuration names. Its objective determines the special tokens around
-    documents.
-    """
+    """Open the corpora that a configuration names."""
     return open_corpus(config.data.corpora, config.data.shard_set, config.objective.frame)
 
 
@@ -172,7 +168,7 @@ class PackedCorpus:
 
     def rows(self, samples: Samples, minimum: int = 0, excluded: frozenset[bytes] = frozenset()) -> Batch:
         """Make the objective's rows of `samples`, padded to at least `minimum` rows with rows that have no
-        targets. Documents with an `excluded` id keep their position but have no targets.
+        targets. Documents whose id is in `excluded` keep their position but have no targets.
         """
         batch = self.objective.apply(self._packed(samples, minimum), self.context)
         if excluded:
@@ -180,10 +176,6 @@ class PackedCorpus:
         return batch
 
     def _packed(self, samples: Samples, minimum: int) -> Batch:
-        """Return a batch with the sequence of sample i in row i, before the objective is applied. Rows have
-        the length of the longest sequence, including the marks that its packing adds, rounded up to a
-        multiple of 8 but at most `length`.
-        """
         rows = max(minimum, len(samples))
         added = max((source.packing.added_marks for source in self.sources if source.packing), default=0)
         longest = int(samples.tokens.max(initial=1)) + added
@@ -227,8 +219,8 @@ class PackedCorpus:
 class TrainingData:
     """The training split in the order of a run; each phase reads one of `packed_phases`.
 
-    Documents with an `excluded` id keep their position but have no targets. The run reads this corpus from
-    sample `since` on, which is 0 unless the run began with another corpus.
+    Documents whose id is in `excluded` keep their position but have no targets. The run reads this corpus
+    from sample `since` on, which is 0 unless the run began with another corpus.
     """
 
     packed_phases: tuple[PackedCorpus, ...]
@@ -269,9 +261,8 @@ class TrainingData:
         """Return, for each source, what the run consumed from sample `since` up to sample `samples`: tokens
         (marks around documents included), sequences and epochs, and the tokens that the mixture requested.
 
-        `padding` counts the positions of these sequences that hold no token of the source's stream. This
-        includes marks that the objective adds to each document. `cropped` counts the tokens that are in no
-        sequence, which is 0 with the present packings.
+        `padding` counts the positions of these sequences that hold no token of the source's stream. `cropped`
+        counts the tokens that are in no sequence.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -293,14 +284,13 @@ class TrainingData:
         return self.order.totals(self.since)
 
     def rows(self, samples: Samples, minimum: int = 0) -> Batch:
-        """Make the rows of samples of one phase; see `PackedCorpus.rows`."""
+        """Make the rows of samples of one phase, as `PackedCorpus.rows` does."""
         first = int(samples.number[0]) if len(samples) else 0
         return self.packed_at(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Yield rank `rank`'s share of the samples from `first` up to `first + count`, in batches of `size`
-        samples (`Samples.share`). Every rank gets the same number of batches; short batches are filled with
-        rows of padding.
+        samples. Every rank gets the same number of batches; short batches are filled with rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
@@ -327,8 +317,7 @@ def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[Packe
     """Return the packed corpus of each phase of a run, with sources ordered by name.
 
     Raises CorruptFileError if a shard is missing or has the wrong size, and ConfigError if the corpus lacks
-    something that the objective or the packing needs, such as a column, spans, or documents that are long
-    enough.
+    something that the objective or the packing needs, such as a column, spans, or long enough documents.
     """
     sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
     for source in sources:
@@ -353,9 +342,6 @@ def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[P
 
 
 def _stream(source: SourceStream, length: int, config: Pretraining) -> Stream:
-    """Return the part of a source's stream that a run reads: all of it, or a random subset of its sequences.
-    A source that is shorter than one sequence is read as a whole.
-    """
     sizes = source.packing.sizes if source.packing else None
     count = source.tokens // length if sizes is None else len(sizes)
     if config.data.subset == 1 or not count:
@@ -416,7 +402,6 @@ def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, 
 
 
 def _texts(corpus: TrainingCorpus) -> "TokenTexts":
-    """Return the text of each token in the vocabulary of the corpus."""
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.character_cuts import TokenTexts
 
@@ -424,16 +409,13 @@ def _texts(corpus: TrainingCorpus) -> "TokenTexts":
 
 
 def _spelled(corpus: TrainingCorpus) -> list[bytes]:
-    """Return the bytes of each token in the vocabulary of the corpus."""
     from tokenizer.vocabulary.definition import read_definition
 
     return spellings(read_definition(str(verified_tokenizer(corpus))))
 
 
 def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
-    """Return flags that say which tokens of the corpus's tokenizer begin words and which end words. Raises
-    ConfigError if the tokenizer's file does not determine this.
-    """
+    """Return flags that say which tokens begin words and which end words, uint8 [vocabulary]."""
     try:
         return _marks_of(str(verified_tokenizer(corpus)), corpus.tokenizer.xxh3_128)
     except ValueError as error:
@@ -442,9 +424,6 @@ def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
-    """Return the flags of `_word_marks` for the tokenizer in the file `tokenizer`. The result is cached under
-    the path and `checksum`, the checksum of the file.
-    """
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
 
@@ -466,17 +445,13 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
 
 
 def _tokens_read(source: SourceStream, data: Data) -> int:
-    """Return approximately how many tokens of a source a run reads in one epoch: the share `subset`, but at
-    least one sequence.
-    """
     return max(round(data.subset * source.tokens), min(source.tokens, data.sequence_length))
 
 
 @dataclass(frozen=True)
 class ValidationData:
-    """Sequences spread evenly over each source's validation split. They depend neither on the run's seed nor
-    on its mixture. `weights` are the sources' weights in the last stage of training, empty if they are not
-    resolved.
+    """Sequences spread evenly over each source's validation split. `weights` are the sources' weights in the
+    last stage of training, empty if they are not resolved.
     """
 
     packed: PackedCorpus
@@ -498,9 +473,7 @@ class ValidationData:
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
     """Select the validation sequences, packed as in training and of the final sequence length. Each source
-    gives as many as are needed for `tokens` tokens, or all that it has.
-
-    The run's seed has no influence: the random choices of an objective are the same for every run.
+    gives as many as are needed for `tokens` tokens, or all that it has. The run's seed has no influence.
     """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
     for source in sources:
@@ -516,9 +489,6 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices and the token counts of evenly spread sequences of a source that have at least
-    `tokens` tokens in total. If the source has fewer tokens, all of its sequences are returned.
-    """
     total, longest, count = source.count(length), source.longest(length), 0
     sizes = np.empty(0, np.int64)
     while sizes.sum() < tokens and count < total:

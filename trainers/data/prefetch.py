@@ -17,8 +17,7 @@ def prefetch(items: Iterable[Item], make: Callable[[Item], Result], threads: int
     With one or more threads, up to `threads` further results are made while the caller works on one. `items`
     is read only in the caller's thread. With 0 threads, each result is made on demand.
 
-    An exception from `make` or `items` is raised where the result would have been yielded. Closing the
-    iterator ends the threads.
+    Closing the iterator ends the threads.
     """
     if threads == 0:
         yield from map(make, items)

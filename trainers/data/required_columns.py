@@ -14,9 +14,7 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 
 def check_sentences(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
-    """Raise ConfigError if no document has as many sentences as the objective needs. Opens shards only until
-    one has such a document.
-    """
+    """Raise ConfigError if no document has as many sentences as the objective needs."""
     least = objective.least_sentences
     if least < 2 or not sources:
         return
@@ -34,9 +32,7 @@ def check_sentences(directory: Location, objective: TrainingObjective, sources: 
 
 
 def check_lengths(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
-    """Raise ConfigError if no document has as many tokens as the objective needs. Opens shards only until one
-    has such a document.
-    """
+    """Raise ConfigError if no document has as many tokens as the objective needs."""
     least = objective.least_tokens
     if least < 2 or not sources:
         return
@@ -54,9 +50,8 @@ def check_lengths(directory: Location, objective: TrainingObjective, sources: Se
 def check_spans(
     directory: Location, span_types: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
-    """Raise ConfigError if the objective uses a type of span that is not among `span_types`, the types that
-    all shards record, or if no document has a span of these types. Opens shards only until one has such a
-    span.
+    """Raise ConfigError if the objective uses a type of span that is not in `span_types`, the types that all
+    shards record, or if no document has a span of a type that the objective uses.
     """
     wanted = objective.span_types
     if missing := [kind for kind in wanted if kind not in span_types]:

@@ -34,9 +34,6 @@ def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int 
 
 
 def _documents(offsets: np.ndarray, marks: int, first: int, end: int) -> list[int]:
-    """Return the indices of the documents of a shard that have any position from `first` up to, but not
-    including, `end` of the shard's stream.
-    """
     rows = range(len(offsets))
 
     def begin(row: int) -> int:
@@ -54,7 +51,7 @@ def ids_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -
 
 
 def mask_documents(batch: "Batch", sources: "Sequence[SourceStream]", length: int, excluded: Set[bytes]) -> None:
-    """Remove the targets of excluded documents, and the labels of pairs that contain one. `length` is the
+    """Remove the targets of excluded documents, and the labels of rows that contain one. `length` is the
     number of stream positions in a row.
 
     Inputs and positions stay as they are. Positions of an excluded document get the segment number of

@@ -54,11 +54,11 @@ class SourceStream:
         return sum(shard.text_bytes for shard in self.shards)
 
     def count(self, length: int) -> int:
-        """Return the number of sequences in an epoch, if sequences have up to `length` tokens."""
+        """Return the number of sequences in an epoch. A sequence has up to `length` tokens."""
         return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
 
     def longest(self, length: int) -> int:
-        """Return the number of tokens in the longest sequence, if sequences have up to `length` tokens."""
+        """Return the number of tokens in the longest sequence. A sequence has up to `length` tokens."""
         return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
 
     def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
@@ -80,10 +80,8 @@ class SourceStream:
         return self._opened[number]
 
     def check(self) -> None:
-        """Raise CorruptFileError if a shard is missing or its size differs from the one in the manifest. No
-        shard is read.
-
-        The content of a shard is verified when it is first opened. A check that passed is not repeated.
+        """Raise CorruptFileError if a shard is missing or its size differs from the one in the manifest. The
+        contents of the shards are not read.
         """
         if not self._checked:
             with ThreadPoolExecutor(_PARALLEL_REQUESTS) as threads:
@@ -107,7 +105,7 @@ class SourceStream:
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
         """Return this source, cut into sequences by `packing`, one of the packings of
-        `trainers.rows.sequences`. Opens only the shards whose packing is not in the cache.
+        `trainers.rows.sequences`.
         """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
@@ -116,9 +114,7 @@ class SourceStream:
         return replace(self, packing=Packing(shards))
 
     def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
-        """Return this source, cut into rows of sentence pairs. Opens only the shards whose pairs are not in
-        the cache.
-        """
+        """Return this source, cut into rows of sentence pairs."""
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
             for number, record in enumerate(self.shards)

@@ -24,9 +24,8 @@ def build_forward(
 
     `base` holds the initial weights by parameter name; parameters that it lacks are initialised from the
     job's seed. In fine-tuning, the model also gets the task's head, if it needs one, and the parameters that
-    the method adds. The hidden layers of the head may be in `base` as `task_head...`. Parameters that the
-    method does not train are frozen. `encode` (text to token ids) is needed only for a prompt that is
-    initialised from a text.
+    the method adds, and parameters that the method does not train are frozen. `encode` (text to token ids) is
+    needed only for a prompt that is initialised from a text.
     """
     forward = build_without_method(config, specials, base)
     if isinstance(config, Finetuning):
@@ -72,9 +71,9 @@ def attach_head(
     dropout: float | None = None,
     weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`), and freeze the model's
-    pretraining heads, which the task does not use. Parameters of the new head, except those of its output
-    layer, are copied from `weights` if there is a tensor of the same name (`task_head...`) and shape.
+    """Attach a head to a model as `task_head`, and freeze the model's pretraining heads. Parameters of the
+    new head, except those of its output layer, are copied from `weights` if there is a tensor of the same
+    name (`task_head...`) and shape.
     """
     import torch
 

@@ -46,7 +46,7 @@ def start_group() -> tuple[int, int]:
     """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no
     group.
 
-    The environment variables of torchrun, which workers of Ray Train also have, determine the group.
+    The environment variables of torchrun determine the group.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself
@@ -63,8 +63,8 @@ def start_group() -> tuple[int, int]:
 def hard_exit(status: int) -> NoReturn:
     """End this process. If it has joined a group of workers, Python's own shutdown is skipped.
 
-    A thread of gloo may still hold tensors of a finished collective, which `destroy_process_group` does not
-    wait for. Freeing these while the interpreter shuts down aborts the process.
+    A thread of gloo may still hold tensors of a finished collective. Freeing these while the interpreter
+    shuts down aborts the process.
     """
     if not torch.distributed.is_initialized():
         sys.exit(status)
@@ -146,10 +146,9 @@ class Engine:
         this worker requests a stop. Without `scale`, each loss is its nats per target. If the loss or the
         norm is not finite, no worker changes weights or optimizer state.
 
-        With `data.bptt`, the optimizer updates the weights after every window of the rows. The loss of an
-        update covers the window's targets, and the norm returned is the largest of all updates. If an
-        update's loss or norm is not finite, the step ends there and returns the norm of that update; earlier
-        updates remain.
+        With `data.bptt`, the optimizer updates the weights after every window of the rows, and the norm
+        returned is the largest of all updates. If an update's loss or norm is not finite, the step ends there
+        and returns the norm of that update; earlier updates remain.
         """
         for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
@@ -179,9 +178,6 @@ class Engine:
         stop: bool,
         scale: Scale | None,
     ) -> tuple[Totals, float]:
-        """Take one optimizer update over `batches`: this worker's micro-batches or, with `data.bptt`, window
-        `number` of each. Each window continues from the state in `carried`.
-        """
         *targets, read, decoded = self._sum(self._amounts(batches))
         scales = None if scale is None else scale(self._targets(batches, sources))
         sums = no_sums(len(self.names), sources)
@@ -207,13 +203,11 @@ class Engine:
         return replace(totals, read=int(read), decoded=int(decoded), updates=int(updated)), norm
 
     def _join(self, windows: Sequence[Totals]) -> Totals:
-        """Return the totals of a step from the totals of its windows."""
         sums = np.sum([each.sums for each in windows], axis=0)
         counts = {name: sum(getattr(each, name) for each in windows) for name in ("read", "decoded", "updates")}
         return Totals(sums, self._loss_of(sums), windows[0].stops, **counts)
 
     def _seed(self, seed: int) -> None:
-        """Seed the generator that dropout draws from on this worker's device."""
         if self._device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # `torch.manual_seed` also records a stack trace for the GPU
         else:
@@ -226,14 +220,11 @@ class Engine:
         return sums_by_source(found, batch, self.losses, sources, self._measures)
 
     def _loss(self, nats: Sequence[Any], targets: Sequence[float]) -> Any:
-        """Return the loss that a step minimises, from the sums of nats and targets of each loss."""
         sums = zip(self.losses, nats, targets, strict=True)
         return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
     def _scaled_loss(self, nats: Mapping[str, Any], batch: Batch, scales: np.ndarray) -> Any:
-        """Return the loss that a step minimises if the nats of each loss and source are multiplied by a
-        factor: `scales`, [losses, sources].
-        """
+        """Return the loss that a step minimises. `scales` [losses, sources] holds the factors of the nats."""
         source, total = torch.from_numpy(batch.source).to(self._device), 0.0
         for loss, its in zip(self.losses, scales, strict=True):
             rows = nats[loss.name].reshape(len(batch.source), -1).sum(dim=1)
@@ -243,7 +234,7 @@ class Engine:
     def excess(self, batches: Sequence[Batch], reference: Forward, sources: int) -> np.ndarray:
         """Return the excess loss over `reference` by source, and the number of targets by source: float64 [2,
         sources]. The excess of a target of the first loss is max(0, nats of this model - nats of
-        `reference`). Both rows are sums over the batches of all workers. Nothing is trained.
+        `reference`). Both rows are sums over the batches of all workers.
         """
         self._workers.forward.eval()
         first, sums = self.losses[:1], no_sums(1, sources)
@@ -314,8 +305,7 @@ class Engine:
 
     def discard(self) -> bool:
         """Discard the gradients of a step that failed, so that the step can be repeated. Returns False if
-        that is impossible, because DeepSpeed holds the gradients or because the step has already changed the
-        weights.
+        that is impossible.
         """
         if isinstance(self._workers, ZeroWorkers) or not self._repeatable:
             return False
@@ -324,8 +314,7 @@ class Engine:
 
     def broadcast(self, value: int) -> int:
         """Send rank 0's `value` to every worker and return it. This is also a barrier, at which workers wait
-        for up to 30 days, for example while one worker changes files. If a worker dies meanwhile, all others
-        raise an error.
+        for up to 30 days.
         """
         if self.world == 1:
             return value
@@ -339,8 +328,7 @@ class Engine:
         "iterate" the weight that training continues from. A method that reallocates ranks adds its statistics
         of the parameter.
 
-        Frozen parameters are left out, because the run's base has them. Parameters are gathered by
-        collectives, so every worker must iterate to the end.
+        Parameters are gathered by collectives, so every worker must iterate to the end.
         """
         trained = [(name, parameter, self._stored(parameter)) for name, parameter in self._trained()]
         tensors = self._workers.read((parameter, key) for _, parameter, keys in trained for key in keys.values())
@@ -356,11 +344,8 @@ class Engine:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set trained weights and optimizer state from full tensors. `updates` is the number of optimizer
-        updates made so far, not counting skipped ones.
-
-        The tensors may come from any ZeRO stage and world size. Frozen weights stay as they were when the
-        engine was created.
+        """Set trained weights and optimizer state from full tensors, which may come from any ZeRO stage and
+        world size. `updates` is the number of optimizer updates made so far, not counting skipped updates.
         """
         self.updates = updates
         self._workers.allocate(updates)
@@ -389,8 +374,8 @@ class Engine:
         return float(self._loss(*sums[: len(self.losses)].sum(axis=2).T))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
-        """Return the number of targets of each loss, the number of tokens in the rows, and the number of
-        tokens in the rows of an encoder-decoder's decoder.
+        """Return the number of targets of each loss, then the number of tokens in the rows, then the number
+        of tokens in the rows of an encoder-decoder's decoder.
         """
         amounts = np.zeros(len(self.losses) + 2)
         for batch in batches:
@@ -408,7 +393,6 @@ class Engine:
         return np.array(self._sum(counts.flatten().tolist())).reshape(counts.shape)
 
     def _sum(self, values: list[float]) -> list[float]:
-        """Return the sums of these numbers over all workers."""
         if self.world == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
@@ -416,7 +400,6 @@ class Engine:
         return list(tensor.tolist())
 
     def _most(self, value: int) -> int:
-        """Return the largest of the workers' values."""
         if self.world == 1:
             return value
         tensor = torch.tensor(value, device=self._device)
@@ -433,9 +416,6 @@ class Engine:
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int = 0) -> int:
     """Return the seed of dropout for one pass: 63 bits of the xxh3_64 of
     `dropout/seed/step/rank/micro-batch`. For a window of rows other than the first, `/window` is appended.
-
-    No state of a generator outlives a pass, so a run that is resumed with the same number of workers and
-    micro-batches draws the same numbers.
     """
     later = f"/{window}" if window else ""
     return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}{later}".encode()) >> 1
@@ -444,9 +424,7 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int 
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, according to `execution`.
 
-    Raises ConfigError if `execution` requests one of them and the model supports neither, such as GPT-1 in
-    `transformers` and AWD-LSTM. Each block is compiled separately, so that identical blocks share one
-    compilation.
+    Raises ConfigError if `execution` requests one of them and the model supports neither.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -464,10 +442,7 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
 
 def _spare_embedding_gradients(model: Any, config: Job) -> None:
     """On the CPU, sum the gradients of bf16 embeddings in fp32, as a GPU does, and make the gradients of tied
-    input embeddings sparse.
-
-    Sparse gradients save 4 % of a step of a small model. They are used only if a loss uses the output layer,
-    and never on a GPU, which would add rows in no fixed order.
+    input embeddings sparse. A GPU would add the rows of sparse gradients in no fixed order.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     predicts = not hasattr(model, "task_head") and config.objective.contrast is None
@@ -479,5 +454,4 @@ def _spare_embedding_gradients(model: Any, config: Job) -> None:
 
 
 def _needs_deepspeed(config: Job) -> bool:
-    """Return whether even a single worker needs DeepSpeed, for Muon or for offloading the optimizer."""
     return config.optimizer.kind == "muon" or config.execution.offload_optimizer

@@ -159,18 +159,14 @@ class Forward(torch.nn.Module):
         return recorded_layers(self._architecture.blocks(self.model), own)
 
     def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
-        """Return whether attention can be computed without a mask, which gives the same result faster. The
-        model must support this, and every position must attend to the whole row or, in a decoder, to the
-        whole row up to itself.
+        """Return whether every position attends to the whole row or, in a decoder, to the whole row up to
+        itself. Attention without a mask then gives the same result faster.
         """
         least, most = arrays["segment_range"]
         whole = least >= 0 and (most == 0 or not self.isolation) and arrays.get("prefix") is None
         return whole and self._architecture.unmasked and self.model.config._attn_implementation == "sdpa"
 
     def _positions(self, positions: Any, before: int = 0) -> Any:
-        """Return the positions that the model reads: `positions` with isolation, otherwise column indices,
-        counted from `before`, the number of columns in earlier windows.
-        """
         if self.isolation:
             return positions
         return torch.arange(before, before + positions.shape[1], device=positions.device).expand_as(positions)
@@ -211,10 +207,9 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
     """Return the arrays of a batch as tensors on `device`, by field name. The names of the decoder's fields
     begin with `decoder_`, the names of the task's fields with `task_`.
 
-    `chosen`, int64, holds the positions that have a target, as indices into the flattened targets. It is
-    padded with other positions (`_chosen`), and omitted if all positions have a target. `segment_range` holds
-    the lowest and the highest segment number as integers, so that the forward pass need not wait for a device
-    to know them.
+    `chosen`, int64, holds the positions that have a target, as indices into the flattened targets. Some
+    positions without a target may be added, and `chosen` is omitted if all positions have a target.
+    `segment_range` holds the lowest and the highest segment number as integers.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}
@@ -228,11 +223,9 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
 
 
 def _chosen(targets: np.ndarray) -> np.ndarray | None:
-    """Return the indices of the positions in the flattened targets that have a target, int64, or None if all
-    have one.
-
-    The result is padded with other positions to a multiple of 64 if there are enough of them, so that
-    compiled code and allocators see few shapes.
+    """Return the indices, int64, of the positions in the flattened targets that have a target, or None if all
+    have one. The result is padded with other positions to a multiple of 64 if there are enough of them, so
+    that compiled code and allocators see few shapes.
     """
     present = targets.ravel() != IGNORED
     chosen = np.flatnonzero(present)

@@ -41,7 +41,6 @@ def layer_depths(network: Any, family: str) -> dict[str, int]:
 
 
 def _blocks(names: Any) -> int:
-    """Return the number of blocks to which the parameters with these names belong."""
     return 1 + max((int(match[1]) for match in map(_BLOCK.search, names) if match), default=-1)
 
 

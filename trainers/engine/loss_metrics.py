@@ -15,9 +15,7 @@ from trainers.rows.batch import Batch
 
 
 def no_sums(terms: int, sources: int) -> np.ndarray:
-    """Return zeros in the shape of the result of `sums_by_source`: float64 [terms, 2, sources], with a term
-    for each loss and each measure.
-    """
+    """Return zeros, float64 [terms, 2, sources], with a term for each loss and each measure."""
     return np.zeros((terms, 2, sources))
 
 
@@ -94,9 +92,7 @@ def loss_fields(
 
 
 def _parents(sources: Sequence[JobSource]) -> dict[str, np.ndarray]:
-    """Return which sources lie below each parent domain, bool [sources], keyed by the parent's name in sorted
-    order.
-    """
+    """Return which sources lie below each parent domain, bool [sources], by the parent's name."""
     levels = [names_above(source.name)[1:] for source in sources]
     return {
         parent: np.array([parent in above for above in levels])
@@ -105,14 +101,10 @@ def _parents(sources: Sequence[JobSource]) -> dict[str, np.ndarray]:
 
 
 def _counting(shares: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Return `shares` [sources], or equal shares if no source with targets has a share."""
     return shares if shares[sums[0, 1] > 0].any() else np.ones(len(shares))
 
 
 def _mixed(sums: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return `sums` rescaled so that the number of targets of each source is its share; sources without
-    targets stay 0.
-    """
     counts = sums[:, 1:]
     mixed: np.ndarray = np.divide(sums * shares, counts, out=np.zeros_like(sums), where=counts > 0)
     return mixed

@@ -51,8 +51,8 @@ class ForwardPass:
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
         """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n]; None
-        without a generator. The n positions are `arrays["chosen"]`, which include all targets. Without
-        `chosen`, they are all positions. The loss overwrites the logits.
+        without a generator. The n positions are `arrays["chosen"]` or, without `chosen`, all positions. The
+        loss overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
         decodes = self.architecture.neighbours is not None and "documents" in self.arrays
@@ -122,16 +122,12 @@ def _token_targets(batch: Batch) -> np.ndarray:
 
 
 def _token_nats(made: ForwardPass) -> Any:
-    """Return the nats of every target token. Logits are computed only at the targets."""
     targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
     its = targets.flatten() if chosen is None else targets.flatten()[chosen]
     return _everywhere(cross_entropy(made.outputs[0][None], its[None])[0], chosen, targets.shape)
 
 
 def _everywhere(nats: Any, chosen: Any, shape: Any) -> Any:
-    """Return an array of this shape with `nats` [n] at the flattened positions `chosen` and 0 elsewhere. If
-    `chosen` is None, `nats` has all positions.
-    """
     import torch
 
     if chosen is None:
@@ -158,9 +154,6 @@ def _boundary_targets(batch: Batch) -> np.ndarray:
 
 
 def _boundary_nats(made: ForwardPass) -> Any:
-    """Return the nats of every target token, predicted from the states just outside its span and from its
-    place in the span.
-    """
     import torch
 
     targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
@@ -175,8 +168,8 @@ def _boundary_nats(made: ForwardPass) -> Any:
 
 
 def _backward_targets(batch: Batch) -> np.ndarray:
-    """Return the positions at which the backward model predicts the previous token: those that follow a
-    position with a target. Documents without targets have none.
+    """Return the positions that follow a position with a target, because the backward model predicts the
+    previous token.
     """
     there = np.zeros(batch.targets.shape, dtype=bool)
     there[:, 1:] = batch.targets[:, :-1] != IGNORED
@@ -184,7 +177,6 @@ def _backward_targets(batch: Batch) -> np.ndarray:
 
 
 def _backward_nats(made: ForwardPass) -> Any:
-    """Return the nats of the previous token at every position that predicts it."""
     import torch
 
     before = torch.where(made.arrays["targets"][:, :-1] != IGNORED, made.inputs.ids[:, :-1], IGNORED)
@@ -195,8 +187,7 @@ def _backward_nats(made: ForwardPass) -> Any:
 
 def _previous_targets(batch: Batch) -> np.ndarray:
     """Return the positions at which the decoder of the previous sentence predicts the next token, bool [rows,
-    length]. They are all positions but the last in every sentence that another sentence of its document
-    follows.
+    length]: all but the last of every sentence that another sentence of its document follows.
     """
     _, has_after = sentence_neighbours(batch)
     follows = np.zeros_like(has_after)
@@ -205,9 +196,6 @@ def _previous_targets(batch: Batch) -> np.ndarray:
 
 
 def _previous_nats(made: ForwardPass) -> Any:
-    """Return the nats of the next token under the decoder of the previous sentence, at every position in
-    `_previous_targets`. Logits are computed only there.
-    """
     import torch
 
     _, states, has_after = made.neighbours
@@ -224,9 +212,7 @@ def _read_targets(batch: Batch) -> np.ndarray:
 
 
 def _discriminator_nats(made: ForwardPass) -> Any:
-    """Return the binary cross-entropy of every token that the discriminator reads, including special tokens,
-    as in the authors' code.
-    """
+    """Return the binary cross-entropy of every token. Special tokens count too, as in the authors' code."""
     from torch.nn.functional import binary_cross_entropy_with_logits
 
     logits, replaced = made.judged
@@ -249,16 +235,15 @@ LOSSES: dict[str, Loss] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """A share that is logged but not trained. `counts` returns [rows, 2]: the part and the whole in each row."""
+    """A share that is logged but not trained. `counts` returns the part and the whole of the share for each
+    row: [rows, 2].
+    """
 
     name: str
     counts: Callable[[ForwardPass], Any]
 
 
 def _shares(part: Any, whole: Any) -> Any:
-    """Return, for each row, how many positions are in both `part` and `whole`, and how many are in `whole`:
-    [rows, 2]. Both are bool [rows, length].
-    """
     import torch
 
     return torch.stack([(part & whole).sum(1), whole.sum(1)], 1)
@@ -269,9 +254,6 @@ def _replaced_share(made: ForwardPass) -> Any:
 
 
 def _accuracy(made: ForwardPass, of_replaced: bool) -> Any:
-    """Return, for each row, the number of replaced tokens (or original tokens, without `of_replaced`) that
-    the discriminator classifies correctly, and the number of all such tokens: [rows, 2].
-    """
     logits, replaced = made.judged
     return _shares((logits > 0) == replaced, (replaced == of_replaced) & (made.arrays["segments"] != PADDING))
 

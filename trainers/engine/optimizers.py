@@ -30,8 +30,8 @@ class AveragedSGD(torch.optim.Optimizer):
     torch.optim.ASGD (t0=0, lambd=0). As in that code, the weights after the first averaged update are dropped
     from the average as soon as there is a second averaged update.
 
-    The state of a tensor consists of `average` and of `averaged`, the number of updates averaged or None;
-    `new_state` creates it. `step` divides gradients by `grad_scale`, and changes nothing while `skip` is set.
+    The state of a tensor consists of `average` and of `averaged`, the number of updates averaged or None.
+    `step` divides gradients by `grad_scale`, and changes nothing while `skip` is set.
     """
 
     skip = False
@@ -103,15 +103,14 @@ def state_keys(parameter: Any, optimizer: Any) -> tuple[str, ...]:
 
 def clipping_divisor(norm: float, largest: float) -> Any:
     """Return the number by which gradients of norm `norm` must be divided to clip them to norm `largest`, or
-    None if they need no clipping. The optimizer divides gradients when it reads them, because a separate pass
-    over them would take 1 % of a step.
+    None if they need no clipping.
     """
     return torch.tensor((norm + 1e-6) / largest) if largest and norm > largest else None
 
 
 def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
-    """Return the parameter groups of a job. If learning rates depend on the layer, as they can in
-    fine-tuning, the groups are divided by layer.
+    """Return the parameter groups of a job. If learning rates depend on the layer, the groups are divided by
+    layer.
     """
     groups = parameter_groups(model, config.optimizer)
     if isinstance(config, Finetuning) and (config.layer_decay < 1 or config.unfreeze_every):

@@ -41,11 +41,10 @@ class Partitions:
         return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
-        """Create the state of all tensors of the inner optimizer (`new_state`), as if after `updates` steps.
+        """Create the state of all tensors of the inner optimizer, as if after `updates` steps.
 
-        The optimizer itself would create the state at the first step. That is too late: DeepSpeed would then
-        link only the state of the first parameter group to its parameters, and the state of other groups
-        could not be read.
+        If the optimizer created the state at the first step, DeepSpeed would link only the state of the first
+        parameter group to its parameters.
         """
         for tensor, parameter in self._optimizer_tensors():
             self._optimizer.state[tensor] = new_state(tensor, self.keys(parameter), updates)
@@ -58,7 +57,6 @@ class Partitions:
             self._zero._lazy_init_hp_params_optimizer_state()
 
     def _optimizer_tensors(self) -> Iterator[tuple[Any, Any]]:
-        """Yield every tensor of the inner optimizer, with one parameter that it contains."""
         if self._stage == 0:
             trained = (parameter for parameter in self._model.parameters() if parameter.requires_grad)
             yield from ((parameter, parameter) for parameter in trained)
@@ -88,7 +86,6 @@ class Partitions:
         return found
 
     def _momentum(self, parameter: Any) -> torch.Tensor | None:
-        """Return this worker's copy of the momentum of a matrix, or None if this worker has no copy."""
         group, start, _ = self._whole[id(parameter)]
         if start < 0:
             return None
@@ -99,8 +96,7 @@ class Partitions:
     def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
         """Yield the full tensor of each (parameter, key) of `wanted`: its weight if the key is `weight`,
         otherwise the optimizer state of this name. This is a collective operation: every worker must request
-        the same tensors and iterate to the end. Tensors are gathered in groups of up to _GATHERED elements; a
-        larger tensor is gathered alone.
+        the same tensors and iterate to the end.
         """
         together: list[tuple[Any, str]] = []
         size = 0
@@ -150,9 +146,6 @@ class Partitions:
         return part.detach().flatten()
 
     def _put_own(self, parameter: Any, key: str, whole: torch.Tensor) -> None:
-        """Copy this worker's part of a tensor, if any, to its place in the flat tensor `whole` (stages 1 and
-        2).
-        """
         if key != "weight" and id(parameter) in self._whole:
             own = self._momentum(parameter)
             if own is not None and self._whole[id(parameter)][2]:
@@ -192,8 +185,8 @@ class Partitions:
             safe_set_full_optimizer_state(parameter, value, key)
 
     def _write_part(self, parameter: Any, key: str, value: torch.Tensor) -> None:
-        """Write this worker's part at stage 3. DeepSpeed's own setter does not handle the padding of the last
-        part.
+        """Write this worker's part of a tensor at stage 3. DeepSpeed's own setter does not handle the padding
+        of the last part.
         """
         from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 

@@ -49,11 +49,7 @@ SCHEDULES = {
 
 
 def rate_fraction(schedule: Schedule, step: int, steps: int) -> float:
-    """Return the fraction of the peak learning rate at step `step`, counted from 0, of `steps` steps.
-
-    Warm-up rises from 1 / (warmup_steps + 1). At the last step, linear, cosine and wsd reach
-    `final_fraction`, unless only one step follows the warm-up.
-    """
+    """Return the fraction of the peak learning rate at step `step`, counted from 0, of `steps` steps."""
     if step < schedule.warmup_steps:
         return (step + 1) / (schedule.warmup_steps + 1)
     progress = (step - schedule.warmup_steps) / max(1, steps - 1 - schedule.warmup_steps)

@@ -14,8 +14,8 @@ class SingleWorker:
     """The whole model and the whole optimizer state of AdamW or SGD. Has the interface of
     `engine.zero.ZeroWorkers`, and also `discard`.
 
-    With `precision: bf16` the model computes in bf16, as under ZeRO: a copy of the weights is kept in fp32,
-    and gradients are summed over micro-batches in fp32.
+    With `precision: bf16` the model computes in bf16, and the optimizer keeps an fp32 copy of the trained
+    weights. Gradients are summed over micro-batches in fp32.
     """
 
     zero_stage: ClassVar[int] = 0
@@ -38,7 +38,6 @@ class SingleWorker:
         self.allocate(0)
 
     def _add(self, parameter: Any) -> None:
-        """Move the bf16 gradient of one micro-batch to the fp32 sum."""
         master, gradient = self._masters[parameter], parameter.grad
         if gradient.is_sparse:
             gradient = gradient.to_dense()
@@ -77,7 +76,6 @@ class SingleWorker:
         return norm
 
     def _round(self) -> None:
-        """Copy the optimizer's weights to the model, rounded to the model's precision."""
         rounded = [(parameter, master) for parameter, master in self._masters.items() if parameter is not master]
         if rounded:
             with torch.no_grad():
@@ -96,7 +94,7 @@ class SingleWorker:
         return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
-        """Create the state of all trained parameters (`new_state`), as if after `updates` steps."""
+        """Create the optimizer state of all trained parameters, as if after `updates` steps."""
         for parameter, master in self._masters.items():
             self._optimizer.state[master] = new_state(master, self.keys(parameter), updates)
 

@@ -57,7 +57,6 @@ def first_at(task: TaskTargets) -> np.ndarray:
 
 
 def _targets(batch: Batch, kind: HeadKind) -> np.ndarray:
-    """Return the positions of inputs that have a gold label: bool, of the shape of `Batch.targets`."""
     task = batch.task
     assert task is not None
     if kind == "regress":
@@ -73,7 +72,6 @@ def _targets(batch: Batch, kind: HeadKind) -> np.ndarray:
 
 
 def _at_positions(costs: Costs, made: ForwardPass) -> Any:
-    """Return the cost of every input at its position and 0 elsewhere: fp32, of the shape of the targets."""
     shape, at, choice = made.arrays["targets"].shape, made.arrays["task_at"], made.arrays.get("task_choice")
     if choice is not None:
         numbers = torch.arange(len(made.arrays["task_number"]), device=at.device)
@@ -115,7 +113,6 @@ def _choose(scores: Any, made: ForwardPass) -> Any:
 
 
 def _span(scores: Any, made: ForwardPass) -> Any:
-    """Return the cost of every input, [n]. A row may hold several inputs, so scores are grouped by segment."""
     at = made.arrays["task_at"]
     owner = made.arrays["task_owner"].flatten().index_copy(0, at, torch.arange(len(at), device=at.device))
     allowed = made.arrays["task_answerable"].flatten().nonzero()[:, 0]

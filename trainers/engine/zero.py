@@ -22,10 +22,8 @@ from trainers.engine.partitions import Partitions
 
 
 def join_group() -> None:
-    """Join the workers of this run through torchrun's environment variables, which workers of Ray Train also
-    have.
-
-    Without a launcher the group has one worker.
+    """Join the workers of this run through torchrun's environment variables. Without a launcher the group has
+    one worker.
     """
     if "RANK" not in os.environ and not torch.distributed.is_initialized():
         with socket.socket() as probe:
@@ -53,9 +51,6 @@ def join_group() -> None:
 
 
 def _deepspeed() -> Any:
-    """Import DeepSpeed and return it, without its banner and without the C++ build of its shared-memory
-    collectives (30 to 180 s).
-    """
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
     warnings.filterwarnings("ignore", message=".*is deprecated. Please use `torch.distributed", category=FutureWarning)
@@ -77,9 +72,8 @@ def compiled_when_called() -> Iterator[None]:
     """Make `torch.compile`, used as a decorator within the block, compile each function only at its first
     call.
 
-    DeepSpeed imports its Muon for every optimizer, and that module decorates functions. Compiling them at
-    once would load torch's compiler, which takes more than a second of processor time for every worker, and
-    would start processes.
+    DeepSpeed's Muon module decorates functions. Compiling them at once would load torch's compiler and start
+    processes.
     """
     compile_now = torch.compile
 
@@ -106,10 +100,7 @@ def compiled_when_called() -> Iterator[None]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether to show a log record of DeepSpeed. Its warning that an optimizer is untested with ZeRO
-    is not shown: the optimizers used here are torch's AdamW, our averaged SGD, which is elementwise like
-    AdamW, and DeepSpeed's own Muon.
-    """
+    """Return False for DeepSpeed's warning that an optimizer is untested with ZeRO."""
     return "untested optimizer" not in record.getMessage()
 
 
@@ -120,7 +111,7 @@ class ZeroWorkers(Partitions):
     """
 
     def __init__(self, forward: Any, config: Job, micro_batch: int, accumulation: int) -> None:
-        """Spread the model of `forward` over all workers; a step takes `accumulation` micro-batches."""
+        """Spread the model of `forward` over all workers. An update takes `accumulation` micro-batches."""
         join_group()
         stage, offloads = config.execution.zero_stage, config.execution.offload_optimizer
         world = torch.distributed.get_world_size()
@@ -178,9 +169,6 @@ class ZeroWorkers(Partitions):
 
 
 def _optimizer(model: Any, config: Job) -> Any:
-    """Return AdamW, averaged SGD, or DeepSpeed's Muon, which uses AdamW for all parameters but hidden
-    matrices. All have the attribute `skip`.
-    """
     groups = job_groups(model, config)
     if config.optimizer.kind == "asgd":
         return AveragedSGD(groups)
@@ -198,11 +186,9 @@ def _optimizer(model: Any, config: Job) -> Any:
 
 
 def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration.
-
-    Without ZeRO, the engine clips gradients itself, because DeepSpeed would compute their norm once more.
-    With bf16, gradients are summed over micro-batches and workers in fp32, and stage 1 runs as stage 2,
-    because the optimizer that DeepSpeed 0.19.8 uses for stage 1 cannot skip steps.
+    """Return DeepSpeed's configuration. Without ZeRO, the engine clips gradients itself, because DeepSpeed
+    would compute their norm once more. With bf16, stage 1 runs as stage 2, because the optimizer that
+    DeepSpeed 0.19.8 uses for stage 1 cannot skip steps.
     """
     half = config.precision == "bf16"
     zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}

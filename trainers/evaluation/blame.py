@@ -99,13 +99,9 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
     """Return the documents of step `step` of a run, worst first. Steps count from 1.
 
     Losses are computed again, without dropout, with the newest intact checkpoint before the step. If there is
-    none, the first checkpoint after the step is used. That model was trained on the step, but unlike the
-    initial weights, it still tells good documents from bad ones. Only a run without checkpoints is measured
-    with its initial weights.
+    none, the first checkpoint after the step is used, and without checkpoints the initial weights.
 
-    Documents with a loss that is not finite come first, then those with the largest excess. The excess
-    weights the loss of a document by its length, so neither a single rare word nor a long good document comes
-    first.
+    Documents with a loss that is not finite come first, then those with the largest excess.
 
     Raises UserError if the run does not pretrain a model, if it has no such step, if its corpus has changed,
     or if it began with the weights of another model and has no checkpoint.
@@ -145,12 +141,11 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
 
 
 def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
-    """Return the nats per target of each loss that has targets."""
     return {loss.name: float(nats / targets) for loss, (nats, targets) in zip(losses, sums, strict=True) if targets}
 
 
 def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
-    """Return `Blamed.excess` of a document. The arrays [losses, 2] are sums of nats and targets: over the
+    """Return the excess of a document. The arrays [losses, 2] are sums of nats and targets: over the
     document, over all documents whose nats are finite (`finite`), and over all documents of the step
     (`total`).
     """
@@ -175,10 +170,8 @@ def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
 ) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
     """Return the losses of a run and, for every document of a step by (id, source), its nats and targets in
-    each loss, float64 [losses, 2].
-
-    If the step read a document twice, both readings are added up. In a loss with one target for a whole row,
-    the nats and the target are divided equally among the documents of the row.
+    each loss, float64 [losses, 2]. In a loss with one target for a whole row, the nats and the target are
+    divided equally among the documents of the row.
     """
     import torch
 
@@ -218,7 +211,7 @@ def _sums(
 
 def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
     """Pass the losses of the step and its `count` worst documents to `line`, one line at a time. Untrusted
-    names, such as URLs, are escaped, and no text of a document is shown.
+    names, such as URLs, are escaped.
     """
     weights = f"the weights of step {blamed.weights}" if blamed.weights else "the initial weights"
     weights += ", because no earlier checkpoint is kept" if blamed.weights >= blamed.step else ""

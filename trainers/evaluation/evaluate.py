@@ -1,6 +1,4 @@
-"""The validation loss of a trained model, computed in plain torch without a training engine. It equals the
-loss that the training loop logs.
-"""
+"""The validation loss of a trained model, computed in plain torch without a training engine."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -36,11 +34,10 @@ def evaluate(
     run). `tokens` is the number of tokens per source (default: as in the run); the fields of
     `data.document_loss` are measured on whole documents instead.
 
-    `unigram_loss` is added to the `loss` of each source and of the whole split. It is the loss of a model
-    that ignores the context and knows only how often each token is a target in training documents. For a
-    source, these are its own training documents. For the whole split, and for a source without training
-    documents, they come from several sources. A corpus without training documents has no `unigram_loss`. For
-    a contrastive objective, `chance_loss` is added instead: the loss of guessing among the candidates.
+    `unigram_loss` is added to each source and to the whole split. It is the loss of a model that ignores the
+    context and knows only how often each token is a target in training documents. A corpus without training
+    documents has no `unigram_loss`. For a contrastive objective, `chance_loss` is added instead: the loss of
+    guessing among the candidates.
 
     Raises UserError if the model was not made by pretraining, or if the corpus was made with a tokenizer
     other than the model's, lacks the split, or has no targets for the objective.
@@ -97,9 +94,6 @@ def evaluate(
 
 
 def _held_out(corpus: "TrainingCorpus", split: str) -> dict[str, "SourceStream"]:
-    """Return the sources of a split, by name. If there are none, raises UserError with a hint at another
-    split or at how to hold out documents.
-    """
     if found := corpus.held_out(split):
         return found
     others = [name for name in HELD_OUT if corpus.held_out(name)]
@@ -128,9 +122,6 @@ def _add_chance(
 def _add_unigram(
     fields: dict[str, Any], counts: Mapping[str, Any], corpus: "TrainingCorpus", config: "Pretraining"
 ) -> None:
-    """Add `unigram_loss` to the fields of a validation, if there are training documents to estimate it from.
-    `counts` has, by source, how often each token is a target of the validation.
-    """
     from trainers.data.packed_corpus import validation_data
 
     assert isinstance(config.data.weights, dict)

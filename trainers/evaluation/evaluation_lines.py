@@ -13,10 +13,7 @@ from trainers.report.task_table import align
 
 
 def evaluation_lines(evaluation: Evaluation) -> list[str]:
-    """Return an evaluation as lines: the scores of the tasks and of their fields or sources, the means of the
-    suite, the scores over seeds, the scores without items that a corpus contains, the paired comparisons of
-    models, and the costs.
-    """
+    """Return the scores of an evaluation as lines of text, with the comparisons of models and the costs."""
     rows: list[Sequence[str]] = [
         ("model", "task", "split", "version", "items", "score", "value", "error", "95 % interval", "chance")
     ]

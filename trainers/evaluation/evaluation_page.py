@@ -86,11 +86,9 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
 
 
 def _field_of(result: TaskResult) -> dict[str, str]:
-    """Return the field that each subtask belongs to, by subtask."""
     return dict(zip(result.subtasks or (), result.fields or (), strict=False))
 
 
 def _ordered(result: TaskResult, names: list[str] | None) -> list[str]:
-    """Return the distinct names, with those of the same field next to each other."""
     field_of = _field_of(result)
     return sorted(set(names or ()), key=lambda name: (field_of.get(name, ""), name))

@@ -33,8 +33,7 @@ class HarnessModel(LM):
 
     Three things differ from `HFLM`. If a context is too long for the model, tokens after `<bos>` are removed,
     but `<bos>` is kept. The log-likelihood of whole texts uses windows that overlap by half
-    (`Scorer.score_texts`), so every token after the first half window has at least about half a window of
-    context. A sampled text depends only on `seed` and on the request.
+    (`Scorer.score_texts`). A sampled text depends only on `seed` and on the request.
     """
 
     def __init__(self, scorer: Scorer, seed: int = 0) -> None:
@@ -76,9 +75,7 @@ class HarnessModel(LM):
 
 
 def load_tasks(names: Sequence[str]) -> list[Any]:
-    """Load tasks with their data. Each of `names` is the name of a task or the path of a YAML file. Nothing
-    is downloaded if the environment variables HF_HUB_OFFLINE and HF_DATASETS_OFFLINE were 1 when the library
-    was imported.
+    """Load tasks with their data. Each of `names` is the name of a task or the path of a YAML file.
 
     Raises ConfigError for an unknown name, and UserError for a task that cannot be loaded, usually because
     its data is not on this machine.
@@ -104,9 +101,7 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Run loaded tasks and return the report of lm-evaluation-harness. Among its fields are `results` by task
-    and metric, `versions`, `n-shot`, and `samples`, the items with the model's log-likelihoods or texts.
-    """
+    """Run loaded tasks and return the report of lm-evaluation-harness."""
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),
         tasks=list(tasks),

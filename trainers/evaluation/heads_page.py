@@ -62,9 +62,6 @@ def render_heads(model: str, text: str, table: pa.Table, effects: HeadEffects) -
 
 
 def _chart(effects: HeadEffects) -> LineChart | None:
-    """Return a chart of the loss by the number of masked heads, with its 95 % band if there are several
-    windows.
-    """
     points = [(0.0, effects.loss), *((float(many), each.loss) for many, each in effects.pruned)]
     band = tuple(
         (float(many), each.loss - Z * each.error, each.loss + Z * each.error)

@@ -10,9 +10,7 @@ from trainers.evaluation.scoring.token_choices import TokenChoice
 
 
 def render_next_tokens(model: str, form: str, choices: Sequence[TokenChoice]) -> str:
-    """Return the page as self-contained HTML. `form` describes how the text was scored
-    (`ScoredForm.described`).
-    """
+    """Return the page as self-contained HTML. `form` describes how the text was scored."""
     count = len(choices)
     return render_template(
         Path(__file__).with_name("next_tokens.html"),

@@ -38,9 +38,6 @@ def render_probes(
 def _chart(
     stack: str, kinds: Sequence[str], layers: Sequence[ProbedLayer], finetuned: NoisyScore | None
 ) -> LineChart | None:
-    """Return a chart of each classifier's accuracy and control accuracy by layer of `stack`, with the score
-    of the fine-tuned model as a horizontal line.
-    """
     series: list[Series] = []
     ticks: dict[float, str] = {}
     for number, kind in enumerate(kinds):

@@ -52,8 +52,7 @@ class Base:
 
 
 def open_base(path: LocalPath, step: int | None = None) -> Base:
-    """Open the base at `path`. For a run, `step` selects the checkpoint; the default is the checkpoint that
-    `checkpoint.pick` returns.
+    """Open the base at `path`. For a run, `step` selects the checkpoint.
 
     Raises UserError or ConfigError if `path` is not a base, if the run lacks the checkpoint, or if the model
     is not supported.
@@ -138,8 +137,8 @@ def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapp
 
 
 def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of a run's base if the run's method freezes the base, because its checkpoints then
-    lack these weights. Empty for other runs and for a run without a parent.
+    """Return the weights of a run's base if its checkpoints lack them, because the run's method freezes the
+    base. Empty for other runs and for a run without a parent.
     """
     if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
         return base_weights(config, record["specials"], record["parent"])
@@ -147,7 +146,7 @@ def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_run_adapter(run: LocalPath, picked: checkpoint.Checkpoint, directory: LocalPath) -> None:
-    """Write the parameters that a run's method has trained to a new directory (`adapters.adapter_files`)."""
+    """Write the parameters that a run's method has trained to a new directory."""
     config, record = read_config(run), read_run(run)
     assert isinstance(config, Finetuning)
     sizes, network = config.model, trained_forward(run, picked).model
@@ -158,7 +157,6 @@ def save_run_adapter(run: LocalPath, picked: checkpoint.Checkpoint, directory: L
 
 
 def _stock_head(config: Finetuning, network: Any) -> StockHead | None:
-    """Return the head of a run's task in the stock model, or None if the stock model has no such head."""
     kind, architecture = config.head_kind, MODELS[config.model.architecture]
     if kind is None or why_not_stock_head(architecture, config.model, kind, config.head.pooling, config.layers):
         return None
@@ -166,8 +164,8 @@ def _stock_head(config: Finetuning, network: Any) -> StockHead | None:
 
 
 def _weights_of_run(run: LocalPath, picked: checkpoint.Checkpoint) -> dict[str, Any]:
-    """Return the weights of a run at a checkpoint, with the parameters that its method has added merged into
-    them. Raises ConfigError if these cannot be merged.
+    """Return the weights of a run at a checkpoint, with the parameters that the run's method has added merged
+    into them. Raises ConfigError if these parameters cannot be merged.
     """
     config, record = read_config(run), read_run(run)
     if not isinstance(config, Finetuning) or not config.method.freezes:
@@ -194,7 +192,7 @@ def _published(path: LocalPath, model: Model, config: Job) -> dict[str, Any]:
 
 def exported_weights(path: LocalPath, config: Job) -> dict[str, Any]:
     """Verify an export and return its tensors under their names in our models, including the head of the task
-    of `config`. An export that plain `transformers` cannot load already stores them under these names.
+    of `config`.
     """
     return read_whole(path, lambda origin: _tensors(path, origin, config))
 
@@ -216,9 +214,6 @@ def _absent(config: Job, specials: dict[str, int], weights: Mapping[str, Any]) -
 
 
 def _check_sizes(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if the tensors of the base do not fit the model of the run, or if the two models
-    would compute different results with the same tensors.
-    """
     free = {"dropout", "initializer_range", "sentence_head", *PRETRAINING_ONLY, *RECURRENT_RATES}
     if theirs.scheme not in ("learned", "disentangled"):  # neither a table nor ranges of distances depend on the length
         free.add("positions")

@@ -1,9 +1,8 @@
 """Decode texts in batches, token by token.
 
-For the first token, the model reads whole rows, as in training, so that virtual tokens, prefixes and inserted
-modules work as they were trained. Keys and values are cached, and for each further token the model reads only
-one position of every row. Models without a cache, such as GPT and models with clipped relative positions,
-read whole rows for every token.
+For the first token, the model reads whole rows, as in training. Keys and values are cached, and for each
+further token the model reads only one position of every row. Models without a cache, such as GPT and models
+with clipped relative positions, read whole rows for every token.
 """
 
 from collections.abc import Callable, Sequence
@@ -102,10 +101,6 @@ def decode_batch(
 
 
 class _RowReader:
-    """Computes the logits of the next token of each prompt. Prompts whose text has ended are left out of
-    later calls.
-    """
-
     def __init__(self, forward: Forward, rows: Rows) -> None:
         self._forward, self._make_rows = forward, rows
         self.device = next(forward.model.parameters()).device
@@ -115,7 +110,8 @@ class _RowReader:
     def logits(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
         """Return the logits of the next token of each text, [n, vocabulary]. `rows`, int64 [n], are the
         indices of the prompts, and `written`, [n, m], holds the m tokens written so far after each prompt.
-        After the first call, each call must ask for prompts of the previous call, with one more token each.
+        After the first call, each call must ask for prompts of the previous call, with one more token for
+        each prompt.
         """
         with torch.no_grad():
             if self._past is None or not len(self._rows):
@@ -123,7 +119,6 @@ class _RowReader:
             return self._further(rows, written)
 
     def _first(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Return the logits after reading whole rows."""
         batch = self._make_rows(rows, written)
         number, width = np.arange(len(rows)), batch.targets.shape[1]
         last = width - 1 - (batch.targets[:, ::-1] != IGNORED).argmax(axis=1)
@@ -134,7 +129,6 @@ class _RowReader:
         return logits
 
     def _further(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Return the logits after reading only the newest token of each row."""
         assert self._past is not None
         if len(rows) < len(self._rows):
             kept = np.flatnonzero(np.isin(self._rows, rows))

@@ -99,12 +99,10 @@ def _task_notes(config: Finetuning, obstacle: str | None) -> tuple[str, ...]:
 
 def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> Result:
     """Verify every file of an export, and return the result of `read`, which is called with the content of
-    `gristmill.json`. Everything that `read` reads is guaranteed to belong to the same export.
+    `gristmill.json`. If the export is replaced meanwhile, everything is read again.
 
-    Training and `trainers export` replace an export with two renames, so a reader may see files of both
-    exports, or none; in that case everything is read again. Raises CorruptFileError for a file that differs
-    from its record and for a required file that is missing. Raises UserError if there is no export, or if the
-    export is replaced during every attempt.
+    Raises CorruptFileError for a file that differs from its record and for a required file that is missing.
+    Raises UserError if there is no export, or if the export is replaced during every attempt.
     """
     for _ in range(_TRIES):
         origin = _origin(export)
@@ -123,7 +121,9 @@ def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> R
 
 
 def read_origin(export: LocalPath) -> dict[str, Any]:
-    """Verify all files of an export and return its `gristmill.json`. Raises the errors of `read_whole`."""
+    """Verify all files of an export and return its `gristmill.json`. Raises CorruptFileError if a file is
+    damaged or missing, and UserError if there is no export.
+    """
     return read_whole(export, lambda origin: origin)
 
 
@@ -157,8 +157,8 @@ def _verify(export: LocalPath, origin: dict[str, Any]) -> None:
 
 def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
     """Verify an export. Return its `gristmill.json` and the configuration of its run, with only those
-    pretraining heads that the export contains. Raises UserError if the export is an adapter, which is not a
-    complete model, and the errors of `read_whole`.
+    pretraining heads that the export contains. Raises CorruptFileError if a file is damaged or missing, and
+    UserError if there is no export or the export is an adapter.
     """
     origin = read_origin(path)
     return origin, config_of(path, origin)

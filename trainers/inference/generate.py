@@ -17,8 +17,8 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for generating text: the maximum number of `tokens`, and how each is sampled. `temperature` 0
-    takes the most probable token. `top_k` and `top_p` cut off the tail of the distribution; `top_k` 0 and
+    """Settings for generating text: the maximum number of `tokens`, and how tokens are sampled. `temperature`
+    0 takes the most probable token. `top_k` and `top_p` cut off the tail of the distribution; `top_k` 0 and
     `top_p` 1 disable this.
     """
 
@@ -37,17 +37,16 @@ class Sampling:
 
 
 def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
-    """Return the text that the model of an export or a run generates from a prompt. The same seed gives the
-    same text.
+    """Return the text that the model of an export or a run generates from a prompt.
 
-    How a model reads the prompt depends on the objective that it was trained on (`PromptFormat`):
+    How a model reads the prompt depends on the objective that it was trained on:
 
     - Most models continue the prompt.
     - Span corruption: the model generates text for each sentinel in the prompt (`<extra_id_0>` and so
       on).
     - Denoising: the model rewrites the whole text and fills in each `<mask>`.
     - Gap sentences: the model writes only the missing sentences.
-    - Mixture: the prompt is read as input of a single member (`trainers.inference.prompt.choose_member`).
+    - Mixture: the prompt is read as input of a single member.
 
     If the objective needs a gap and the prompt has none, one is appended. Generation ends at `<eos>`, after
     `sampling.tokens` tokens, or at the model's last position.
@@ -90,9 +89,9 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
 def _model_input(
     text: list[int], lead: str | None, objective: TrainingObjective, family: str, encoder: Encoder
 ) -> list[int]:
-    """Return the ids of the model's input: the prompt with the objective's special tokens around it. The
-    special token `lead` comes before the prompt or, in an encoder-decoder, before everything else. For a
-    decoder whose answers are separate targets (`PromptFormat.closed`), the input ends with the end token.
+    """Return the ids of the model's input. The special token `lead` comes before the prompt or, in an
+    encoder-decoder, before everything else. For a decoder whose answers are separate targets
+    (`PromptFormat.closed`), the input ends with the end token.
     """
     first, frame = [encoder.specials[lead]] if lead else [], objective.text_frame(family)
     if family == "encoder_decoder":
@@ -102,14 +101,10 @@ def _model_input(
 
 
 def _with_gap(prompt: str, form: PromptFormat) -> str:
-    """Return the prompt, with a gap appended if the objective needs one and the prompt has none."""
     return prompt if form.gap is None or any(name in prompt for name in form.names) else f"{prompt} {form.gap}"
 
 
 def _room(model: Model, tokens: int, both: bool) -> int:
-    """Return the maximum number of tokens to generate. Raises ConfigError if the prompt leaves no free
-    position.
-    """
     if model.scheme == "t5_bias":
         return sys.maxsize  # relative positions do not limit the length
     room = model.positions if both else model.positions - tokens
@@ -119,8 +114,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return the sampling arguments for the `generate` method of the model; none for temperature 0. They are
-    set explicitly, because otherwise defaults would come from the model's generation_config.json.
+    """Return the arguments for sampling. They are set explicitly, because otherwise defaults would come from
+    the model's generation_config.json.
     """
     if sampling.temperature == 0:
         return {}
@@ -128,9 +123,6 @@ def _choice(sampling: Sampling) -> dict[str, Any]:
 
 
 def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]:
-    """Return the ids that are never generated: ids that only pad the vocabulary, and special tokens that an
-    answer cannot contain.
-    """
     wanted = {"<eos>", *form.generated}
     reserved = [number for name, number in encoder.specials.items() if name not in wanted]
     kept = {_end(encoder), *(encoder.specials[name] for name in wanted if name in encoder.specials)}
@@ -139,8 +131,7 @@ def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]
 
 def _prefix(model: Any, given: Any) -> dict[str, Any]:
     """Return the cache of the prompt, computed with bidirectional attention, as an argument for the model's
-    `generate` method. The cache excludes the last token, from which generation starts; that token attends to
-    the whole prompt anyway. A prompt of a single token needs no cache.
+    `generate` method. The cache excludes the last token, from which generation starts.
     """
     import torch
 
@@ -154,5 +145,4 @@ def _prefix(model: Any, given: Any) -> dict[str, Any]:
 
 
 def _end(encoder: Encoder) -> int:
-    """Return the id of the token that ends a text."""
     return add_fallback_marks(encoder.specials)["<eos>"]

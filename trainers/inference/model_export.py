@@ -66,11 +66,7 @@ _TRIES = 5  # a try fails only if another process exports to the same directory,
 def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) -> LocalPath:
     """Export a checkpoint of `run` to `output`: the newest or, in fine-tuning, the best. Returns `output`.
     With `merge`, the parameters that the fine-tuning method has added are merged into the weights of the
-    base.
-
-    An earlier export in `output` is replaced, unless it is up to date. Exports are prepared in the directory
-    `.NAME` next to `output`, under a lease that makes exports to the same place run one at a time. If another
-    process removes the unfinished export or the checkpoint, the export starts over.
+    base. An earlier export in `output` is replaced, unless it is up to date.
 
     Raises ConflictError if `output` holds files that are not an export, and UserError if the run has no
     checkpoint, if its parameters cannot be merged, or if the export cannot be written.
@@ -150,9 +146,6 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath, merge: bool) -> 
 
 
 def _aside(work: LocalPath) -> LocalPath:
-    """Return a new path for a temporary directory in `work`. Nothing is created. The next export to the same
-    output removes leftovers.
-    """
     return work / f"{host().unique()}.tmp"
 
 
@@ -174,7 +167,7 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
     Returns False if the finished export has been removed.
 
     If another process has put an export of a later step of the same run there, that export is kept. `earlier`
-    is the export that was at `output` at the start; it is always replaced.
+    is the export that was at `output` at the start.
     """
     chosen = attempt
     replaced: list[LocalPath] = []
@@ -205,9 +198,6 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
 
 
 def _is_later(other: dict[str, Any] | None, chosen: dict[str, Any] | None, earlier: dict[str, Any] | None) -> bool:
-    """Return whether `other` is an export of a later step of the same run than `chosen`, and not the export
-    `earlier`.
-    """
     if other is None or chosen is None or other == earlier:
         return False
     return bool(
@@ -216,7 +206,6 @@ def _is_later(other: dict[str, Any] | None, chosen: dict[str, Any] | None, earli
 
 
 def _origin_of(export: LocalPath) -> dict[str, Any] | None:
-    """Return an export's `gristmill.json`; None if it is missing or damaged."""
     try:
         return read_json(export / ORIGIN)
     except (FileNotFoundError, NotADirectoryError, CorruptFileError):
@@ -224,7 +213,6 @@ def _origin_of(export: LocalPath) -> dict[str, Any] | None:
 
 
 def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
-    """Return whether `output` is an intact export with this origin."""
     try:
         published = read_origin(output)
     except CorruptFileError:
@@ -255,7 +243,7 @@ def _silence_progress_bars() -> None:
 
 def notes_of(export: LocalPath) -> list[str]:
     """Return the notes of an export for users of plain `transformers`. Empty if its `gristmill.json` is
-    missing or damaged, for example while another process replaces the export.
+    missing or damaged.
     """
     origin = _origin_of(export)
     return [] if origin is None else list(origin["transformers"]["notes"])
@@ -324,7 +312,7 @@ def load_trained(path: LocalPath) -> Trained:
     at its newest.
 
     Raises UserError if `path` is neither an export nor a run, if the export is an adapter without its base,
-    if the run has no checkpoint yet, or if the model has a task head and therefore cannot generate text.
+    if the run has no checkpoint yet, or if the model has a task head.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()
@@ -372,9 +360,6 @@ def _require_language_head(path: LocalPath, config: Job) -> None:
 
 
 def _exported_model(path: Path, sizes: Model) -> Any:
-    """Return the model of an export, in evaluation mode. A stock model is loaded with the class named in its
-    config.json. Any other model is built with our own code and filled with the stored tensors.
-    """
     import transformers
 
     if sizes.generator_size is not None:
@@ -391,9 +376,6 @@ def _exported_model(path: Path, sizes: Model) -> Any:
 
 
 def _part_state(directory: Path, kind: Any) -> dict[str, Any]:
-    """Load a model of class `kind` from a directory and return its state dict, including stored tensors that
-    a stock class ignores.
-    """
     return {**kind.from_pretrained(lent(directory)).state_dict(), **_stored_tensors(directory)}
 
 

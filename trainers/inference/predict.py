@@ -32,7 +32,7 @@ PREDICTIONS = "predictions"
 
 
 def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutputs:
-    """Return the outputs of the model's head for every input. They are computed in batches of `size` inputs."""
+    """Return the outputs of the model's head for every input, computed in batches of `size` inputs."""
     import torch
 
     kind = forward.model.task_head.kind
@@ -53,9 +53,9 @@ def score_run(
     `scores.json`. Returns the content of `scores.json`.
 
     Splits whose gold is hidden are predicted but not scored. The no-answer threshold of a `span` task is
-    tuned on the split that the run validates on, and stored in `scores.json` for `predict`. If there are
-    several tasks, splits are named `TASK.SPLIT`. The entry `floors` holds the scores of majority predictions
-    from the training split. `tell` is called with a line for each split in which answers were cut off.
+    tuned on the split that the run validates on. If there are several tasks, splits are named `TASK.SPLIT`.
+    The entry `floors` holds the scores of majority predictions from the training split. `tell` is called with
+    a line for each split in which answers were cut off.
     """
     best = checkpoint.pick(run, print)
     assert best is not None
@@ -83,7 +83,7 @@ def score_run(
 
 def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
     """Return a line with the scores of a split: each metric with its 95 % interval and, if it is known, its
-    floor (`majority_scores`).
+    floor.
     """
     parts = []
     for name, score in scores.items():
@@ -101,9 +101,6 @@ def _predict(
     model: str,
     tell: Callable[[str], None],
 ) -> Predictions:
-    """Return the predictions for a split of one task, either from the model's head or from the answers that
-    the model writes.
-    """
     held_out, size = task_split(corpus, config, split, task), config.execution.rows(auto=32)
     if not config.writes_text:
         return held_out.predictions(predict_outputs(forward, held_out, size), model)
@@ -125,10 +122,9 @@ def predict_file(model: LocalPath, file: Location, split: str = "input", base: L
     checkpoint). If the export is an adapter, `base` is its base; the default is the path that the run
     recorded.
 
-    The file is JSONL, Parquet, or CSV or TSV with a header; a name with `*` stands for all files that match
-    it. Fields are named after the roles of the task's kind: `text`, `text_b`, `words`, `question`, `passage`,
-    `candidates`. Raises UserError if there is no such file, or if `model` is not a fine-tuned model of a
-    single task.
+    Fields of the file are named after the roles of the task's kind: `text`, `text_b`, `words`, `question`,
+    `passage`, `candidates`. Raises UserError if there is no such file, or if `model` is not a fine-tuned
+    model of a single task.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())
@@ -142,9 +138,6 @@ def predict_file(model: LocalPath, file: Location, split: str = "input", base: L
 
 
 def _task_of_file(task: Task, file: str, split: str) -> Task:
-    """Return the task with `file` as its only split, without gold. The fields of the file are named after the
-    roles of the task's kind.
-    """
     roles = [role for role in task.roles if role not in (GOLD[task.kind], "id", "group", "accepted")]
     plain = Layout(files={split: file}, columns={role: role for role in roles}, unlabelled=(split,))
     return replace(task, **{each.name: getattr(plain, each.name) for each in fields(Layout)}, elsewhere=(), folder=".")
@@ -159,9 +152,6 @@ def held_out_splits(corpus: TaskCorpus, task: Task) -> list[str]:
 
 
 def _decide(predictions: Predictions, threshold: float | None, tunes: bool) -> Predictions:
-    """Apply the no-answer threshold to predictions of a `span` task. If `threshold` is None, `tunes` says
-    whether to tune one on these predictions. Predictions of tasks without such a threshold are unchanged.
-    """
     if predictions.scores is None or not predictions.task.no_answer or predictions.task.kind != "span":
         return predictions
     if threshold is not None:

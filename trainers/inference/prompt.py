@@ -1,7 +1,5 @@
-"""Encode a prompt typed by a user in the form that models trained on an objective read.
-
-A prompt may contain the special tokens of its objective by name: `<mask>`, `<extra_id_0>`, `<fim_prefix>`. In
-documents the same characters are plain text.
+"""Encode a prompt typed by a user in the form that models trained on an objective read. A prompt may contain
+the special tokens of its objective by name: `<mask>`, `<extra_id_0>`, `<fim_prefix>`.
 """
 
 import re
@@ -38,16 +36,14 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
 
 
 def spaces_lead(encoder: Encoder) -> bool:
-    """Return whether the token of a word includes the space before it. A special token that replaces a word
-    then includes the space too.
-    """
+    """Return whether the token of a word includes the space before the word."""
     return encoder.kind in ("byte_bpe", "unigram")
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
     """Encode a text in which the special tokens `names` may occur by name. A space before such a name is
-    removed if the special token includes it (`spaces_lead`), except before the marks of fill-in-the-middle.
-    No tokens are added around the text.
+    removed if the token of a word includes the space before it, except before the marks of
+    fill-in-the-middle. No tokens are added around the text.
     """
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]

@@ -34,7 +34,7 @@ class TaskModel:
     found: checkpoint.Checkpoint | None = None
 
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
-        """Return the model with its losses, in fp32 on the CPU. `corpus` holds its tokenizer.
+        """Return the model with its losses, in fp32 on the CPU. `corpus` holds the model's tokenizer.
 
         Raises UserError if `base` is given for a model that is not an adapter, and ConfigError if `base` is
         not the adapter's base.
@@ -82,7 +82,7 @@ def open_task_model(path: LocalPath) -> TaskModel:
 
 
 def threshold_of(run: LocalPath) -> float | None:
-    """Return the no-answer threshold that a run has tuned, or None if it has not tuned one."""
+    """Return the no-answer threshold that a run has tuned, or None if it has not tuned a threshold."""
     return read_json(run / SCORES).get("threshold") if (run / SCORES).exists() else None
 
 

@@ -39,9 +39,8 @@ class _Marks:
 
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
-    """Write the tokenizer files of an export: the run's tokenizer and the roles of its special tokens. The
-    exported tokenizer adds the same special tokens around a text as in training. For a model that reads
-    characters, CANINE's tokenizer files are written in place of the roles.
+    """Write the tokenizer files of an export. The exported tokenizer adds the same special tokens around a
+    text as in training. For a model that reads characters, the files of CANINE's tokenizer are written too.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -77,7 +76,9 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
 
 @lru_cache(maxsize=4)
 def _code_points(positions: int) -> Any:
-    """Return CANINE's tokenizer. The result is cached, because `transformers` takes a second to make it."""
+    """Return CANINE's tokenizer. The result is cached, because `transformers` takes a second to make the
+    tokenizer.
+    """
     from transformers import CanineTokenizer
 
     return CanineTokenizer(model_max_length=positions)
@@ -93,8 +94,6 @@ def _marks(config: Job, specials: dict[str, int]) -> _Marks:
 
 
 def _template(marks: _Marks, written: dict[int, str]) -> dict[str, Any]:
-    """Return the post-processor that adds the marks around a text or a pair of texts."""
-
     def put(ids: tuple[int, ...], kind: int) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": written[number], "type_id": kind}} for number in ids]
 

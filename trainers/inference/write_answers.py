@@ -33,8 +33,8 @@ def write_answers(
     that were cut off before their `<eos>`.
 
     An answer is cut off after `tokens` tokens, or when its row has reached `length` positions, not counting
-    virtual tokens. `allowed`, bool [vocabulary], marks the ids that an answer may contain (`writable_ids`).
-    Inputs are answered in batches of `size` inputs of similar length.
+    virtual tokens. `allowed`, bool [vocabulary], marks the ids that an answer may contain. Inputs are
+    answered in batches of `size` inputs.
     """
     assert task.kind == "text_to_text"
     forward.eval()
@@ -86,7 +86,6 @@ def _write(
 
 
 def _continued(task: TaskInputs, numbers: np.ndarray, written: np.ndarray) -> TaskInputs:
-    """Return the inputs with the indices `numbers`. Their targets are the answers `written` so far, [n, m]."""
     many, steps = written.shape
     begins = np.stack([task.segments.begins[0][numbers], np.arange(many) * steps])
     sizes = np.stack([task.segments.sizes[0][numbers], np.full(many, steps)])

@@ -28,8 +28,7 @@ _STOCK = {
 
 
 def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
-    """Build a freshly initialised fp32 `transformers` language model. It uses the attention implementation of
-    its architecture (sdpa, in some architectures eager), or ours for clipped relative positions.
+    """Build a freshly initialised fp32 `transformers` language model.
 
     The weights depend only on the arguments; the caller's random state is unchanged. `model` must be resolved
     (`trainers.config.architecture.fill`).
@@ -65,8 +64,8 @@ def give_characters(network: Any, model: Model, tokenizer: Path) -> None:
 
 
 def _fuse_gelu(network: Any) -> None:
-    """Make a network compute GELU's tanh approximation in one operation. `transformers` uses seven, which
-    take a quarter of the time of a small model's step.
+    """Make a network compute GELU's tanh approximation in one operation instead of the seven of
+    `transformers`.
     """
     from torch.nn import GELU
     from transformers.activations import NewGELUActivation
@@ -108,7 +107,7 @@ def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[st
 
 def stack_parameters(network: Any, model: Model) -> set[str]:
     """Return the names of the parameters that the states of a model depend on. Pretraining heads, poolers and
-    a generator are left out. So is XLNet's `mask_emb`, the initial state of its second stream.
+    a generator are left out, and so is XLNet's `mask_emb`.
     """
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}
@@ -117,9 +116,7 @@ def stack_parameters(network: Any, model: Model) -> set[str]:
 
 
 def stock_class(model: Model) -> Any:
-    """Return the class with which to load a model of these sizes: a class of `transformers`, or one of ours
-    if the head is ours.
-    """
+    """Return the class with which to load a model of these sizes: a class of `transformers` or one of ours."""
     import transformers
 
     own = MODELS[model.architecture].own_class
@@ -131,7 +128,6 @@ def stock_class(model: Model) -> Any:
 
 
 def _replace_positions(network: Any, architecture: Architecture, model: Model) -> None:
-    """Replace the architecture's default position scheme if the model configures another."""
     if model.position not in ("sinusoidal", "relative"):
         return
     import torch
@@ -152,7 +148,6 @@ def _replace_positions(network: Any, architecture: Architecture, model: Model) -
 
 
 def _tie_stacks(network: Any, architecture: Architecture) -> None:
-    """Make the decoder share the encoder's parameters. Its cross-attention remains separate."""
     assert architecture.decoder_name is not None
     encoder, decoder = network.get_encoder(), network.get_decoder()
     for name, parameter in list(encoder.named_parameters()):

@@ -34,8 +34,8 @@ def sinusoids(positions: int, width: int) -> Any:
 def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
     """Replace a position embedding's weights with `table` [positions, width], which is not trained.
 
-    Position 0 is row `first`; rows without a position are 0. The table stays fp32 even if weights are bf16.
-    Its rows are cast to the type of `tokens`, the token embedding to which they are added.
+    Position 0 is row `first`; rows without a position are 0. Rows are cast to the type of `tokens`, the token
+    embedding to which they are added.
     """
     weight = torch.zeros(embedding.num_embeddings, embedding.embedding_dim)
     weight[first : first + len(table)] = table
@@ -75,14 +75,13 @@ class RelativePositions(torch.nn.Module):
 
 
 def _keys(module: Any, rows: Any) -> Any:
-    """Apply W_K of an attention layer to `rows`. GPT-2, BERT and BART use different names for this matrix."""
+    """Apply W_K of an attention layer, which GPT-2, BERT and BART name differently, to `rows`."""
     if hasattr(module, "c_attn"):
         return module.c_attn(rows).split(module.split_size, dim=-1)[1]
     return module.key(rows) if hasattr(module, "key") else module.k_proj(rows)
 
 
 def _attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> tuple[Any, None]:
-    """Attend with sdpa. If the layer has relative positions, add their logits; cross-attention has none."""
     relative = getattr(module, "relative", None)
     if relative is not None:
         scaling = options.get("scaling") or query.shape[-1] ** -0.5

@@ -36,7 +36,6 @@ class BidirectionalLM(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it."""
         return Frame(CLS, SEP)
 
     def apply(self, batch: Batch, context: Context) -> Batch:

@@ -64,18 +64,13 @@ class Denoising(PairObjective):
 
     @property
     def needs_sentences(self) -> bool:
-        """Whether sentences are permuted."""
         return self.permute_sentences
 
     def text_frame(self, family: str) -> Frame:
-        """Return the special tokens around a single text: an encoder-decoder's encoder reads
-        `<bos> text <eos>`, as BART's does.
-        """
         return Frame("<bos>", "<eos>") if family == "encoder_decoder" else super().text_frame(family)
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The format of prompts: the model rewrites the whole text, and a mask marks a gap."""
         gap = MASK if self.infilling or self.masking else None
         return PromptFormat(names=(MASK,), gap=gap, closed=True, answer=replace_text)
 
@@ -103,7 +98,6 @@ class Denoising(PairObjective):
         return tokens + 2 if family == "encoder_decoder" else 2 * tokens + 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return the corrupted documents as inputs and the original ones as targets."""
         documents = documents_of(batch, context)
         bos, eos = context.special("<bos>") if context.family == "encoder_decoder" else None, context.special("<eos>")
         original = documents.content
@@ -225,9 +219,6 @@ def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
 def _permute(
     tokens: np.ndarray, offsets: np.ndarray, starts: np.ndarray, drawn: np.ndarray, permuted: np.ndarray
 ) -> None:
-    """Copy each document's sentences in random order to `permuted`. The order is a Fisher-Yates shuffle of
-    the places where sentences begin.
-    """
     begins = np.empty(len(tokens), dtype=np.int64)
     for document in range(len(offsets) - 1):
         first, end, count = offsets[document], offsets[document + 1], 0
@@ -264,9 +255,8 @@ def _infill(
     filled: np.ndarray,
     filled_offsets: np.ndarray,
 ) -> None:
-    """Copy each document to `filled`, with spans replaced with masks. The lengths of its spans are drawn
-    first; their places among the other tokens are then chosen by selection sampling (Knuth, The Art of
-    Computer Programming 2, 3.4.2, algorithm S).
+    """Copy each document to `filled`, with spans replaced with masks. The places of the spans are chosen by
+    selection sampling (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
     """
     written = 0
     for document in range(len(offsets) - 1):

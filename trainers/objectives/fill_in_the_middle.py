@@ -66,8 +66,7 @@ class FillInTheMiddle(PairObjective):
     @property
     def _reserved(self) -> int:
         """The number of positions that packing reserves in each document for cutting: enough for the marks,
-        and on average for the tokens that cutting adds. A document that needs more uses the `spare` positions
-        of its row, and those that other documents of the row leave unused.
+        and on average for the tokens that cutting adds.
         """
         return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
 
@@ -124,7 +123,6 @@ def _move(
     targets: np.ndarray,
     target_offsets: np.ndarray,
 ) -> None:
-    """Write each document in the order chosen for it, then its `last` token unless `last` is negative."""
     prefix, middle, suffix = marks
     for document in range(len(offsets) - 1):
         first, end, place = offsets[document], offsets[document + 1], target_offsets[document]

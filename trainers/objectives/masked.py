@@ -49,19 +49,12 @@ class Masked(Masking):
 
     @property
     def frame(self) -> Frame:
-        """`<sep>` after every document, and `<cls>` before it unless `<cls>` begins rows instead."""
         return Frame(CLS if self.marks == "documents" else None, SEP)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens in a row: `sequence_length`, less one if every row begins with
-        an additional `<cls>`.
-        """
         return sequence_length - (self.marks == "rows")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked, and with `<cls>` at the beginning of every row if `marks` is
-        `rows`.
-        """
         return super().apply(prepend_mark(batch, context.special(CLS)) if self.marks == "rows" else batch, context)
 
 

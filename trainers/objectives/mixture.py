@@ -95,63 +95,51 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """The marks around a document, with `<bos>` if any part needs it."""
         wanted = [part.objective.frame for part in self.parts]
         return next((frame for frame in wanted if frame.before), wanted[0])
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of models that all parts can train."""
         first, *others = (part.objective.families for part in self.parts)
         return tuple(name for name in first if all(name in other for other in others))
 
     @property
     def needs_sentences(self) -> bool:
-        """Whether any part needs to know where sentences begin."""
         return any(part.objective.needs_sentences for part in self.parts)
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target in at least one part."""
         return min(part.objective.least_tokens for part in self.parts)
 
     @property
     def span_types(self) -> tuple[str, ...]:
-        """The types of spans that any part chooses from."""
         return tuple(dict.fromkeys(kind for part in self.parts for kind in part.objective.span_types))
 
     @property
     def needs_pairs(self) -> bool:
-        """Whether any part needs to know which tokens are the targets of pairs."""
         return any(part.objective.needs_pairs for part in self.parts)
 
     @property
     def needs_texts(self) -> bool:
-        """Whether any part needs the texts that tokens stand for."""
         return any(part.objective.needs_texts for part in self.parts)
 
     @property
     def gives_likelihood(self) -> bool:
-        """Whether any part learns the likelihood of a text given the text before it."""
         return any(part.objective.gives_likelihood for part in self.parts)
 
     @property
     def sees_prefix(self) -> bool:
-        """Whether, in any part, the positions of a prefix see one another in both directions."""
         return any(part.objective.sees_prefix for part in self.parts)
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether any part writes documents to new rows with additional marks."""
         return any(part.objective.rewrites_rows for part in self.parts)
 
     def members(self) -> Sequence[tuple[TrainingObjective, str | None]]:
-        """Return the objective of each part, with the mode token that precedes its inputs, or None."""
         return [(part.objective, part.token) for part in self.parts]
 
     @property
     def losses(self) -> dict[str, float]:
-        """The weights of the losses of all parts, by name."""
         return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
 
     def check(self) -> None:
@@ -190,7 +178,6 @@ class ObjectiveMixture(TrainingObjective):
         return Room(np.minimum(needed, positions), positions)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Draw a part for each row and apply its objective."""
         shares = np.cumsum([part.weight for part in self.parts])
         drawn = uniforms(context.seed, batch.sample, 1, "mixture")[:, 0]
         chosen = np.searchsorted(shares[:-1] / shares[-1], drawn, side="right")

@@ -38,21 +38,13 @@ class Multitask(Corruption):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The format of prompts. The model reads a plain text as the source of a pair and writes its target.
-        It answers a prompt with sentinels or masks as in `span_corruption`.
-        """
+        """The format of prompts. The model reads a plain text as the source of a pair and writes its target."""
         return replace(super().prompt_format, gap=None, plain_text=True)
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the number of positions that a document of `tokens` tokens takes, as a
-        pair or corrupted. In an encoder-decoder, the bound is on the longer of its input and its target.
-        """
         return max(super().rendered(tokens, family), tokens)
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return the source and the target of each pair, and a corrupted input and its target for every other
-        document.
-        """
         assert batch.in_target is not None
         documents = documents_of(batch, context)
         text, in_target, eos = documents.content, batch.in_target[documents.text], context.special("<eos>")

@@ -52,11 +52,9 @@ class Permutation(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it."""
         return Frame(CLS, SEP)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with targets, and with the columns of the targets in the order of prediction."""
         special = _special(tuple(context.specials.values()), context.vocab_size)
         shape = batch.inputs.shape
         sizes, places, rounding, order = (
@@ -78,7 +76,6 @@ class Permutation(TrainingObjective):
 
 @lru_cache(maxsize=8)
 def _special(specials: tuple[int, ...], vocab_size: int) -> np.ndarray:
-    """Return which ids are special, bool [vocabulary]."""
     special = np.zeros(max(vocab_size, *specials) + 1, dtype=bool)
     special[list(specials)] = True
     return special

@@ -51,14 +51,12 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the number of positions that a document of `tokens` tokens takes: one more than its tokens.
-        The additional position is for the `<eos>` of an encoder's input or the `<bos>` of a decoder, which
-        also precedes a document continued from an earlier row.
+        """Return one more than `tokens`. The additional position is for the `<eos>` of an encoder's input or
+        the `<bos>` of a decoder.
         """
         return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return the first part of every document as input and the second part as target."""
         documents = documents_of(batch, context)
         sizes = documents.content.sizes
         if self.target_share is None:
@@ -95,9 +93,6 @@ def _split(
     target_offsets: np.ndarray,
     targets: np.ndarray,
 ) -> None:
-    """Copy each document's first part to the inputs, and its second part, with the token that follows the
-    document, to the targets.
-    """
     for document in range(len(offsets) - 1):
         place = offsets[document]
         for k in range(input_offsets[document], input_offsets[document + 1]):

@@ -42,19 +42,14 @@ class ReplacedTokens(Masking):
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """The weights of the losses: 1 for the generator's loss, `discriminator_weight` for the
-        discriminator's loss.
-        """
         return {"loss": 1.0, "discriminator_loss": self.discriminator_weight}
 
     def check(self) -> None:
-        """Raise ValueError if a field has a value that is not allowed."""
         super().check()
         if not 0 < self.discriminator_weight < float("inf"):
             raise ValueError(f"discriminator_weight: got {self.discriminator_weight}, allowed above 0")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked, and with the uniform numbers for drawing their replacements."""
         masked = super().apply(batch, context)
         rows, length = batch.inputs.shape
         return replace(masked, draws=self._uniforms(batch, context, "replacement", 2 * length).reshape(rows, length, 2))

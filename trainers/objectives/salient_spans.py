@@ -61,12 +61,10 @@ class SalientSpans(PairObjective):
 
     @property
     def span_types(self) -> tuple[str, ...]:
-        """The types of spans to choose from."""
         return self.types
 
     @property
     def needs_sentences(self) -> bool:
-        """Whether spans are chosen by sentence."""
         return self.unit == "sentences"
 
     def rendered(self, tokens: int, family: str) -> int:
@@ -77,7 +75,6 @@ class SalientSpans(PairObjective):
         return tokens + 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return each document with sentinels as input, and the spans that they replaced as target."""
         documents = documents_of(batch, context)
         text, eos = documents.content, context.special("<eos>")
         removed = self._chosen(batch, documents, context)

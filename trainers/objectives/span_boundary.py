@@ -46,9 +46,6 @@ class SpanBoundary(Masking):
         return Masked(self.rate, self.mask_share, self.random_share, "spans", self.span_p, self.span_words, self.copies)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with spans masked, and for each masked token the columns before and after its
-        span.
-        """
         group = self.choose(batch, context)
         masked = self.replaced(batch, context, group)
         return replace(masked, outside=outside_columns(group, batch.segments, PLACES))

@@ -63,16 +63,12 @@ class Corruption(PairObjective):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The format of prompts. With sentinels the model fills gaps; in the other styles it generates the
-        noise or the whole text.
-        """
         if self.style == "replace":
             return PromptFormat(SENTINELS, SENTINELS[0], closed=True, generated=SENTINELS, answer=fill_sentinels)
         names = (MASK,) if self.style in ("mass", "bert") else ()
         return PromptFormat(names=names, closed=True, answer=replace_text)
 
     def check_document(self, tokens: int) -> None:
-        """Raise ConfigError if a document of `tokens` tokens needs more sentinels than a vocabulary can have."""
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
@@ -104,8 +100,7 @@ class Corruption(PairObjective):
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
         """Raise ConfigError if the style is `replace` and a document of `tokens` tokens needs more sentinels
-        than there are. If tokens are chosen one by one, the expected number of runs of noise is compared;
-        runs that exceed the sentinels by chance are left uncorrupted.
+        than there are. If tokens are chosen one by one, this compares the expected number of runs of noise.
         """
         if self.style != "replace":
             return
@@ -126,7 +121,6 @@ class Corruption(PairObjective):
         return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return an input and a target for every document."""
         return self.corrupted(documents_of(batch, context), context)
 
     def corrupted(self, documents: Documents, context: Context) -> Pairs:
@@ -255,7 +249,6 @@ def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: 
 
 @kernel(nogil=True)
 def _shuffle(tokens: np.ndarray, offsets: np.ndarray, drawn: np.ndarray) -> None:
-    """Shuffle each document in place (Fisher and Yates) with one uniform number per token."""
     for document in range(len(offsets) - 1):
         first = offsets[document]
         for last in range(offsets[document + 1] - first - 1, 0, -1):

@@ -58,15 +58,11 @@ class TranslationLM(Masking):
         return Room(np.arange(max(0, sequence_length - _MARKS) + 1, dtype=np.int64) + _MARKS, sequence_length)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit in a row with the marks of a single pair. Raises
-        ConfigError if fewer than two fit.
-        """
         length = self.room(sequence_length, family).length
         check_length(length, sequence_length)
         return length
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return rows of marked pairs with tokens masked."""
         return super().apply(_pair_rows(batch, context), context)
 
 

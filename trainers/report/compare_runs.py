@@ -69,7 +69,6 @@ def without_likelihood(runs: Sequence[Run]) -> list[str]:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """Return the distinct values in brackets, without long values; an empty text if fewer than two remain."""
     shown = [value.get("kind") if isinstance(value, Mapping) else value for value in values]
     different = list(
         dict.fromkeys(str(value) for value in shown if isinstance(value, str | int) and len(str(value)) < 20)

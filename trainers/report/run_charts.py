@@ -141,14 +141,10 @@ class Curves:
         return [drawn] if drawn else []
 
     def _fields(self) -> list[tuple[str, str]]:
-        """Return (title, field of an event) for each loss chart. There is a chart for each loss, and one for
-        the bits per byte of whole documents.
-        """
         others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
 
     def _losses(self, title: str, field: str, source: str | None, size: tuple[int, int]) -> list[LineChart]:
-        """Return a chart for each group of comparable runs."""
         get = _field(field) if source is None else _of_source(field, source)
         together = self._documents if field == FIELD else self._over_all if source is None else self._of_one
         drawn = []
@@ -186,9 +182,9 @@ class Curves:
 
 
 def happened(run: Run) -> Iterator[Event]:
-    """Yield, in order, the events of a run that the report lists: resumptions, exclusions of documents,
-    skipped steps, stops, warnings, errors and damaged lines of the log. Skipped steps that the run repeated
-    after it was resumed are left out.
+    """Yield the events of a run that the report lists: resumptions, exclusions of documents, skipped steps,
+    stops, warnings, errors and damaged lines of the log. Skipped steps that the run repeated after it was
+    resumed are left out.
     """
     counted = {id(event) for event in run.skipped}
     for event in run.events:

@@ -127,7 +127,6 @@ def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
-    """Return, for the runs that have scores, the rows of the score table and the paired comparisons."""
     groups = group_results([result for run in runs for result in results_of(run.path) or ()])
     return list(score_rows(groups)), list(compare_groups(groups))
 
@@ -149,18 +148,13 @@ def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[
 
 
 def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
-    """Return the sources on which validated runs were trained, but for which no run has a validation loss.
-    Such sources have no held-out documents.
-    """
+    """Return the sources on which validated runs were trained, but for which no run has a validation loss."""
     validated = [run for run in runs if run.validations]
     trained = [(name, [row for row in rows if row["run"] in validated and row["trained"]]) for name, rows in sources]
     return [name for name, rows in trained if rows and not any(row["validated"] for row in rows)]
 
 
 def _listed(rows: list[Any]) -> tuple[list[Any], int]:
-    """Return the rows to list and the number of rows left out. If there are too many rows, only the first and
-    the last are listed.
-    """
     if len(rows) <= _EVENTS:
         return rows, 0
     return rows[: _EVENTS // 2] + rows[-_EVENTS // 2 :], len(rows) - _EVENTS

@@ -121,9 +121,6 @@ def _compared(result: Result) -> dict[str, str]:
 
 
 def _label(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
-    """Return the settings in which a group differs from the other groups of its task and split, such as
-    `method.kind=lora`.
-    """
     first = group[0]
     peers = [_compared(g[0]) for g in groups if (g[0].task, g[0].split) == (first.task, first.split)]
     own = _compared(first)

@@ -44,7 +44,7 @@ class Room:
 
     @property
     def length(self) -> int:
-        """The maximum number of stream positions in a row, reached when one document fills the row."""
+        """The maximum number of stream positions in a row."""
         return len(self.needed) - 1
 
 

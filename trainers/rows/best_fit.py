@@ -55,9 +55,7 @@ def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.
 
 @kernel(nogil=True)
 def _random_ranks(count: int, key: np.uint64) -> np.ndarray:
-    """Return `count` pseudo-random numbers, uint64, made with the finaliser of SplitMix64 (Steele et al.,
-    2014).
-    """
+    """Return `count` pseudo-random numbers, uint64, from SplitMix64 (Steele et al., 2014)."""
     result = np.empty(count, np.uint64)
     for i in range(count):
         result[i] = mix(key + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15))

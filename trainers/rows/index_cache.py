@@ -19,8 +19,8 @@ def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple
     """Load one-dimensional int64 arrays from the cache if they are there and intact; otherwise compute them
     with `make` and store them in the cache.
 
-    Arrays from the cache are memory-mapped, shared by the workers of a machine, and read-only. If the cache
-    cannot be read or written, the arrays are computed, with the same content.
+    Arrays from the cache are memory-mapped and read-only. If the cache cannot be read or written, the arrays
+    are computed.
     """
     path = path_for("packing", name)
     with suppress(OSError, ValueError):

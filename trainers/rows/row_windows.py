@@ -33,10 +33,8 @@ def window(batch: Batch, first: int, length: int) -> Batch:
 
 
 def _within(order: np.ndarray, first: int, length: int) -> np.ndarray:
-    """Return the columns of `order` that lie in a window, counted from the window's first column. `order` and
-    the result are int64 [rows, targets], padded with -1.
-
-    The columns keep their order, so a uniformly random order remains uniformly random.
+    """Return the columns of `order` that lie in a window, counted from the window's first column, without
+    changing their order. `order` and the result are int64 [rows, targets], padded with -1.
     """
     inside = (order >= first) & (order < first + length)
     counts = inside.sum(1, keepdims=True)

@@ -276,8 +276,8 @@ def _cut(
     sizes: np.ndarray,
     document: np.ndarray,
 ) -> int:
-    """Write the rows of a shard and return the number of rows. `divisions` [rows] are uniform numbers that
-    choose where a row is divided.
+    """Write the rows of a shard and return the number of rows. `divisions` are uniform numbers that choose
+    where a row is divided.
     """
     most = np.int64(0)
     for d in range(len(offsets) - 1):

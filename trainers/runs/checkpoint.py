@@ -190,9 +190,6 @@ def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[
 
 
 def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
-    """Remove the files of killed `save`s, unless `check` raises an error because other workers have taken
-    over.
-    """
     leftovers = list(parent.glob(".step-*.tmp"))
     check()
     for left in leftovers:
@@ -200,8 +197,8 @@ def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
 
 
 def _publish(attempt: LocalPath, step: int) -> LocalPath:
-    """Rename an attempt to a free name and return the new path. Try again if another worker, which was
-    believed to be dead, takes the name first.
+    """Rename an attempt to a free name and return the new path. Another worker, which was believed to be
+    dead, may take the name first.
     """
     while True:
         final = _name(attempt.parent, step)
@@ -214,7 +211,6 @@ def _publish(attempt: LocalPath, step: int) -> LocalPath:
 
 
 def _name(parent: LocalPath, step: int) -> LocalPath:
-    """Return a free path for a checkpoint of `step`."""
     before = [attempt for its, attempt, _ in _steps(parent) if its == step]
     return parent / (f"step-{step:08d}" + (f".{max(before) + 1}" if before else ""))
 
@@ -341,8 +337,6 @@ def published(run: LocalPath) -> list[tuple[int, LocalPath]]:
 
 
 class _State(Mapping[str, dict[str, Any]]):
-    """The mapping that `read_state` returns. It reads the tensors of a parameter when they are accessed."""
-
     def __init__(self, checkpoint: Checkpoint) -> None:
         from safetensors import safe_open
 
@@ -395,7 +389,7 @@ def _remove_old(
     best: Best | None,
 ) -> None:
     """Remove the checkpoints among `published`, sorted from the newest, that `save` does not keep. Each is
-    first renamed to a temporary name. A process that is killed therefore leaves no partial checkpoint, only
+    first renamed to a temporary name, so that a process that is killed leaves no partial checkpoint, but
     files that the next `save` removes.
     """
     replaced = [path for its, _, path in published if its > step or (its == step and path != last)]

@@ -68,7 +68,6 @@ def _identifier(name: str, where: str) -> bytes:
 
 
 def _in_shards(corpus: TrainingCorpus, wanted: dict[bytes, str]) -> set[bytes]:
-    """Return the ids among the keys of `wanted` that are in a training shard."""
     ids, present = pa.array(list(wanted), ID), set()
     for source in corpus.train.values():
         for number in range(len(source.shards)):

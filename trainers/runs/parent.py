@@ -167,9 +167,6 @@ def updates(run: Mapping[str, Any], found: checkpoint.Checkpoint) -> int:
 
 
 def _check_order(config: Job, corpus: JobCorpus, parent: checkpoint.Checkpoint) -> None:
-    """Raise ConfigError unless the run can continue the parent's data: with the same samples in the same
-    order, in batches of the same size, and with a budget of more steps than the parent's checkpoint has done.
-    """
     sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
     order = reader_of(config).training(corpus, config, frozenset()).order
     if parent.order.get("order") != order.identity or parent.order.get("sample") != parent.step * sequences:

@@ -112,17 +112,14 @@ def is_loss(field: str) -> bool:
 
 
 def _is_measure(field: str) -> bool:
-    """Return whether a field of a step or validation event is a measure (`trainers.engine.losses`)."""
     return field.endswith(("_share", "_accuracy"))
 
 
 def _label(loss: str) -> str:
-    """Return the name of a loss or measure as shown in a line."""
     return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 
 def _losses(entry: dict[str, Any]) -> str:
-    """Format the loss of a source, followed by its bits per byte if the objective predicts text."""
     return f"{entry['loss']:.4f}" + (f" ({entry['bits_per_byte']:.3f})" if "bits_per_byte" in entry else "")
 
 

@@ -178,8 +178,8 @@ def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress progress bars of `transformers`, and its report on new and unused tensors, during the block.
-    Callers report missing tensors themselves.
+    """Suppress the progress bars of `transformers`, and its report on new and unused tensors, during the
+    block. Callers report missing tensors themselves.
     """
     from transformers.utils import logging
 

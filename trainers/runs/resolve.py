@@ -163,11 +163,8 @@ def _budget(
     budget: TrainingBudget, data: Data, batch: BatchSize, packed_phases: Sequence[PackedCorpus], order: Order
 ) -> TrainingBudget:
     """Return the budget with its number of steps and the number of tokens that these steps read, which is
-    estimated if they draw more than EXACT samples. If only `budget.tokens` is given, the run has as many
-    steps as fit into that many tokens.
-
-    Raises ConfigError if the data ends before the budget, if tokens and steps differ, or if the tokens do not
-    suffice for one step.
+    estimated if they draw more than EXACT samples. Raises ConfigError if the data ends before the budget, if
+    tokens and steps differ, or if the tokens do not suffice for one step.
     """
     size, nominal = (
         batch.sequences or 0,
@@ -225,8 +222,8 @@ def _steps(order: Order, size: int, tokens: int) -> int:
 
 
 def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
-    """Return the data section with the values that depend on the corpus: its shard set, and the weights and
-    caps of each source. `budget` is the approximate number of tokens that the run reads.
+    """Return the data section with the values that depend on the corpus. `budget` is the approximate number
+    of tokens that the run reads.
     """
     # Reading some tokens from a subset takes as many epochs as reading 1 / subset times as many from the
     # whole.
@@ -296,9 +293,6 @@ def _weights(
 
 
 def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
-    """Raise ConfigError unless `name` is a source, or a domain at any level, that has training documents.
-    `field` is the setting that names it.
-    """
     levels = sorted({level for leaf in corpus.train for level in names_above(leaf)})
     if name in levels:
         return
@@ -341,9 +335,8 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Return lines that describe what the run reads: its phases, its sources (with a warning where documents
-    are repeated), the sources that are not read or not validated, the cost of packing, and the points where
-    the mixture changes.
+    """Return lines that describe what the run reads: its phases, its sources, the cost of packing, and the
+    points where the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
@@ -387,9 +380,8 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
 
 
 def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
-    """Return one line per source with its share of the requested tokens, its tokens and its epochs, and a
-    warning if its documents are or may be read more than once. Lines about sources that reach their cap
-    follow. `phases` is the number of phases that the budget reaches; each begins a new epoch.
+    """Return one line per source, followed by lines about sources that reach their cap. `phases` is the
+    number of phases that the budget reaches; each begins a new epoch.
     """
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])

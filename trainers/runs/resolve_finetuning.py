@@ -69,9 +69,6 @@ def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data
 
 
 def _absolute(files: Location | None) -> str | None:
-    """Return the directory of the tasks' files as a URL or an absolute path, which is the same on every
-    worker; None if there is none.
-    """
     if files is None:
         return None
     return str(files if files.local is None else files.local.resolve())
@@ -98,7 +95,6 @@ def _answer_tokens(config: Finetuning, data: TaskData) -> int | None:
 
 
 def _steps(budget: TrainingBudget, sequences: int, inputs: int) -> int:
-    """Return the number of steps of a budget. Epochs are rounded up to whole steps."""
     if budget.steps is not None:
         return budget.steps
     if budget.epochs is not None:

@@ -121,9 +121,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return the `init` that the run at `path` recorded when it began, which names a step of the parent. The
-    parent may have trained further since. Return `init` itself if it is None or names a step, or if the run
-    has not begun or began with another `init`.
+    """Return the `init` that the run at `path` recorded when it began, because the parent may have trained
+    further since. Return `init` itself if it is None or names a step, or if the run has not begun or began
+    with another `init`.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
@@ -135,9 +135,6 @@ def known_init(path: LocalPath, init: Init | None) -> Init | None:
 
 
 def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
-    """Record in `run.json` the corpus that the run reads from its newest checkpoint on, and the corpora that
-    it read before.
-    """
     record = read_run(path)
     newest = checkpoint.newest(path, print)
     step = newest.step if newest else 0
@@ -291,9 +288,7 @@ def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Return the release and a digest of the source files of `trainers`. A change to any line changes the
-    digest.
-    """
+    """Return the release and a digest of the source files of `trainers`."""
     here = Path(__file__).parents[1]
     files = {str(path.relative_to(here)): file_checksum(path) for path in sorted(here.rglob("*.py"))}
     try:

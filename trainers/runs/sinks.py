@@ -88,12 +88,10 @@ class TensorBoard:
         self._writer = SummaryWriter(str(directory), flush_secs=10)
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Write scalars."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step, seconds)
 
     def close(self, outcome: Outcome) -> None:
-        """Flush and close the file."""
         self._writer.close()
 
 
@@ -123,9 +121,9 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """Return the first step for which an offline run needs a row. If an earlier directory of the run was
-        synced, or all of them were removed, this is the step after the last one in the run's own log.
-        Otherwise, it is 0, and the earlier directories are removed.
+        """Return the first step for which an offline run needs a row: the step after the last one in the
+        run's own log if an earlier directory of the run was synced or all of them were removed. Otherwise,
+        return 0 and remove the earlier directories.
         """
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
@@ -136,14 +134,13 @@ class WeightsAndBiases:
         return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log a row, unless W&B has the step's row from before the last resume. If a row for the step has
-        been logged since then, the library merges the two.
+        """Log a row, unless W&B has the step's row from before the last resume. The library merges rows of
+        the same step.
         """
         if step >= self._next:
             self._run.log(dict(values), step=step)
 
     def close(self, outcome: Outcome) -> None:
-        """End the run."""
         self._run.finish(exit_code=1 if outcome == "failed" else 0)
 
 
@@ -178,9 +175,6 @@ class MLflow:
             self._client.log_batch(identity, params=settings[first : first + 100])
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log the metrics of a step, at most 1000 per request, unless the step was logged before the last
-        resume.
-        """
         new = [
             self._metric(name, value, round(seconds * 1000), step)
             for name, value in values.items()
@@ -190,7 +184,6 @@ class MLflow:
             self._client.log_batch(self.identity, metrics=new[first : first + 1000])
 
     def close(self, outcome: Outcome) -> None:
-        """Set the run's status."""
         status = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}[outcome]
         self._client.set_terminated(self.identity, status)
 
@@ -361,7 +354,6 @@ def safe(name: str) -> str:
 
 
 def _settings(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value) of every setting, without credentials in addresses."""
     for path, value in _leaves(config, ()):
         shown = redacted(str(value)) if isinstance(value, str | list) else value
         yield ".".join(map(safe, path)), shown

@@ -129,7 +129,6 @@ def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet, centre:
 
 
 def _listed(values: np.ndarray) -> list[float | None]:
-    """Return `values` as a list for JSON, with None for NaN."""
     return [None if np.isnan(value) else value for value in values.tolist()]
 
 

@@ -95,7 +95,6 @@ def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _key_places(path: Path, header: Sequence[str], key: str | None) -> dict[str, int]:
-    """Return the column index of each key column, by name. Raises ConfigError if there is none."""
     if key is not None:
         if key not in header:
             raise ConfigError(f"{path}: --key: got {key!r}, the columns are {listed(header)}")
@@ -122,8 +121,8 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
 def _mean_of_items(
     path: Path, keys: dict[str, tuple[str, ...]], items: Sequence[str], values: np.ndarray
 ) -> tuple[dict[str, tuple[str, ...]], np.ndarray]:
-    """Return the keys of each run and the means over its items, [runs, columns], given the keys, item and
-    values of each row. Raises ConfigError unless every run has one row for each item.
+    """Return the keys of each run and the means over its items, [runs, columns]. The arguments have an entry
+    per row of the file.
     """
     first, rows = next(iter(keys.items()))
     runs, all_items = list(dict.fromkeys(rows)), list(dict.fromkeys(items))

@@ -117,9 +117,8 @@ def read_run_table(
 
 
 def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) -> tuple[RunColumns, np.ndarray | None]:
-    """Split off the columns of `shares` that `target` names. Returns the remaining columns, which are
-    domains, and log(size / size of the target), [runs, sizes]. There are no sizes (None) if `target` is
-    empty.
+    """Return `shares` without the columns that `target` names, and log(size / size of the target) for these
+    columns, [runs, sizes], or None if `target` is empty.
     """
     if not target:
         return shares, None
@@ -139,9 +138,6 @@ def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) ->
 
 
 def _common_key(ratios: Path, shares: RunColumns, metrics: Path, scores: RunColumns) -> str:
-    """Return the name of the first key column of both files whose values are unique in each of them. Raises
-    ConfigError if there is none, or if a key column of one file is a column of numbers in the other.
-    """
     for file, keys, other, columns in ((ratios, shares, metrics, scores), (metrics, scores, ratios, shares)):
         if both := [name for name in keys.keys if name in columns.columns]:
             raise ConfigError(
@@ -171,10 +167,7 @@ def align_domains(table: RunTable, other: RunTable, source: str) -> RunTable:
 
 
 def _mixtures(path: Path, key: str, shares: RunColumns, normalise: bool) -> np.ndarray:
-    """Return the mixtures, [runs, domains], each divided by its sum. Raises ConfigError for a negative or
-    missing share, for a mixture whose shares are all 0 and, unless `normalise` is set, for a sum that is not
-    1.
-    """
+    """Return the mixtures, [runs, domains], each divided by its sum."""
     runs, values = shares.keys[key], shares.values
     for run, row in zip(runs, values, strict=True):
         if not np.isfinite(row).all() or row.min() < 0 or row.sum() <= 0:

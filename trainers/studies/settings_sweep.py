@@ -49,7 +49,7 @@ class Setting:
 
 def read_grid(given: str, reserved: Sequence[str]) -> tuple[Setting, ...]:
     """Return every setting of the grid `{field: [value, ...], ...}` in `given`, which is YAML text or the
-    path of a YAML file. The last field varies fastest.
+    path of a YAML file.
 
     Raises ConfigError for text of another form, for a field without a list of distinct values, for values
     other than numbers, words, booleans and null, and for `reserved` fields.
@@ -156,7 +156,6 @@ def _config(run: LocalPath) -> Finetuning:
 
 
 def _dev_score(run: LocalPath) -> float:
-    """Return the mean of the tasks' first metrics on the only split that the run has predicted."""
     scored = zip(read_results([run]), _config(run).tasks, strict=True)
     return mean(float(result.scores[task.metrics[0]]["value"]) for result, task in scored)
 
@@ -169,7 +168,6 @@ def _predict_all(run: LocalPath) -> None:
 
 
 def _table(record: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a table of all settings with their scores on dev; the chosen setting is marked."""
     rows = [("", "setting", f"dev {', '.join(record['metrics'])}", "runs", "values")]
     for name, values in record["values"].items():
         mark = "*" if name == record["chosen"] else ""

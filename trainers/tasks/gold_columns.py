@@ -104,9 +104,6 @@ def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np
 
 
 def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
-    """Convert the tags of a sentence to BIO. Raises UserError for a tag that does not belong to the scheme
-    and, unless the scheme is iob1, for an I or E tag that does not continue an entity.
-    """
     bio: list[str] = []
     previous = "O"
     for word, tag in enumerate(tags, start=1):

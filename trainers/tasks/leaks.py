@@ -66,9 +66,6 @@ def find_leaks(examples: Mapping[str, Examples]) -> list[Leak]:
 
 
 def _keys(examples: Examples, kind: str) -> list[str] | list[bytes]:
-    """Return, for each example, the key that must not occur in another split: its id, or a hash of all its
-    texts. For ids that do not come from the files, the list is empty.
-    """
     if kind == "id":
         return examples.ids if examples.own_ids else []
     columns = [texts.to_pylist() for texts in examples.texts]

@@ -14,8 +14,8 @@ def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
     number of lines.
 
     Input and target are the same as in fine-tuning with `encoding.text_to_text`: they are rendered from the
-    task's templates, with the first accepted answer. Raises UserError if the gold is hidden or
-    `read_examples` raises it.
+    task's templates, with the first accepted answer. Raises UserError if the gold is hidden, or if the files
+    of the split are missing or invalid.
     """
     examples = read_examples(task, "train", data)
     if not examples.labelled:

@@ -88,9 +88,9 @@ def predictions_of(
     `examples`.
 
     `predicted` holds label indices, candidate indices, numbers, the tag indices of all words, or texts,
-    depending on the kind of task. `scores` holds an array per example: one number per label or candidate, or
-    for span the scores of the answer and of no answer. `nats` and `tokens` are the loss of each gold text and
-    its number of tokens; if nothing else was measured, `predicted` is None.
+    depending on the kind of task; it may be None for span and generate. `scores` holds an array per example:
+    one number per label or candidate, or for span the scores of the answer and of no answer. `nats` and
+    `tokens` are the loss of each gold text and its number of tokens.
 
     Raises UserError if a predicted number is not finite.
     """
@@ -150,9 +150,6 @@ def score_predictions(
 
 
 def _metric(name: str, task: Task) -> TaskMetric:
-    """Return a metric by name. Raises UserError if it does not exist, or does not apply to the task's kind or
-    labels.
-    """
     if name not in METRICS:
         raise UserError(f"metric: got {name!r}{near_match(name, list(METRICS))}")
     bio = name != "entity_f1" or all(label == "O" or label[:2] in ("B-", "I-") for label in task.label_names)
@@ -257,8 +254,8 @@ def _texts(texts: list | None, predictions: Predictions, kind: pa.DataType) -> p
 
 
 def _values(values: np.ndarray | None, outcomes: Outcomes, kind: str) -> pa.Array:
-    """Return gold or predictions as an Arrow array: labels by name, tags as lists of names, and numbers
-    unchanged. NaN becomes null, and so does -100 in place of a label, tag or candidate.
+    """Return gold or predictions as an Arrow array, with names instead of indices for labels and tags. NaN
+    becomes null, and so does -100.
     """
     assert values is not None
     if kind in ("regress", "choose"):

@@ -63,9 +63,6 @@ def locate_example(task: Task, split: str, data: Location | None, number: int) -
 
 
 def _row_sets(files: SplitFiles, labelled: bool) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
-    """Return the rows of a split, one RowSet per file that has any, and the files' records. If the layout
-    skips incomplete rows, these are left out.
-    """
     sets, records = read_rows(files)
     if files.layout.incomplete_rows == "skip":
         roles = ("text", "text_b", "label") if labelled else ("text", "text_b")
@@ -76,9 +73,7 @@ def _row_sets(files: SplitFiles, labelled: bool) -> tuple[list[RowSet], tuple[Fi
 
 
 def _texts(rows: RowSet, layout: Layout, *roles: str, strip: bool = True) -> tuple[pa.Array, ...]:
-    """Return the texts of the given roles. With `strip`, leading and trailing white space is removed; texts
-    that offsets refer to must not be stripped.
-    """
+    """Return the texts of the given roles. Texts that offsets refer to must not be stripped."""
     return tuple(_text(rows, layout.roles[role], role, strip) for role in roles if role in layout.roles)
 
 
@@ -106,7 +101,6 @@ def _is_text(value: Any) -> bool:
 
 
 def _without_empty(rows: RowSet, layout: Layout, roles: tuple[str, ...]) -> RowSet:
-    """Return only the rows that have a text for each of `roles`."""
     columns = [rows.column(layout.roles[role], role) for role in roles if role in layout.roles]
     whole = [
         row
@@ -182,9 +176,6 @@ def _generate(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fiel
 
 
 def _minimal_pairs(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
-    """Read minimal pairs. The acceptable text is candidate 0 of two. The layout's `rename` applies to the
-    names of subtasks and fields.
-    """
     pairs = [_text(rows, layout.roles[role], role, True) for role in ("good", "bad")]
     count = len(rows)
     fields: _Fields = {
@@ -201,7 +192,6 @@ def _minimal_pairs(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> 
 
 
 def _facts(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
-    """Read facts. Each file is a relation, whose name is the file name up to its first dot."""
     name = PurePath(rows.path).name.partition(".")[0]
     targets = read_targets(rows, layout, task, "target")
     return {"texts": _texts(rows, layout, "subject"), "targets": targets, "subtasks": [name] * len(rows)}
@@ -225,7 +215,6 @@ _READERS: dict[str, Callable[[RowSet, Layout, Task, bool], _Fields]] = {
 
 
 def _join(name: str, parts: list[Any]) -> Any:
-    """Concatenate one field of several files."""
     if len(parts) == 1:
         return parts[0]
     if name == "texts":
@@ -239,9 +228,6 @@ def _join(name: str, parts: list[Any]) -> Any:
 
 
 def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
-    """Return the ids of the examples or, without a column for ids, their indices as text. Raises UserError
-    for an id that occurs twice.
-    """
     column = layout.roles.get("id")
     if column is None:
         return [str(number) for number in range(sum(len(rows) for rows in sets))]
@@ -261,9 +247,6 @@ def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
 
 
 def _numbers(names: list[str]) -> np.ndarray:
-    """Number the distinct names from 0 in order of first occurrence. Returns the number of each name in the
-    list, int64.
-    """
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([number[name] for name in names], np.int64)
 

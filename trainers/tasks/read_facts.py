@@ -98,9 +98,8 @@ def _statements(folder: Location) -> RowSet:
 
 
 def _parse(text: object, where: str) -> tuple[str, str]:
-    """Return the text of a statement before its object and the text after it. Runs of white space become
-    single spaces, and spaces and full stops at the end of the statement are removed. If the text after the
-    object has no words, it becomes empty.
+    """Return the text of a statement before its object and the text after it. If the text after the object
+    has no words, it becomes empty.
     """
     if not isinstance(text, str) or text.count(_SUBJECT) != 1 or text.count(_OBJECT) != 1:
         raise UserError(f"{where}: got {text!r}, expected a statement with one [X] and one [Y]; correct it")

@@ -78,7 +78,6 @@ class _Candidate:
     pattern: str
 
     def find(self, split: str) -> SplitFiles | None:
-        """Return the files if all of them exist, else None."""
         form = self.layout.format_of(self.pattern)
         assert form is not None  # Layout.check
         if "{column}" not in self.pattern:
@@ -92,7 +91,6 @@ class _Candidate:
 
 
 def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Candidate]:
-    """Yield every location where the files of a split may be, in the order in which they are tried."""
     own = parse_location(task.folder, field="folder") if task.folder else None
     for _, layout in task.layouts:
         if split not in layout.files:
@@ -116,7 +114,7 @@ def _is_absolute(name: str) -> bool:
 
 def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
     """Return the columns that parallel files hold, one per file. If the gold is hidden, its column has no
-    file and is left out.
+    file.
     """
     hidden = ("target", "label") if split in layout.unlabelled else ()
     columns = [str(column) for role, column in layout.roles.items() if role not in hidden]
@@ -124,9 +122,6 @@ def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
 
 
 def _match(root: Location, pattern: str) -> tuple[Location, ...]:
-    """Return the files below `root` that match a pattern or, if there are none, the pattern with .gz
-    appended.
-    """
     for variant in (pattern, f"{pattern}.gz"):
         if any(mark in pattern for mark in "*?["):
             if matched := sorted(root.glob(variant), key=str):

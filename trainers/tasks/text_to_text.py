@@ -63,7 +63,6 @@ def _input_fields(examples: Examples) -> dict[str, Sequence[str]]:
 
 
 def _lettered(candidates: list[str]) -> str:
-    """Return candidates in the form `(A) one (B) two`, with numbers instead of letters after Z."""
     marks = [*ascii_uppercase, *map(str, range(27, len(candidates) + 1))]
     return " ".join(f"({mark}) {text}" for mark, text in zip(marks, candidates, strict=False))
 
@@ -79,9 +78,6 @@ def _filled(template: str, fields: dict[str, Sequence[str]], count: int) -> list
 
 
 def _around(templates: Templates) -> tuple[str, str, str]:
-    """Split the target template at the placeholder of the gold. Returns the text before the placeholder, its
-    name, and the text after it.
-    """
     before, name, after = _FIELD.split(templates.target, maxsplit=1)
     return before, name, after
 
@@ -109,7 +105,6 @@ def _array(values: np.ndarray | None) -> list[Any]:
 
 
 def _words(task: Task, templates: Templates) -> list[str]:
-    """Return the word that replaces each label in the templates, in the order of the labels."""
     return [(templates.words or {}).get(name, name) for name in task.label_names]
 
 
@@ -173,9 +168,6 @@ def _parse_tags(examples: Examples, texts: list[str]) -> np.ndarray:
 
 
 def _nearest(text: str, candidates: list[str]) -> int:
-    """Return the index of the candidate that equals the text. If none does, return the index of the candidate
-    with the highest token F1; the first of equal ones wins.
-    """
     if text in candidates:
         return candidates.index(text)
     return max(range(len(candidates)), key=lambda number: token_f1(text, candidates[number], True))

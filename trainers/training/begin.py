@@ -107,9 +107,6 @@ def _transferred(
     path: LocalPath,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> _Weights:
-    """Return the parent's weights, with the tables of its vocabulary rewritten for the vocabulary of the
-    corpus.
-    """
     vocabularies = read_vocabularies(path, corpus)
     weights = transfer_vocabulary(weights, config.model, corpus.tokenizer.specials, *vocabularies)
     _check_shapes({name: tuple(weight.shape) for name, weight in weights.items()}, shapes, path)
@@ -151,9 +148,8 @@ def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
 
 
 def describe_resume(resumed: Checkpoint, now: ParallelLayout, drops: bool) -> str:
-    """Return a line that says where a run continues. If the run has dropout (`drops`) and its number of
-    workers or its micro-batch has changed, the line also says that the losses are only statistically equal to
-    those without the change.
+    """Return a line that says where a run continues. The line has a warning if the run has dropout (`drops`)
+    and its number of workers or its micro-batch has changed.
     """
     message, before = f"from step {resumed.step}, {resumed.tokens:,} tokens", resumed.split
     if before != now and drops:
@@ -183,7 +179,6 @@ def _check_shapes(theirs: Mapping[str, tuple[int, ...]], ours: Mapping[str, tupl
 
 
 def _check_model(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if two models differ in a field that is not in `_FREE_SIZES`."""
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)
         if here != there and field.name not in _FREE_SIZES:
@@ -191,9 +186,6 @@ def _check_model(ours: Model, theirs: Model) -> None:
 
 
 def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dict[str, Any]:
-    """Return the parameters of a Hugging Face directory by their names in `transformers`. Raises ConfigError
-    if its model differs from the job's or lacks a tensor.
-    """
     model = config.model
     weight_files(path)
     written = json.loads((path / "config.json").read_text(encoding="utf-8"))

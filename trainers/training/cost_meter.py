@@ -19,7 +19,6 @@ class CostMeter:
     """
 
     def __init__(self, run: LocalPath, progress: Progress, rank: int, world: int) -> None:
-        """`rank` is the index of this worker, `world` the number of workers."""
         self._run, self._progress, self._rank = run, progress, rank
         self._meter = EnergyMeter(workers=world) if rank == 0 else None
 

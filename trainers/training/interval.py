@@ -8,9 +8,7 @@ from trainers.engine.engine import Totals
 
 
 class Interval:
-    """Sums over the steps since the last log line, and the gradient norm and learning rate of the last step.
-    Its clock stops during validation and checkpoints.
-    """
+    """Sums over the steps since the last log line, and the gradient norm and learning rate of the last step."""
 
     def __init__(self, sums: np.ndarray) -> None:
         self.sums = sums

@@ -67,9 +67,6 @@ def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: C
 def _train(
     config: Job, corpus: JobCorpus, run: LocalPath, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
-    """Train as one worker, in this process. Turn out-of-memory, connection and I/O errors into messages that
-    say what to do.
-    """
     with loading("trainers.training.loop"):
         import torch
 
@@ -103,9 +100,6 @@ def _train(
 
 
 def _lost(error: str) -> str:
-    """Return text that explains a failed collective operation: what happened to the worker that did not take
-    part, and what to check.
-    """
     if any(words in error for words in _LATE):
         return (
             "another worker did not answer within the time limit of a collective: it hangs, is very slow, or its node or "
@@ -119,9 +113,6 @@ def _lost(error: str) -> str:
 
 @contextmanager
 def _sigterm_asks_to_stop(run: LocalPath) -> Iterator[None]:
-    """While the block runs, let SIGTERM create the file that makes the workers stop after their current step.
-    The file is removed afterwards.
-    """
     before = signal.signal(signal.SIGTERM, lambda *_: (run / STOP).touch())
     try:
         yield
@@ -157,9 +148,6 @@ def _can_use_gpus() -> bool:
 
 
 def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str) -> None:
-    """Train on `workers` Ray workers. Whenever workers are lost, continue from the last checkpoint on as many
-    workers as still fit.
-    """
     nodes = _nodes(kind)
     if sum(nodes) < workers:
         # Without this check Ray would wait for ever.
@@ -235,15 +223,13 @@ def _release() -> None:
 
 
 def _work(arguments: dict[str, Any]) -> None:
-    """Train as one worker of a Ray Train run."""
     config = parse_job(arguments["config"], "resolved.yaml")
     _train(config, reader_of(config).corpus(config), LocalPath(arguments["run"]), None, arguments["attempt"])
 
 
 def _loss(error: Exception) -> str:
-    """Return a line that says why training on Ray ended early: which workers were lost, that Ray Train's
-    controller was lost, or that Ray could not start or keep workers. If a worker raised an error of its own,
-    raise it again, because it would recur after a restart.
+    """Return a line that says why training on Ray ended early. If a worker raised an error of its own, raise
+    the error again, because it would recur after a restart.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
@@ -309,8 +295,8 @@ def _each(nodes: Sequence[int], workers: int) -> int:
 
 
 def _step_of_checkpoint(run: LocalPath) -> int:
-    """Return the step of the newest intact checkpoint, 0 if the run has no checkpoint. Raises UserError if
-    all checkpoints are corrupt. Corrupt checkpoints are not reported here, because the workers report them.
+    """Return the step of the newest intact checkpoint, 0 if the run has no checkpoint. Corrupt checkpoints
+    are not reported here, because the workers report them.
     """
     latest = checkpoint.newest(run, lambda message: None)
     return latest.step if latest else 0

@@ -209,10 +209,6 @@ class Training:
             batches.close()
 
     def _halve(self, step: int, error: RuntimeError) -> None:
-        """Halve the micro-batch after an out-of-memory error, so that the step is repeated. Re-raise `error`
-        if it is any other error, if the micro-batch is not automatic or is 1, if the run has several workers,
-        or if the step cannot be repeated (`Engine.discard`).
-        """
         automatic = self.config.execution.micro_batch == "auto" and self.engine.world == 1
         if not (automatic and self.micro_batch > 1 and is_out_of_memory(error) and self.engine.discard()):
             raise error
@@ -245,7 +241,6 @@ class Training:
         (self.path / STOP).unlink(missing_ok=True)
 
     def _end_early(self, step: int) -> None:
-        """Stop early, with `step` as the last step, because recent validations brought no improvement."""
         assert self.judge is not None
         assert self.judge.best is not None
         message = (
@@ -293,7 +288,6 @@ class Training:
         self.progress.write("first_step", step=step, first_batch_seconds=batch, step_seconds=seconds, message=message)
 
     def _skip(self, step: int, totals: Totals, norm: float) -> None:
-        """Record a step that the engine skipped. Raises DivergedError after too many such steps in a row."""
         self.skipped, self.skipped_in_row = self.skipped + 1, self.skipped_in_row + 1
         wrong = ~np.isfinite(totals.sums).all(axis=(0, 1))
         sources = [source.name for source, its in zip(self.data.sources, wrong, strict=True) if its]
@@ -339,9 +333,6 @@ class Training:
         )
 
     def _validate(self, step: int) -> bool:
-        """Validate and log the results. Returns whether they require a checkpoint: if this validation is the
-        best so far, or ends the run.
-        """
         fields = self.validation.measure()
         if fields is None:
             return False
@@ -415,9 +406,6 @@ class Training:
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
 
     def _score(self) -> None:
-        """Predict the `final_splits` of a fine-tuning run with its best checkpoint, and log the scores. Does
-        nothing for other runs.
-        """
         if not isinstance(self.config, Finetuning) or not isinstance(self.corpus, TaskCorpus):
             return
         tell = lambda line: self.progress.write("answers", step=self.steps, message=line)  # noqa: E731

@@ -138,9 +138,6 @@ class PeriodicEvaluator:
                 )  # fmt: skip
 
     def _start(self) -> None:
-        """Start the evaluation of the newest due checkpoint whose evaluation has not failed. Start nothing if
-        this or a newer checkpoint has a result, because older checkpoints are then skipped.
-        """
         for step, path in reversed(checkpoint.published(self._run)):
             if not self.due_at(step):
                 continue

@@ -184,7 +184,6 @@ def rank_variables() -> Any:
 
 
 def _address_of_group() -> tuple[str, int]:
-    """Return the address of this node and a free port."""
     import ray
 
     with socket.socket() as probe:

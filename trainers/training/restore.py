@@ -76,7 +76,6 @@ def _begin(
     averaging: AveragingTrigger | None,
     progress: Progress,
 ) -> tuple[int, int, int]:
-    """Begin a run that has no checkpoint. Returns the same values as `restore`."""
     parent = read_run(run).get("parent")
     if parent is None:
         return 0, 0, 0

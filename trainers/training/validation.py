@@ -18,7 +18,6 @@ class Validator:
     """
 
     def __init__(self, config: Job, corpus: JobCorpus, engine: Engine, micro_batch: int, judge: Judge | None) -> None:
-        """Open the held-out data; in fine-tuning `judge` computes the scores."""
         reader = reader_of(config)
         self._held_out, self._documents = reader.validation(corpus, config), reader.documents(corpus, config)
         self._engine, self._judge, self._predicts = engine, judge, config.objective.predicts_text

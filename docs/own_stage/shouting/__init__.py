@@ -9,14 +9,17 @@ from pipelines import EDITED_TEXT, PartStage
 
 @dataclass(frozen=True)
 class Shouts(PartStage):
-    """Measure the share of words in capitals. The stage drops nothing: a `filter` step may, by a rule over `shouts`."""
+    """Measure the share of words in capitals.
+
+    The stage drops nothing, but a `filter` step with a rule over `shouts` can drop documents.
+    """
 
     shortest: int = 2
     """Letters that a word must have at least; "I" and "A" are no shouting."""
 
     def reads(self) -> tuple[object, ...]:
-        """Return the columns that `annotate` gets: here the text as edited by earlier steps. `Column("url")` would be
-        another.
+        """Return the columns that `annotate` gets: here the text as edited by earlier steps. `Column("url")`
+        would be another.
         """
         return (EDITED_TEXT,)
 
@@ -25,7 +28,7 @@ class Shouts(PartStage):
         return pa.schema([("shouts", pa.float32())])
 
     def check(self) -> None:
-        """Refuse invalid knobs when the corpus file is read."""
+        """Raise an error for an invalid knob, when the corpus file is read."""
         if self.shortest < 1:
             raise ValueError(f"shortest: got {self.shortest}, expected 1 or more")
 

@@ -12,6 +12,6 @@ def test_it_measures_every_document() -> None:
 
 
 def test_wrong_knobs_are_refused() -> None:
-    """`check` raises the error that a corpus file with this knob would give."""
+    """`check` raises the error that a corpus file with this knob would cause."""
     with pytest.raises(ValueError, match="shortest"):
         Shouts(shortest=0).check()

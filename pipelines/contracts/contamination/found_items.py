@@ -86,8 +86,7 @@ def evidence_column(step: PublishedStep) -> str:
 
 def _found(part: Part, steps: Sequence[PublishedStep], best: dict[str, float]) -> dict[str, set[int]]:
     """Return the rows of the kept training documents in which each text occurs, by the text's key. Also
-    update `best`, the highest score of each text in any document so far. Occurrences that a step cuts from
-    the text do not count.
+    update `best`, the highest score of each text in any document so far.
     """
     holders: dict[str, set[int]] = {}
     searched = {annotation.step for annotation in part.annotations}
@@ -125,9 +124,7 @@ def _redacts_at(step: PublishedStep) -> float:
 
 
 def _searched(step: PublishedStep) -> dict[str, list[str]]:
-    """Return, for each item that a step searched for, the keys of its texts. Equal texts of the same field
-    share a key.
-    """
+    """Return, for each item that a step searched for, the keys of its texts."""
     found_as: dict[str, list[str]] = {}
     for record in step.manifest.files:
         if record.path == ITEMS_FILE:

@@ -33,8 +33,8 @@ def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
 
 
 def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
-    """Return the name of a part's index. The fingerprint in the name covers the files of the documents and
-    their edits. It also covers the pii steps, because their redactions are applied to the indexed text.
+    """Return the name of a part's index. Its fingerprint covers the pii steps, because their redactions are
+    applied to the indexed text.
     """
     edits = []
     for step in corpus.steps:

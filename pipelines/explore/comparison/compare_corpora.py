@@ -81,7 +81,7 @@ class CorpusComparison:
 
     def samples(self, source: str, kind: Kind, reason: str | None, count: int) -> list[str]:
         """Return the printed ids of up to `count` documents of a source that differ in the given way and for
-        the given reason. They are evenly spaced in the order of ids, and so spread over the files.
+        the given reason.
         """
         found = self.documents.filter(
             pc.and_(
@@ -111,8 +111,8 @@ class CorpusComparison:
 
 def compare_corpora(old: Location, new: Location, ngrams: int = 0) -> CorpusComparison:
     """Compare two published corpora. `ngrams` is the number of words in the longest n-grams to compare, at
-    most 5. With 0, n-grams are not compared, and no sampled texts are read for them. Raises UserError if the
-    corpora have no source in common, or if `ngrams` is out of range.
+    most 5; with 0, n-grams are not compared. Raises UserError if the corpora have no source in common, or if
+    `ngrams` is out of range.
     """
     if not 0 <= ngrams <= MOST_WORDS:
         raise UserError(f"--ngrams: got {ngrams}, expected 0 to {MOST_WORDS} words")
@@ -155,9 +155,6 @@ def _compare_source(old: Corpus, new: Corpus, source: str) -> tuple[SourceChange
 
 
 def _verdicts(corpus: Corpus, source: str) -> pa.Table:
-    """Return a table (_VERDICTS) of all records that a corpus read from a source, including records in
-    quarantine. It is empty if the corpus does not have the source.
-    """
     if source not in corpus.manifest.sources:
         return _VERDICTS.empty_table()
     tables = [
@@ -171,7 +168,6 @@ def _verdicts(corpus: Corpus, source: str) -> pa.Table:
 
 
 def _kept(verdicts: pa.Table, side: str) -> np.ndarray:
-    """Return, for each document, whether the corpus `side` (`old` or `new`) keeps it, bool [n]."""
     kept = pc.and_(pc.is_valid(verdicts[f"read_{side}"]), pc.is_null(verdicts[f"drop_{side}"]))
     return np.asarray(kept, dtype=bool)
 
@@ -185,7 +181,6 @@ def _reasons(verdicts: pa.Table, side: str) -> pa.Array:
 
 
 def _counts(reasons: pa.Array, chosen: np.ndarray) -> dict[str, int]:
-    """Return the number of chosen documents by reason, the most frequent first."""
     counted = pc.value_counts(reasons.filter(pa.array(chosen))).to_pylist()
     return {
         each["values"]: each["counts"] for each in sorted(counted, key=lambda each: (-each["counts"], each["values"]))
@@ -216,7 +211,6 @@ def _differ(old: Corpus, new: Corpus, source: str, count: int) -> np.ndarray:
 
 
 def _shaping(corpus: Corpus, source: str) -> list[str]:
-    """Return the fingerprints of the steps that determine the texts of a source."""
     return [
         step.manifest.fingerprint
         for step in corpus.steps
@@ -225,7 +219,6 @@ def _shaping(corpus: Corpus, source: str) -> list[str]:
 
 
 def _digests(corpus: Corpus, source: str) -> pa.Table:
-    """Return the ids of the documents that a corpus keeps, each with a digest of its edited text."""
     with ThreadPoolExecutor() as pool:
         return pa.concat_tables(pool.map(_part_digests, corpus.parts(source)))
 

@@ -31,8 +31,8 @@ class DistributionChange:
     new: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the source, the column, the distance and, for both corpora, the number of documents and the
-        10, 50 and 90 % quantiles, as JSON data.
+        """Return the change as JSON data, with the number of documents and the 10, 50 and 90 % quantiles in
+        both corpora.
         """
         sides = {
             name: {
@@ -58,7 +58,7 @@ def compare_distributions(old: Corpus, new: Corpus) -> list[DistributionChange]:
 
 
 def _histograms(corpus: Corpus) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the histograms of kept documents by (source, column). Empty histograms are omitted."""
+    """Return the histograms of kept documents by (source, column)."""
     steps = [step for step in corpus.steps if step.label == "funnel"]
     found = {}
     for source, columns in steps[0].manifest.facts["distributions"].items() if steps else ():

@@ -77,8 +77,8 @@ class _Block:
     documents: int
 
     def keys(self, words: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the key of each n-gram and the index of its first word. N-grams that extend over two
-        documents are omitted.
+        """Return the key of each n-gram and the index of its first word, without n-grams that extend over two
+        documents.
         """
         from pipelines.kernels.signals.ngrams import ngram_keys
 
@@ -91,7 +91,6 @@ class _Block:
         return ngram_keys(self.hashes, words)[inside], np.flatnonzero(inside)
 
     def text(self, first: int, words: int) -> str:
-        """Return the text, in lower case, of the n-gram that begins at the word `first`."""
         spans = zip(self.starts[first : first + words], self.ends[first : first + words], strict=True)
         return " ".join(self.data[start:end].tobytes().decode() for start, end in spans).lower()
 
@@ -125,9 +124,6 @@ def log_odds_scores(old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 
 def _kept_bytes(part: Part) -> int:
-    """Estimate the number of bytes of kept text in a part: the bytes of its text times the share of its
-    documents that are kept.
-    """
     return part.text_bytes * (part.drop().null_count) // max(part.rows, 1)
 
 
@@ -160,9 +156,6 @@ def _blocks(texts: pa.Array) -> Iterator[_Block]:
 
 
 def _extremes(samples: Sequence[Sequence[_Block]], words: int) -> list[NgramChange]:
-    """Return the n-grams of one length with the highest and the lowest scores, without those whose difference
-    may be due to chance.
-    """
     counted = []
     for blocks in samples:
         every = [np.empty(0, np.uint64), *(block.keys(words)[0] for block in blocks)]
@@ -185,7 +178,6 @@ def _extremes(samples: Sequence[Sequence[_Block]], words: int) -> list[NgramChan
 
 
 def _texts(blocks: Sequence[_Block], wanted: np.ndarray, words: int) -> dict[int, str]:
-    """Return, for each wanted key, the text of the first n-gram with this key."""
     texts: dict[int, str] = {}
     for block in blocks:
         missing = np.setdiff1d(wanted, np.fromiter(texts, np.uint64, len(texts)))

@@ -35,9 +35,6 @@ def corpora_page(comparison: CorpusComparison, samples: int) -> str:
 
 
 def _kind(comparison: CorpusComparison, kind: Kind, title: str, samples: int) -> dict[str, object]:
-    """Return `kind`, `title` and `rows`: the documents that differ in this way as rows (source, reason,
-    number, sampled ids), the largest number first.
-    """
     rows = [
         (source, reason, number, comparison.samples(source, kind, reason, samples))
         for source, change in comparison.sources.items()

@@ -43,9 +43,6 @@ def show_corpora(comparison: CorpusComparison, samples: int) -> None:
 
 
 def _show_distributions(page: Page, comparison: CorpusComparison) -> None:
-    """Print the columns whose distributions differ most, up to _DISTRIBUTIONS, with their medians among the
-    kept documents.
-    """
     changes = [change for change in comparison.distributions if change.distance >= LEAST_DISTANCE][:_DISTRIBUTIONS]
     if changes:
         page.heading("Distributions of kept documents that differ most")
@@ -55,9 +52,6 @@ def _show_distributions(page: Page, comparison: CorpusComparison) -> None:
 
 
 def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
-    """Print the n-grams that are most over-represented in either corpus, up to _NGRAMS of each length, with
-    their scores and counts.
-    """
     if comparison.ngrams is None:
         return
     for more, title in ((True, "new"), (False, "old")):
@@ -81,7 +75,6 @@ def _words(kind: Kind, reason: str | None) -> str:
 
 
 def _sources(changes: dict[str, SourceChange]) -> Table:
-    """Return a table with one row per source. If there are several sources, a last row sums them."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("source", no_wrap=True)
     for heading in ("kept before", "kept now", "same", "other text", "out", "in"):

@@ -31,7 +31,7 @@ class IndexReport:
 
 def index_corpus(corpus: Location, sources: Sequence[str] | None = None) -> IndexReport:
     """Index all documents of a corpus, kept and dropped, in all sources or in `sources`, and print the
-    progress. Parts that already have a current index are skipped. Only one part is in memory at a time.
+    progress. Parts that already have a current index are skipped.
 
     Raises UserError for an unknown source, or if `forget` has not finished. Raises ConflictError if documents
     are forgotten in the meantime.

@@ -62,14 +62,12 @@ class PartIndex:
         return rows[counts > 0], counts[counts > 0]
 
     def _candidates(self, query: Query) -> np.ndarray:
-        """Return the rows of the documents that may have a hit."""
         literals = query.literals
         if literals is None:
             return np.arange(len(self.texts))
         return np.unique(np.concatenate([self._count(literal)[0] for literal in literals]))
 
     def _count(self, phrase: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows that contain a phrase, and the number of its non-overlapping occurrences in each."""
         offsets, data = text_buffers(self.texts)
         found: list[np.ndarray] = [np.empty(0, np.int64)]
         for first, after, places in self.segments:
@@ -161,7 +159,6 @@ def open_part_index(directory: Location) -> PartIndex | None:
 
 
 def _map(directory: Location, record: FileRecord) -> pa.Buffer:
-    """Verify a file and map it into memory."""
     path = directory.verify(record)
     return pa.memory_map(lent(path)).read_buffer() if record.bytes else pa.py_buffer(b"")
 

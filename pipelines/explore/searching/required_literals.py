@@ -31,8 +31,7 @@ def required_literals(pattern: str) -> list[str] | None:
 
 def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
     """Return (literal, end) for the alternative that begins at the offset `at`, or None if its meaning is
-    uncertain. The literal is the longest known text that every match contains, or empty if none is known.
-    Groups, classes and optional items are not searched for literals.
+    uncertain. The literal is a text that every match contains, or empty if none is known.
     """
     runs: list[str] = [""]
     while at < len(pattern) and pattern[at] != "|":
@@ -54,9 +53,8 @@ def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
 
 
 def _read_item(pattern: str, at: int) -> tuple[str, int] | None:
-    """Return one item of an expression and the offset at which it ends. A literal character is returned as
-    itself; a class, a group, a position or an escaped letter is returned as an empty string. None if the
-    meaning is uncertain.
+    """Return (literal, end) for the item at the offset `at`, or None if its meaning is uncertain. The literal
+    is empty unless the item is a literal character.
     """
     character = pattern[at]
     if character == "\\":

@@ -85,7 +85,6 @@ class CorpusSearch:
         return SearchResult(documents, hits, first, len(parts), read)
 
     def _search(self, query: Query, dropped: bool, part: Part) -> tuple[np.ndarray, np.ndarray]:
-        """Return the documents of a part that have a hit, as (rows, number of hits)."""
         index = self._index(part)
         if index is not None:
             return index.search(query, None if dropped else self._kept(part))

@@ -173,7 +173,6 @@ def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarr
 
 
 def _first_distinct(vectors: np.ndarray, count: int) -> list[int]:
-    """Return the row indices of the first `count` distinct vectors."""
     firsts: dict[bytes, int] = {}
     for row, vector in enumerate(vectors):
         if len(firsts) == count:

@@ -218,9 +218,7 @@ def _log(value: float) -> np.float32:
 
 @kernel()
 def _offer(label: int, score: np.float32, labels: np.ndarray, scores: np.ndarray) -> None:
-    """Insert a label if it is among the best so far. Of labels with equal scores, the earlier one stays
-    first.
-    """
+    """Insert a label if it is among the best so far. Of labels with equal scores, the earlier stays first."""
     rank = len(scores)
     while rank > 0 and (labels[rank - 1] < 0 or score > scores[rank - 1]):
         rank -= 1

@@ -51,10 +51,7 @@ def shingle_sets(
     offsets: np.ndarray, data: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (offsets int64 [n + 1], hashes uint32): the distinct hashes of each document's shingles,
-    ascending.
-
-    The shingles and the hash function are those of `signatures`. The probability that a shingle collides with
-    one of k others is k / 2^32: below one in 40,000 for documents of up to 100,000 shingles.
+    ascending. The shingles and the hash function are those of `signatures`.
     """
     sizes, sets = [np.zeros(1, np.int64)], [np.zeros(0, np.uint32)]
     for first, last, units in _iterate_units(offsets, data, unit, keep):
@@ -107,7 +104,7 @@ def _rotate(value: np.uint64, bits: int) -> np.uint64:
 
 @kernel(inline="always")
 def _word(data: np.ndarray, i: int) -> np.uint64:
-    """Return the four bytes at i as a little-endian integer. LLVM compiles this to one load."""
+    """Return the four bytes at i as a little-endian integer."""
     low = np.uint32(data[i]) | (np.uint32(data[i + 1]) << np.uint32(8))
     high = (np.uint32(data[i + 2]) << np.uint32(16)) | (np.uint32(data[i + 3]) << np.uint32(24))
     return np.uint64(low | high)

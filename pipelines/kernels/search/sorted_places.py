@@ -18,10 +18,7 @@ _PIECES = 32  # pieces of a phrase whose frequency is looked up
 
 
 def sort_places(data: np.ndarray) -> np.ndarray:
-    """Return the sorted places of a text of UTF-8 bytes: little-endian numbers, uint8 [characters, 3 or 4].
-
-    For sorting, the text is padded with zeros at its end.
-    """
+    """Return the sorted places of a text of UTF-8 bytes: little-endian numbers, uint8 [characters, 3 or 4]."""
     width = 3 if len(data) <= MOST_NARROW else 4
     keys = np.empty(len(data), np.uint64)
     keys = keys[: _fill_keys(data, _KEY_BYTES - width, 8 * width, keys)]

@@ -88,7 +88,6 @@ def _trim(
     ends: np.ndarray,
     feeds: np.ndarray,
 ) -> None:
-    """Remove trailing white space from units, and find the line feeds between units."""
     for k in range(len(starts)):
         while ends[k] > starts[k] and classes[ends[k] - 1] & SPACE:
             ends[k] -= 1

@@ -26,11 +26,8 @@ class SpanNumbers(NamedTuple):
 
 
 def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
-    """Number the spans of a block. Time is linear in the bytes, and scratch memory in the largest number of
-    spans in a document.
-
-    Hashes are seeded with the document's bytes, so a list of words that collide in one document cannot slow
-    down another.
+    """Number the spans of a block. Hashes are seeded with the document's bytes, so a list of words that
+    collide in one document cannot slow down another.
     """
     ids, chars = np.empty(len(spans.starts), np.int32), np.empty(len(spans.starts), np.int32)
     distinct = np.zeros(len(spans.offsets) - 1, np.int64)
@@ -54,7 +51,6 @@ def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
 
 @kernel(inline="always")
 def _count_continuations(eight: np.uint64) -> int:
-    """Return the number of continuation bytes among eight bytes."""
     return np.int64((((eight >> np.uint64(7)) & ~(eight >> np.uint64(6)) & _ONES) * _ONES) >> np.uint64(56))
 
 
@@ -77,9 +73,6 @@ def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> Non
 
 @kernel(inline="always")
 def _seed(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """Return a hash of the complete groups of eight bytes from `start` to `end`; up to seven bytes after them
-    are ignored.
-    """
     seed, i = _MIX, np.int64(start)
     while end - i >= 8:
         seed = _mix(seed, load_eight(data, i))

@@ -57,7 +57,6 @@ def _hits_per_document(hits: Hits, kind: int) -> np.ndarray:
 
 
 def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
-    """Return the number of code points in the longest span of each document, or 0 if it has no spans."""
     filled = np.diff(spans.offsets) > 0
     out = np.zeros(len(filled), np.int64)
     if filled.any():

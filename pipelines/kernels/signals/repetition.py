@@ -81,7 +81,6 @@ def _slot(key: np.uint64, mask: np.uint64) -> np.uint64:
 
 @kernel()
 def _grow(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
-    """Rebuild the hash table at twice its size, and return the new size."""
     size *= 2
     slots[:size] = -1
     mask = np.uint64(size - 1)

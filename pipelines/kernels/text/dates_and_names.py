@@ -94,8 +94,8 @@ def byte_offsets(document: str) -> np.ndarray:
 def find_dates_and_names(
     text: pa.LargeStringArray, types: Collection[SpanType], sentences: tuple[np.ndarray, np.ndarray]
 ) -> FoundSpans:
-    """Return the spans of the given types in each document. The names found do not depend on whether dates
-    are wanted. `sentences` is the result of `segment.sentence_starts` for the text.
+    """Return the spans of the given types in each document. `sentences` is the result of
+    `segment.sentence_starts` for the text.
     """
     start_offsets, starts = sentences
 
@@ -158,7 +158,6 @@ def _name() -> re.Pattern[str]:
 
 
 def _ranges(categories: tuple[str, ...]) -> Iterator[str]:
-    """Yield the characters of these Unicode categories, as ranges for a character class in a pattern."""
     first = None
     for code in range(sys.maxunicode + 1):
         if unicodedata.category(chr(code)) in categories:

@@ -9,7 +9,7 @@ _ONES = np.uint64(0x0101010101010101)
 
 @kernel(inline="always")
 def load_eight(data: np.ndarray, i: int) -> np.uint64:
-    """Return the eight bytes at i as a little-endian integer. LLVM compiles this to one load."""
+    """Return the eight bytes at i as a little-endian integer."""
     k = np.uint64(i)
     low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
     low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)

@@ -72,7 +72,7 @@ def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (start, end) of the first line break at or after the end of each line k, ends[k], int64 [n]
-    each. White space may come before the break. Both are limits[k] if there is no break.
+    each. Both are limits[k] if there is no break.
 
     With `by_feeds`, only line feeds are breaks; otherwise every break of str.splitlines is one.
     """

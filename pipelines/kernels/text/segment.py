@@ -85,9 +85,7 @@ class Segments(NamedTuple):
 
 
 def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
-    """Segment a block of documents (`buffers.blocks`). Scratch memory is at most 15 bytes per byte of text,
-    and 3 for prose.
-    """
+    """Segment a block of documents (`buffers.blocks`)."""
     classes = classify(offsets, data)
     lines, paragraphs = find_lines(offsets, data, classes)
     words, sentences = find_words(offsets, data, classes), find_sentences(offsets, data, classes)
@@ -198,7 +196,6 @@ def _lines(
 
 @kernel()
 def _line_end(data: np.ndarray, i: int, end: int) -> int:
-    """Return the position of the first line feed from i on; `end` if there is none."""
     while i + 8 <= end:
         differs = load_eight(data, i) ^ (_ONES * np.uint64(_LINE_FEED))
         found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES

@@ -63,7 +63,7 @@ SIGMA, SMALL_SIGMA, FINAL_SIGMA, DOTTED_I = 0x3A3, 0x3C3, 0x3C2, 0x130
 
 
 def unicode_version() -> dict[str, str]:
-    """Return the Unicode version of the tables, for `depends()`."""
+    """Return the Unicode version of the tables."""
     return {"unicode": unicodedata.unidata_version}
 
 

@@ -115,9 +115,6 @@ def _repositories(directory: Path, found: list[Path]) -> FileGroup:
 
 
 def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
-    """Yield the files below a directory that are not hidden. Append the bare git repositories found there to
-    `repositories` instead of yielding their files.
-    """
     for root, folders, names in os.walk(directory):
         if git_directory(Path(root)) == Path(root):
             folders.clear()
@@ -131,8 +128,8 @@ def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
 
 
 def _suffix(path: Path | PurePosixPath) -> str:
-    """Return the suffix of a file including that of its compression, such as `.jsonl.gz`. For the posts of a
-    Stack Exchange dump, whose suffix says nothing, return the end of the file name, such as `Posts.xml`.
+    """Return the suffix of a file including that of its compression, such as `.jsonl.gz`. The suffix of a
+    Stack Exchange dump says nothing, so for its posts return the end of the file name, such as `Posts.xml`.
     """
     if posts := re.search(r"Posts\.xml(\.\w+)?$", path.name):
         return posts[0]
@@ -149,8 +146,8 @@ def _kind(suffix: str) -> str | None:
 
 
 def _member_suffix(path: Path) -> str:
-    """Return the most frequent suffix of a known format among the first members of an archive. Empty if there
-    is none, or if the archive cannot be read.
+    """Return the most frequent suffix of a known format among the first members of an archive; empty if there
+    is none.
     """
     names = []
     try:
@@ -180,12 +177,8 @@ def _open_tar(path: Path) -> tarfile.TarFile:
 def _fields(
     kind: str, path: Path
 ) -> tuple[str | None, str, tuple[tuple[str, ColumnType], ...], tuple[str, str] | None]:
-    """Return what the first records of a file show: the text field, the URL field, the typed columns, and the
-    turns.
-
-    The typed columns are fields that contain only numbers, only dates or only Booleans, apart from empty
-    values. The turns are (field, template of a turn), or None. They take the place of the text field, which
-    is then None, if their field contains more text than any text field.
+    """Return the text field, the URL field, the typed columns and the turns of a FileGroup, as the first
+    records of a file suggest. The text field is None if the turns contain more text than any text field.
     """
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
         return "text", "url", (), None
@@ -215,9 +208,6 @@ def _fields(
 
 
 def _turns(name: str, values: list[Any]) -> tuple[str, str] | None:
-    """Return (field, template of a turn) if the values of the field are lists of turns of a known form;
-    otherwise None.
-    """
     if not all(isinstance(each, list) for each in values):
         return None
     turns = [turn for each in values for turn in each]
@@ -228,12 +218,10 @@ def _turns(name: str, values: list[Any]) -> tuple[str, str] | None:
 
 
 def _length(values: list[Any]) -> int:
-    """Return the number of characters in all strings of all turns. `values` are lists of turns."""
     return sum(len(text) for turns in values for turn in turns for text in turn.values() if isinstance(text, str))
 
 
 def _type_of(values: list[Any]) -> ColumnType | None:
-    """Return the first column type that fits all values, or None if no type fits, as for plain text."""
     for kind in _TYPES:
         try:
             for value in values:

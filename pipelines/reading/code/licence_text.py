@@ -69,8 +69,8 @@ _SPDX = re.compile(rf"SPDX-License-Identifier:[ \t]*({_ID}(?:[ \t]+(?:AND|OR|WIT
 def licences_in(text: str) -> list[str]:
     """Return the SPDX identifiers of the licences in a licence file, sorted. `unknown` is among them if the
     file also has much other text, or a permission notice whose conditions are not those of a known licence.
-    It is the only identifier if no licence is recognised, or if the file restricts commercial use. A file
-    without any ASCII letter or digit gives an empty list.
+    The only identifier is `unknown` if no licence is recognised, or if the file restricts commercial use. A
+    file without any ASCII letter or digit gives an empty list.
     """
     words = _WORDS.findall(text.lower())
     plain = f" {' '.join(words)} "
@@ -109,7 +109,6 @@ def licence_of_header(text: str) -> str | None:
 
 
 def _notices(plain: str) -> set[str]:
-    """Return the licences that notices name, such as "Licensed under the Apache License, Version 2.0"."""
     found = {name for name, notice in _NOTICES.items() if f" {notice} " in plain}
     for family, major, minor, later in _NOTICE_GNU.findall(plain):
         name = {"affero ": "AGPL", "lesser ": "LGPL", "library ": "LGPL"}.get(family, "GPL")
@@ -134,9 +133,8 @@ def together(licences: list[str]) -> str | None:
 
 
 def _variant(name: str, plain: str) -> str:
-    """Return the SPDX identifier of a licence of the family `name` (MIT, BSD, ISC, ...). `plain` is the text
-    of the licence from the grant on. Return `unknown` for a permission notice whose conditions are not those
-    of a known licence.
+    """Return the SPDX identifier of a licence of the family `name` (MIT, BSD, ISC, ...), whose text from the
+    grant on is `plain`.
     """
     if name == "MIT":
         if "shall be used for good not evil" in plain:

@@ -83,7 +83,6 @@ def language_of(path: str, text: str) -> str | None:
 
 
 def _interpreted(text: str) -> str | None:
-    """Return the language of a script from the interpreter that its first line names, or None."""
     match = _SHEBANG.match(text)
     if not match:
         return None

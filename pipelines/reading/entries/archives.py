@@ -213,9 +213,6 @@ class _TarReader:
         self._reported = False
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the selected members in order, then an entry for the archive itself if it has damage that no
-        member reported.
-        """
         stream = cast("IO[bytes]", self._input)
         after = b""
         try:

@@ -104,9 +104,7 @@ def decompress(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tupl
 
 
 def rechunk(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the same stream in chunks of at most CHUNK_BYTES, for callers that copy the unread rest of a
-    chunk or create many objects per chunk.
-    """
+    """Yield the same stream in chunks of at most CHUNK_BYTES."""
     for chunk in chunks:
         for start in range(0, len(chunk), CHUNK_BYTES):
             yield chunk[start : start + CHUNK_BYTES]
@@ -188,8 +186,6 @@ def _salvage(member: Any, data: bytes) -> Iterator[bytes]:
 
 
 def _make_decoder(make: Callable[[], Any], errors: type[Exception]) -> Callable[[Iterator[bytes]], Iterator[bytes]]:
-    """Return a decoder that uses the decompressor interface shared by bz2 and lzma."""
-
     def decode(chunks: Iterator[bytes]) -> Iterator[bytes]:
         stream, started = make(), False
         for chunk in chunks:

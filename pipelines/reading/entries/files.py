@@ -54,9 +54,6 @@ class SourceFile:
 def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[SourceFile]]:
     """Group consecutive files into units of work of at most `unit_bytes` bytes. A larger file is a unit by
     itself.
-
-    The grouping depends only on the list of files. A file is never divided, because archives and compressed
-    files can only be read from the start.
     """
     units: list[list[SourceFile]] = []
     filled = 0

@@ -75,9 +75,8 @@ def list_files(source: Source) -> list[SourceFile]:
 
 
 def _list_local(source: Source, where: str) -> _Listing:
-    """Return the names of local files, and a function from a name to its SourceFile. The function returns
-    None for a name that is not a regular file (or, in a format that reads repositories, not a repository). If
-    the name is from `files`, it raises SourceError instead.
+    """Return the names of local files, and a function from a name to its SourceFile, or to None if the name
+    is to be skipped.
     """
     root = Path(source.root)
     if not root.exists():
@@ -120,9 +119,6 @@ def _list_local(source: Source, where: str) -> _Listing:
 
 
 def _list_remote(source: Source, where: str) -> _Listing:
-    """Return the names of remote files, below a URL or from a list, and a function from a name to its
-    SourceFile.
-    """
     root = source.root if has_query(source.root) else source.root.rstrip("/")
     if source.files is not None:
         patterns = chosen_patterns(source)

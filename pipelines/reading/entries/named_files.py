@@ -18,8 +18,8 @@ _AT_ONCE = 64  # concurrent requests for sizes
 
 
 def chosen_patterns(source: Source) -> tuple[str, ...]:
-    """Return the `include` patterns, one of which a name must match. Return none for a source with a list of
-    files and no `include`: then every listed file is read, hidden files included.
+    """Return the `include` patterns; none for a source with a list of files and no `include`, so that hidden
+    files in the list are read too.
     """
     everything = source.files is not None and source.include == Source.include
     return () if everything else source.include

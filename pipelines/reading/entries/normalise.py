@@ -114,8 +114,7 @@ def _separators(bordered: bool) -> tuple[str, ...]:
 
 def _may_compose(data: bytes) -> bool:
     """Return whether UTF-8 text has characters from U+0300 on, other than the punctuation from U+2002 to
-    U+203F. Text without them is always in NFC, because no other character composes or has a different normal
-    form.
+    U+203F. Text without them is in NFC.
     """
     return (
         bool(data.translate(None, _BELOW_COMBINING))
@@ -143,9 +142,7 @@ class Normalised(NamedTuple):
 
 
 def normalise_all(texts: Sequence[str], unicode_form: str = "NFC", bordered: bool = False) -> Normalised:
-    """Apply `normalise` to one or more texts at once. This is faster than one by one if most of them need no
-    change.
-    """
+    """Apply `normalise` to one or more texts at once."""
     _, offset_buffer, data_buffer = pa.array(texts, pa.large_string()).buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[: len(texts) + 1]
     lengths = np.diff(offsets)

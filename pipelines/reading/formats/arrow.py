@@ -65,9 +65,7 @@ def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
-    """Return the next batch, with its strings as bytes, or None at the end. The batch is validated, so that
-    no offset in it points outside it.
-    """
+    """Return the next batch, with its strings as bytes, or None at the end."""
     try:
         batch = reader.read_next_batch()
         # Strings as bytes, so that invalid UTF-8 costs only its row.
@@ -110,7 +108,6 @@ class _Bytes:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes; fewer at the end."""
         pieces = [self._held[self._at : self._at + size]]
         self._at += len(pieces[0])
         left = size - len(pieces[0])

@@ -32,7 +32,7 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
     - `field_count`: a row with more or fewer fields than the first.
     - `bad_quotes`: a row with characters between a closing quote and the next delimiter, or with a lone carriage
-      return outside quotes. A quote inside an unquoted field is kept as it is, although RFC 4180 forbids it.
+      return outside quotes.
     - `unclosed_quote`: a row with a quoted field that does not end within `max_document_bytes` or the file. Only its
       first line is set aside and reading resumes at the second. From the 17th such row of a file on, all lines
       read for the row are set aside.
@@ -66,9 +66,6 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
-    """Return the names in the first row, and the delimiter. Raise SourceError if no delimiter gives a row
-    with the text fields, or a name occurs twice.
-    """
     suffixes = [suffix.lower() for suffix in PurePosixPath(entry.path).suffixes]
     wanted = (source.text_field,) if source.text is None else source.text.names()
     order = "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS
@@ -102,9 +99,6 @@ class _Rows:
         self._long: LongRecord | None = None
 
     def first_line(self) -> str | Bad | None:
-        """Return the first line that is not blank, or None if there is none. Return a Bad if a line is too
-        long or cannot be decoded.
-        """
         for line in self._stream:
             if isinstance(line, LongRecord):
                 return Bad("oversized", line.drain())

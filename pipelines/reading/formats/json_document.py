@@ -49,7 +49,6 @@ def _skip_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def _elements(divider: "_Divider", limit: int) -> Iterator[bytes | LongRecord]:
-    """Yield the elements of the array, each as bytes if it fits into `limit`, else as a LongRecord."""
     held: list[bytes] = []
     size = count = 0
     for piece in divider:

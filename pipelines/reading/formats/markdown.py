@@ -47,7 +47,6 @@ def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """Return the fields of a document's front matter, and the text without it."""
     if match := _FRONT_MATTER.match(text, 0, _FRONT_MATTER_BYTES):
         try:
             fields = yaml.load(match[1], _Loader)

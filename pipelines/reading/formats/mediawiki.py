@@ -50,7 +50,6 @@ class _Dump:
         self._found: list[TextRecord | Bad] = []
 
     def take(self) -> list[TextRecord | Bad]:
-        """Return the records of the pages that have ended since the last call."""
         found, self._found = self._found, []
         return found
 

@@ -29,8 +29,8 @@ def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
     Parquet is read from its end, so only a plain file can be read; inside an archive or under gzip it is set
     aside as `not_parquet`. A file ends as `decoded_limit` if its footer announces more bytes than the file
-    may decode to, or if its records add up to more. Dictionary-encoded text is expanded one batch at a time.
-    A page is decompressed whole, so a page over 256 MiB ends the file as `large_page`.
+    may decode to, or if its records add up to more. A page is decompressed whole, so a page over 256 MiB ends
+    the file as `large_page`.
 
     Raises SourceError if the text column is missing or is neither string nor binary, or if a column name
     occurs twice.
@@ -81,11 +81,8 @@ def _rows(file: Any, probe: Any, headers: Any, source: Source, limit: int) -> It
 
 
 def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
-    """Return how many rows of a row group to read at once, so that a batch stays small.
-
-    The number depends on the mean size of a row and on the largest size possible, with the longest value of
-    every dictionary. `shared` maps each column whose values share prefixes to the size of its largest page,
-    which one value may reach.
+    """Return how many rows of a row group to read at once, so that a batch stays small even with the longest
+    value of every dictionary. `shared` is `Pages.shared`.
     """
     import pyarrow.compute as pc
 

@@ -58,7 +58,6 @@ def _inner(header: dict[int, Any], field: int) -> dict[int, Any]:
 
 
 def _header(handle: Any, at: int) -> tuple[dict[int, Any], int] | None:
-    """Return the page header at `at` and its length in bytes; None if there is no valid header."""
     size = _FIRST_READ
     while size <= _HEADER_BYTES:
         handle.seek(at)
@@ -89,7 +88,6 @@ class _Compact:
         self.at = 0
 
     def struct(self, depth: int) -> dict[int, Any]:
-        """Read a struct and return its values by field number."""
         fields: dict[int, Any] = {}
         number = 0
         while byte := self._byte():

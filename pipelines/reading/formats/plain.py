@@ -57,9 +57,6 @@ def split_text(
 
 
 def _regroup(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield the stream in blocks, each with a flag that marks the last. All blocks but the last have at least
-    `size` bytes.
-    """
     held = bytearray(first)
     for chunk in chunks:
         if len(held) >= size:

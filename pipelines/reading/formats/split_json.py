@@ -27,9 +27,8 @@ def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord
     """Yield the text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line
     ends where possible.
 
-    `pieces` are the bytes of the record, divided in any way; at most a few times `max_document_bytes` of them
-    are held in memory. All documents carry the fields before the text; the last document also carries the
-    fields after it.
+    `pieces` are the bytes of the record, divided in any way. All documents carry the fields before the text;
+    the last document also carries the fields after it.
 
     A record whose text does not begin within about `max_document_bytes` is set aside as `oversized`. If the
     rest is not JSON, cannot be decoded, has a lone surrogate, or has more than `max_document_bytes`
@@ -44,7 +43,6 @@ def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord
 
 
 def _blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Yield the same bytes in blocks of `size` bytes, of which the last may have fewer."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -139,9 +137,6 @@ def _space(line: str, position: int) -> int:
 
 
 def _skip(line: str, position: int, expected: str) -> int:
-    """Return the position after white space and the expected character. Raises ValueError if another
-    character follows, and IndexError at the end of the line.
-    """
     position = _space(line, position)
     if line[position] != expected:
         raise ValueError(f"no {expected}")

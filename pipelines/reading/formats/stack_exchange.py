@@ -87,7 +87,6 @@ class _SortedRows:
         self._runs: list[tuple[int, int]] = []  # first byte, end
 
     def add_post(self, name: str, attributes: dict[str, str]) -> None:
-        """Add the post of an XML element. Elements other than `row` are ignored."""
         if name != "row":
             return
         kind = attributes.get("PostTypeId")
@@ -103,7 +102,6 @@ class _SortedRows:
         self._size += len(row) + _ROW_BYTES
 
     def spill(self) -> None:
-        """Write the rows in memory to the file as a sorted run, if there are enough of them."""
         if self._size < _HELD_BYTES:
             return
         start = self._file.tell()
@@ -116,7 +114,6 @@ class _SortedRows:
         self._held, self._size = [], 0
 
     def merged(self) -> Iterator[Row]:
-        """Yield all rows, sorted by question."""
         self._held.sort()
         return heapq.merge(*(self._run(*run) for run in self._runs), self._held, key=itemgetter(0))
 
@@ -138,9 +135,6 @@ class _SortedRows:
 
 
 def _thread(group: Iterator[Row], site: str | None, limit: int) -> Iterator[Bad | RawRecord]:
-    """Yield the question in `group` and its answers as one record, or as a Bad if they are too long. Also
-    yield a Bad for each row that cannot be used.
-    """
     question: dict[str, str] | None = None
     answers: list[dict[str, str]] = []
     size = 0

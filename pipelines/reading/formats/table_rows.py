@@ -133,9 +133,8 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert bytes, Arrow scalars, non-finite numbers and nested values to JSON types. Other values, such as
-    dates, are returned unchanged. Raises ValueError or OverflowError for an Arrow scalar with invalid UTF-8
-    or a time that Python cannot represent.
+    """Convert a value to JSON types; values such as dates are returned unchanged. Raises ValueError or
+    OverflowError for an Arrow scalar with invalid UTF-8 or a time that Python cannot represent.
     """
     if isinstance(value, pa.Scalar):
         value = value.as_py()

@@ -100,7 +100,6 @@ def _replace_elements(text: str, tags: re.Pattern[str], replaced: Callable[[str]
 
 
 def _remove_templates(text: str) -> str:
-    """Return the text without templates, `{{...}}`, and tables, `{|` to `|}`, nested or not."""
     spans: list[tuple[int, int]] = []
     open_at: list[tuple[str, int]] = []
     for token in _BRACES.finditer(text):

@@ -56,7 +56,7 @@ class GitObjects:
 
     Methods raise SourceError if git is missing or needs more than `memory`, and StorageError if git is
     killed, stops answering or gives an unexpected answer. If git exits by itself for another reason, the
-    object counts as damaged. After more than 100 such objects, all others count as damaged too.
+    object counts as damaged.
     """
 
     def __init__(self, directory: Path, id_digits: int, memory: int) -> None:
@@ -171,9 +171,6 @@ class _CatFile:
         _limit(self._child.pid, memory)
 
     def ask(self, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        """Ask for objects by their full ids. Return the kind and size of each, or None for an object that is
-        missing.
-        """
         self._pass_over()
         assert self._child.stdin is not None
         with suppress(BrokenPipeError):  # seen again when the answer is read
@@ -190,7 +187,6 @@ class _CatFile:
         return answers
 
     def content(self, size: int) -> Iterator[bytes]:
-        """Yield the content of the last object that was asked for, in chunks. `size` is its size in bytes."""
         while size:
             chunk = self._some(size)
             size -= len(chunk)
@@ -199,7 +195,6 @@ class _CatFile:
         self._pass_over()
 
     def close(self) -> None:
-        """End the process."""
         self._child.kill()
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout):
@@ -243,9 +238,6 @@ class _CatFile:
         self._held += data
 
     def _ended(self) -> None:
-        """Raise the error for a process that ended by itself: SourceError if git ran out of memory,
-        StorageError if a signal ended it, else DamagedObjectError.
-        """
         status = self._child.wait()
         self.close()
         said = self._errors.read_bytes()[-2000:].lower()
@@ -273,9 +265,7 @@ def _environment(place: Path, directory: Path) -> dict[str, str]:
 
 
 def _limit(process: int, memory: int) -> None:
-    """Bound the memory of a git process on Linux, before it is asked for anything. The memory limit of the
-    task does not apply to the process.
-    """
+    """Set the memory limit of a git process on Linux, in place of the limit that it inherits from the task."""
     if not hasattr(resource, "prlimit"):  # other systems than Linux
         return
     for which, size in ((resource.RLIMIT_DATA, resource.RLIM_INFINITY), (resource.RLIMIT_AS, memory)):

@@ -69,9 +69,6 @@ def resolve_revision(directory: Path, revision: str) -> str:
 
 
 def _follow(directory: Path, name: str, packed: dict[str, str]) -> str | None:
-    """Return the id that a ref points to, directly or through other refs. Return None if there is no such
-    ref.
-    """
     for _ in range(_SYMBOLIC + 1):
         content = _loose_ref(directory, name)
         if content is None:

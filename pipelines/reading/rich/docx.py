@@ -49,7 +49,6 @@ def docx_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 
 def _members(package: ZipPackage) -> tuple[str, str]:
-    """Return the names of two members: the one with the text, and the one with the title and author."""
     found = {_DOCUMENT_TYPE: _DEFAULT, _PROPERTIES_TYPE: "docProps/core.xml"}
 
     def relation(name: str, attributes: Attributes) -> None:
@@ -86,7 +85,6 @@ class _Body:
         self._texts = {"t": self._text}
 
     def read(self, data: bytes) -> None:
-        """Add the text of a member."""
         blocks, size = len(self._blocks), self._size
         for read in (read_plain, read_elements):
             self._paragraphs, self._levels, self._rows, self._cells = [], [], [], []
@@ -100,7 +98,6 @@ class _Body:
             return
 
     def text(self) -> str:
-        """Return the text of all members that were read."""
         pieces: list[str] = []
         before = ""
         for kind, block in self._blocks:

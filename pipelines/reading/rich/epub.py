@@ -58,9 +58,6 @@ def _opened(tag: re.Match[str]) -> str:
 
 
 def _spine(package: ZipPackage) -> tuple[bytes, list[str]]:
-    """Return the package document, and the names of the chapters in reading order. Chapters that are not in
-    the package are left out.
-    """
     if _CONTAINER not in package:
         raise BrokenInput("not_epub")
     roots: list[str] = []
@@ -96,8 +93,6 @@ def _spine(package: ZipPackage) -> tuple[bytes, list[str]]:
 
 
 def _refuse_encrypted(data: bytes, chapters: set[str]) -> None:
-    """Raise BrokenInput if a chapter is encrypted. Encrypted fonts are accepted."""
-
     def entry(name: str, attributes: Attributes) -> None:
         if name == "CipherReference" and resolve("", attributes.get("URI", "")) in chapters:
             raise BrokenInput("encrypted")

@@ -93,7 +93,6 @@ def read_gutenberg(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _decode(data: bytes) -> str | None:
-    """Return the text; None if it is neither UTF-8 nor in the encoding that the file declares."""
     declared = _DECLARED.search(data[:_HEAD_BYTES])
     name = declared[1].decode().lower() if declared else ""
     for encoding in ("utf-8", _ENCODINGS.get(name)):
@@ -104,7 +103,6 @@ def _decode(data: bytes) -> str | None:
 
 
 def _without_credits(body: str) -> str:
-    """Remove the paragraphs at the top that say who made the file."""
     body = body.strip("\n")
     place = 0
     while _CREDIT.match(body, place) and (blank := _BLANK.search(body, place)):
@@ -113,7 +111,6 @@ def _without_credits(body: str) -> str:
 
 
 def _fields(head: str) -> dict[str, str]:
-    """Return what the lines before the book say about it."""
     found: dict[str, str] = {}
     for name, value in _FIELD.findall(head):
         if key := _FIELDS.get(name.lower()):

@@ -66,9 +66,6 @@ def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
 
 def _body(text: str) -> str:
-    r"""Return the text between `\begin{document}` and `\end{document}`, or the whole text if it has no
-    `\begin{document}`.
-    """
     begin = _BEGIN.search(text)
     if not begin:
         return text
@@ -108,7 +105,6 @@ def _files(data: bytes, most: int) -> dict[str, str]:
 
 
 def _decode(data: bytes) -> str:
-    """Decode a file as UTF-8, or else as Windows-1252, which is the encoding of most older sources."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -166,9 +162,6 @@ def _included(text: str, folder: str, files: Mapping[str, str]) -> set[str]:
 
 
 def _resolve(reference: str, folder: str, files: Mapping[str, str]) -> str | None:
-    """Return the name of the file that an input command refers to. The reference is relative to `folder`.
-    Return None if the archive lacks the file.
-    """
     name = posixpath.normpath(posixpath.join(folder, reference.strip().strip('"')))
     return next((each for each in (f"{name}.tex", name) if each in files), None)
 
@@ -218,7 +211,6 @@ class _Paper:
 
 
 def _title(text: str) -> str | None:
-    r"""Return the argument of `\title`, with its commands. Return None if it is missing, empty or too long."""
     match = _TITLE.search(text)
     if not match:
         return None

@@ -84,7 +84,6 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _decode(content: bytes, part: Message) -> str | None:
-    """Return the text of a part, or None if more than a tenth of it cannot be decoded."""
     codec = codec_of_label(part.get_content_charset("utf-8")) or "utf-8"
     decoded = decode(content, codec)
     if decoded.replaced:
@@ -113,9 +112,6 @@ def _unwrap(text: str, part: Message) -> str:
 
 
 def _own_text(text: str) -> str:
-    """Return a text without quotes and the lines that introduce them, cut off at the signature or at the line
-    `--- Original Message ---`.
-    """
     lines: list[str] = []
     quoted = False
     for line in text.split("\n"):
@@ -131,7 +127,6 @@ def _own_text(text: str) -> str:
 
 
 def _remove_attribution(lines: list[str]) -> None:
-    """Remove the blank lines at the end, and the lines before them if they introduce a quote."""
     while lines and not lines[-1].strip():
         lines.pop()
     count = next((n for n, line in enumerate(reversed(lines)) if not line.strip()), len(lines))

@@ -43,16 +43,12 @@ def join_pages(pages: Sequence[str]) -> str:
 
 
 def _lines(page: str) -> list[str]:
-    """Return the lines of a page with ligatures as letters, without blank lines at its top and bottom and
-    without trailing white space.
-    """
     if not page.isascii():
         page = _LIGATURE.sub(lambda found: _LIGATURES[found[0]], page)
     return _trim([line.rstrip(" \t\xa0") for line in _LINE_END.split(page)])
 
 
 def _trim(lines: list[str]) -> list[str]:
-    """Return the lines without empty ones at the beginning and end."""
     while lines and not lines[-1]:
         lines.pop()
     first = next((place for place, line in enumerate(lines) if line), len(lines))
@@ -71,7 +67,6 @@ def _without_heads(pages: Sequence[list[str]]) -> list[list[str]]:
 
 
 def _edges(page: Sequence[str]) -> set[int]:
-    """Return the indices of the first and last lines of a page that are not empty, up to EDGE_LINES of each."""
     top = islice((place for place, line in enumerate(page) if line), EDGE_LINES)
     bottom = islice((place for place in range(len(page) - 1, -1, -1) if page[place]), EDGE_LINES)
     return {*top, *bottom}
@@ -84,7 +79,6 @@ def _mask(line: str) -> str:
 
 
 def _join_words(text: str) -> str:
-    """Return the text with divided words joined, each on the line in which it begins."""
     pieces: list[str] = []
     at = 0
     words: set[str] | None = None

@@ -61,7 +61,6 @@ def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, obj
 
 
 def _pages(document: Any, error: type[Exception]) -> Iterator[str | None]:
-    """Yield the text of each page, or None for a page that cannot be loaded."""
     for number in range(len(document)):
         try:
             page = document[number]
@@ -77,7 +76,6 @@ def _pages(document: Any, error: type[Exception]) -> Iterator[str | None]:
 
 
 def _information(document: Any) -> dict[str, str]:
-    """Return the title, the author and the time of creation, where the file has them."""
     found = document.get_metadata_dict(skip_empty=True)
     texts = {name: found[key].strip("\0 \t\r\n") for key, name in _TEXTS.items() if key in found}
     created = _date(found.get("CreationDate", ""))

@@ -66,9 +66,6 @@ def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _cues(lines: list[str], is_vtt: bool) -> list[_Cue]:
-    """Divide the lines into cues, at the lines with times. The line before the times is the number or name of
-    the cue, and not part of a text.
-    """
     cues: list[_Cue] = []
     skipping = False  # within a comment or a style sheet
     for line in lines:
@@ -105,7 +102,6 @@ def _milliseconds(parts: tuple[str | None, ...]) -> int:
 
 
 def _language(lines: list[str]) -> str | None:
-    """Return the language that the header of a WebVTT file names, or None."""
     for line in lines[1:]:
         if not line.strip():
             break
@@ -130,12 +126,10 @@ def _text(cues: list[_Cue], is_vtt: bool) -> str:
 
 
 def _plain(line: str, is_vtt: bool) -> str:
-    """Return a line without tags, with white space collapsed and, in WebVTT, with entities decoded."""
     line = html.unescape(_VTT_TAG.sub("", line)) if is_vtt else _SRT_TAG.sub("", line)
     return " ".join(line.split())
 
 
 def _repeated(before: list[str], lines: list[str]) -> int:
-    """Return how many of the first lines of a cue repeat the last lines of the previous cue."""
     most = min(len(before), len(lines), _ROLLED_LINES)
     return next((count for count in range(most, 0, -1) if before[-count:] == lines[:count]), 0)

@@ -77,9 +77,6 @@ class RecordText:
         return text
 
     def _with_target(self, source: str, target: str) -> str:
-        """Return the source and target texts, separated by BORDER, or only one of them if the other is blank.
-        A border mark within a text becomes a line feed.
-        """
         sides = [side.replace(TARGET_MARK, "\n") for side in (source, target) if side.strip()]
         return BORDER.join(sides)
 
@@ -101,9 +98,6 @@ def _filled(template: str, turn: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return the value if it is a string, and an empty string for null. Raises NoTextError for any other
-    value.
-    """
     if value is None:
         return ""
     if not isinstance(value, str):

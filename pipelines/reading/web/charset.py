@@ -103,8 +103,8 @@ def codec_of_label(label: str) -> str | None:
 
 
 def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
-    """Yield the declared codecs, in order, without duplicates. A declared UTF-16 is wrong if the first
-    _PRESCAN_BYTES have no NUL, and then counts as UTF-8.
+    """Yield the declared codecs without duplicates. A declared UTF-16 counts as UTF-8 if the first
+    _PRESCAN_BYTES have no NUL.
     """
     seen = set()
     head = data[:_PRESCAN_BYTES]
@@ -141,7 +141,6 @@ def _decode_best(data: bytes, declared: list[str]) -> Decoded:
 
 
 def _likely_codecs(data: bytes, latin: bool) -> Iterator[str]:
-    """Yield the codecs that the bytes suggest, the likeliest first. With `latin`, windows-1252 is the last."""
     from resiliparse.parse.encoding import detect_encoding
 
     codec = codec_of_label(detect_encoding(data[:_DETECTION_BYTES]) or "") or "cp1252"

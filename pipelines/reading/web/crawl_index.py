@@ -70,9 +70,6 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _file(line: bytes, where: str) -> str:
-    """Return the name of the file that holds the capture described by a line. Raise SourceError, with the
-    place `where`, if the line does not name a valid file.
-    """
     try:
         fields = orjson.loads(line[max(0, line.find(b"{")) :])
         name = next(fields[each] for each in _NAMES if each in fields)

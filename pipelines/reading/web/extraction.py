@@ -76,7 +76,7 @@ def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[st
 
 def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return (fields of the worker's answer, main text) for a page, or ({"reason": ...}, "") if there is no
-    text. The fields hold what the page declares and, if requested, its measures.
+    text.
     """
     from resiliparse.parse.html import HTMLTree
 
@@ -136,8 +136,8 @@ def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", 
     """Extract the main content of a page, without the alternative texts of images. Markdown requires `tree`,
     resiliparse's HTMLTree of the page, and changes it.
 
-    The options passed to the library have the highest F1 on the pages that trafilatura is evaluated on
-    (benchmarks/extraction.py): 0.860, against 0.840 with the defaults.
+    The options passed to the library were chosen by F1 on the pages that trafilatura is evaluated on
+    (benchmarks/extraction.py).
     """
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -201,9 +201,6 @@ class _Caches:
         self._cached = 0
 
     def make_room(self, size: int) -> None:
-        """Clear the caches if a page of `size` characters, together with the pages since the last clearing,
-        exceeds the limit.
-        """
         self._cached += size
         if self._cached > self.limit:
             from trafilatura.meta import reset_caches

@@ -123,8 +123,8 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
 
 
 def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
-    """Join the chunks of a chunked body (RFC 9112, section 7.1). The last chunk, which is empty, may be
-    missing. Return None if a chunk ends early or is followed by anything but another chunk, unless `clipped`.
+    """Join the chunks of a chunked body (RFC 9112, section 7.1). Return None if the body is damaged, unless
+    `clipped`.
     """
     pieces: list[bytes | memoryview] = []
     at = 0

@@ -53,9 +53,6 @@ def page_fields(tree: Any) -> dict[str, str]:
 
 
 def _metas(tree: Any) -> dict[str, list[str]]:
-    """Return the contents of the meta elements by name in lower case. The name is the first of property,
-    name, itemprop and http-equiv that is not empty.
-    """
     found: dict[str, list[str]] = {}
     for element in tree.document.query_selector_all("meta[content]")[:]:
         for attribute in ("property", "name", "itemprop", "http-equiv"):
@@ -78,7 +75,6 @@ def _text(value: str) -> str:
 
 
 def _name(value: str) -> str:
-    """Return a name with white space normalised, or an empty text for a URL (of a profile, for example)."""
     return "" if _URL.match(value.strip()) else _text(value)
 
 
@@ -119,9 +115,7 @@ def _time(tree: Any) -> str:
 
 
 def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield the JSON-LD objects that have a date of publication, or an author and a headline, one script
-    after another, each from the outermost object inwards.
-    """
+    """Yield the JSON-LD objects that have a date of publication, or an author and a headline."""
     for script in tree.document.query_selector_all('script[type="application/ld+json"]')[:]:
         content = script.text
         if len(content) > _JSON_CHARACTERS:
@@ -143,8 +137,7 @@ def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _names(author: Any) -> str:
-    """Return the names in an `author` of schema.org, joined with `; `. An author is a text, an object with a
-    name, or a list of these. URLs and repeated names are left out. HTML entities are decoded, because
+    """Return the names in an `author` of schema.org, joined with `; `. HTML entities are decoded, because
     publishers write them in scripts, where HTML parsers leave them as they are.
     """
     entries = author if isinstance(author, list) else [author]

@@ -54,13 +54,11 @@ def write_formulas(tree: Any) -> None:
 
 
 def latex_of(math: Any) -> str:
-    """Return the LaTeX of a `math` element: its annotation, its `alttext` or its converted MathML, the first
-    of them that is not blank.
-    """
+    """Return the LaTeX of a `math` element: its annotation, else its `alttext`, else its converted MathML."""
     annotation = math.query_selector(_ANNOTATIONS)
     if annotation is not None and annotation.text.strip():
         return str(annotation.text)
-    return str(math.getattr("alttext") or "") or _convert(math, _DEPTH)
+    return str(math.getattr("alttext") or "").strip() or _convert(math, _DEPTH)
 
 
 def _replace(tree: Any, element: Any, latex: str, display: bool) -> None:

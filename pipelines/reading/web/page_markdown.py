@@ -97,9 +97,7 @@ def _data_rows(table: Any) -> list[list[str]] | None:
 
 
 def to_markdown(minimal: str) -> str:
-    """Convert resiliparse's minimal HTML to Markdown, in time linear in its length. Unknown tags are left
-    out.
-    """
+    """Convert resiliparse's minimal HTML to Markdown. Unknown tags are left out."""
     writer = _Writer()
     for number, token in enumerate(_TOKEN.split(minimal)):
         if number % 2 == 0:
@@ -175,9 +173,6 @@ class _Writer:
 
 
 def _block(content: str) -> str:
-    """Return the content of a `pre` as a table or as fenced code (CommonMark, section 4.5); empty if it is
-    blank.
-    """
     if content.lstrip("\n").startswith(_TABLE):
         return _MARKS.sub("", content).strip("\n")
     content = _MARKS.sub("", content).strip("\n")

@@ -31,7 +31,7 @@ def page_measures(letters: tuple[int, int], text: str) -> dict[str, float]:
     `page_boilerplate`, the share that the extracted text lacks, both rounded to 4 decimals. `letters` are the
     counts of `page_letters`, and `text` is the extracted text.
 
-    Both are 0 for a page that shows no text, but whose text an extractor found elsewhere, such as in JSON-LD.
+    Both are 0 for a page that shows no text.
     """
     everything, outside = letters
     if not everything:

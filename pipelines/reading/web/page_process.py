@@ -324,7 +324,6 @@ class Extractor:
         return child
 
     def _cause_of_death(self) -> str:
-        """Wait for the dead child and return a description of what ended it."""
         assert self._child is not None
         status = self._child.wait()
         self._stop()

@@ -87,7 +87,6 @@ class _Stream:
         return line
 
     def pieces(self, size: int) -> Iterator[memoryview]:
-        """Yield the next bytes, `size` in all, or fewer at the end."""
         while size and (self._at < len(self._held) or self._more()):
             piece = memoryview(self._held)[self._at : self._at + size]
             self._at += len(piece)
@@ -95,7 +94,6 @@ class _Stream:
             yield piece
 
     def unread(self, data: bytes) -> None:
-        """Put bytes back, so that they are read next."""
         if self._held[max(self._at - len(data), 0) : self._at] == data:  # still in the buffer: no copy needed
             self._at -= len(data)
         else:

@@ -66,21 +66,17 @@ class C4Lines(MeasuresText, PartStage):
     version: ClassVar[int] = 3
 
     def writes(self) -> pa.Schema:
-        """Return `edits`, `drop` for documents that become empty, and the count columns."""
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(COUNTS)])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the names of the count columns."""
         return tuple(self.named(COUNTS).names)
 
     def depends(self) -> dict[str, str]:
-        """Return the Unicode version, which defines words and white space."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
 
     def check(self) -> None:
-        """Raise ValueError for an unknown variant or test."""
         super().check()
         if self.rules not in ("paper", "tfds", "datatrove"):
             raise ValueError(f"rules: got {self.rules!r}, allowed: paper, tfds, datatrove")
@@ -91,15 +87,11 @@ class C4Lines(MeasuresText, PartStage):
                 )
 
     def judges(self) -> frozenset[str]:
-        """Return the units of text by which the tests decide: `lines` and `words`. A unit is left out if all
-        tests that need it are skipped.
-        """
         lines = _TESTS_OF_LINES.difference(self.without)
         words = lines & {"few_words", "terminal_punctuation"}
         return frozenset((*(["lines"] if lines else []), *(["words"] if words else [])))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the edits and counts of each document."""
         import numpy as np
 
         from pipelines.kernels.signals import c4
@@ -122,9 +114,9 @@ class C4Lines(MeasuresText, PartStage):
 
 
 def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.ndarray", ...], "np.ndarray"]:
-    """Return the edits of a block, sorted by start, as the arrays (document, start, end, rule), and the
-    COUNTS of its documents; all int64. Starts and ends are byte positions in the block, and rules are indices
-    into RULES.
+    """Return (edits, counts) of a block. The edits are int64 arrays (document, start, end, rule), sorted by
+    start: positions are bytes of the block, and rules are indices into RULES. The counts are int64
+    [documents, 3], with the columns of COUNTS.
     """
     import numpy as np
 

@@ -84,7 +84,6 @@ class Exclude(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("lists",)
 
     def check(self) -> None:
-        """Raise ValueError if there is no list, or if two lists have the same rule name."""
         if not self.lists:
             raise ValueError("lists: got an empty list, expected at least one {name: ..., by: ..., files: [...]}")
         reasons = [each.reason for each in self.lists]
@@ -96,28 +95,22 @@ class Exclude(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the effect of the stage can be estimated from a random sample of the corpus. Always true:
-        lists decide about each document independently.
+        """Whether a random sample can estimate the effect of the stage: true, because the lists decide about
+        each document independently.
         """
         return True
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns that are compared with list entries. The id is always available, so it is not
-        among them.
-        """
         columns = {"url": "url", "host": "url", "text_hash": "text_hash"}
         names = dict.fromkeys(columns[each.by] for each in self.lists if each.by in columns)
         return tuple(map(Column, names))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: the name and the kind of the first list that names the document, as `NAME.BY`, or
-        null.
-        """
         return pa.schema([(DROP, pa.string())])
 
     def depends(self) -> dict[str, str]:
-        """Return the names, kinds and file checksums of the lists, in order. Raises UserError for a line that
-        is not an entry.
+        """Return the names, kinds and file checksums of the lists. Raises UserError for a line that is not an
+        entry.
         """
         for each in self.lists:
             load_list(each, self._checksums[each.reason])
@@ -126,14 +119,9 @@ class Exclude(CorpusStage):
 
     @cached_property
     def _checksums(self) -> dict[str, tuple[str, ...]]:
-        """The checksums of the files of each list, computed on first use, when the build is planned."""
         return {each.reason: tuple(file_checksum(Path(file)) for file in each.files) for each in self.lists}
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Look up every document in the lists and commit its `drop`. Return the facts: for each list, the
-        number of distinct entries, of lines that repeat an entry, of entries that match a document, of
-        entries that match none, and of documents that the list names.
-        """
         tasks = [_Task(self, out, part) for part in parts]
         lists = [load_list(each, self._checksums[each.reason]) for each in self.lists]
         matched, documents = [np.zeros(len(each.entries), bool) for each in lists], [0] * len(lists)
@@ -167,8 +155,8 @@ class Exclude(CorpusStage):
 
 @lru_cache(maxsize=64)
 def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
-    """Return the entries of a list, loaded once per process. Raises UserError if a file has changed since the
-    build was planned, or if a line is not an entry.
+    """Return the entries of a list. Raises UserError if a file has changed since the build was planned, or if
+    a line is not an entry.
     """
     for file, checksum in zip(each.files, checksums, strict=True):
         if file_checksum(Path(file)) != checksum:

@@ -1,4 +1,4 @@
-"""Filter: drop documents by rules. The rules are data, conditions on columns that earlier steps measured."""
+"""Filter: drop documents by rules, which are conditions on columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,16 +37,13 @@ class Filter(PartStage):
     list_knob: ClassVar[str] = "rules"
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns that the rules test, and the columns that their `per` and `when` name."""
         names = [name for rule in self.tests() for name in (rule.signal, rule.per, *rule.when) if name]
         return tuple(map(column_named, dict.fromkeys(names)))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: the name of the first rule that fails, null if none fails."""
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """Raise ValueError if there is no rule, or if two entries have a rule with the same name."""
         if not self.rules:
             raise ValueError("rules: got an empty list, expected at least one rule")
         reasons: dict[str, int] = {}
@@ -63,16 +60,10 @@ class Filter(PartStage):
         return self.decide(docs, {})
 
     def derived_steps(self) -> Mapping[str, CorpusStage]:
-        """Return the step that computes the thresholds of quantile rules, under the name `quantiles`; empty
-        if there are no such rules.
-        """
         requests = self.quantiles()
         return {"quantiles": Quantiles(requests)} if requests else {}
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """Return this filter with the computed thresholds of its quantile rules. `facts` holds the facts of
-        the step from `derived_steps` under the key `quantiles`.
-        """
         thresholds = {}
         for entry in facts["quantiles"]["thresholds"]:
             request = Quantile(entry["signal"], entry["side"], entry["quantile"], entry["per"])
@@ -94,13 +85,9 @@ class Filter(PartStage):
         return pa.table({DROP: drop}, schema=self.writes())
 
     def tests(self) -> list[Rule]:
-        """Return the rules, with named sets expanded."""
         return [rule for entry in self.rules for rule in entry.expand()]
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError if a test does not fit the type of its column. `types` is the schema of
-        `read_columns()`.
-        """
         for request in self.quantiles():
             kind = types.field(request.signal).type
             if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)):
@@ -117,8 +104,6 @@ class Filter(PartStage):
 
 @dataclass(frozen=True)
 class _Resolved(PartStage):
-    """A filter with the computed thresholds of its quantile rules."""
-
     filter: Filter
     thresholds: Thresholds
 
@@ -186,7 +171,6 @@ def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -
 
 
 def _check_keys(rule: Rule, kind: pa.DataType) -> None:
-    """Raise ConfigError if the keys of a mapping cannot be values of its column."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     where = f"filter: rule {rule.reason()!r}: per: {rule.per} holds {kind}"
@@ -209,9 +193,7 @@ def _bound(rule: Rule, bound: Threshold | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def _comparable(rule: Rule, kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a column of type `kind` is compared with a bound. Raises ConfigError if `kind`
-    is neither a number nor a date.
-    """
+    """Return the type in which a column of type `kind` is compared with a bound."""
     if pa.types.is_floating(kind) or pa.types.is_timestamp(kind):
         return kind  # in float64, a float32 ratio of exactly 0.1 would be greater than the bound 0.1
     if pa.types.is_integer(kind):

@@ -1,9 +1,8 @@
 """Repair mojibake by edits, with ftfy. Mojibake is text in one encoding that was decoded in another, such as
 `Ã©` for `é`.
 
-ftfy (https://ftfy.readthedocs.io) decides what is mojibake, line by line, and returns the repaired line. This
-module aligns the original and the repaired line. With few exceptions, repairs leave ASCII characters
-unchanged, so the differences lie between ASCII characters.
+ftfy (https://ftfy.readthedocs.io) decides what is mojibake and returns the repaired line. The edits come from
+aligning the original and the repaired line.
 """
 
 import re
@@ -51,31 +50,25 @@ class Mojibake(ReadsText, PartStage):
     """
 
     def writes(self) -> pa.Schema:
-        """Return the edits, `drop` for documents that become empty, and the count."""
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), (_COUNT, pa.int32())])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the name of the count column."""
         return (_COUNT,)
 
     def depends(self) -> dict[str, str]:
-        """Return the version of ftfy, and the version of Unicode, which defines the normal form."""
         from pipelines.kernels.text.tables import unicode_version
 
         return library_versions(_LIBRARY) | unicode_version()
 
     def check(self) -> None:
-        """Raise ValueError if ftfy is not installed."""
         if find_spec(_LIBRARY) is None:
             raise ValueError(f"mojibake: ftfy is not installed; run: {install_extra(_LIBRARY)}")
         super().check()
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return ftfy, with the command that installs it."""
         return ((_LIBRARY, install_extra(_LIBRARY)),)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the edits of each document and their number."""
         edits = [list(_repairs(text)) for text in docs[self.text].to_pylist()]
         counts = pa.array([len(each) for each in edits], pa.int32())
         return pa.table([pa.nulls(docs.num_rows, pa.string()), edits_column(edits), counts], schema=self.writes())
@@ -99,9 +92,8 @@ def _repairs(text: str) -> Iterator[_Edit]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text with their line feeds. Long lines are yielded in pieces, because ftfy limits
-    the length of its input. The mark between the two sides of a pair is yielded alone, so that no repair
-    removes it.
+    """Yield the lines of a text. Long lines are yielded in pieces, because ftfy limits the length of its
+    input. The mark between the two sides of a pair is yielded alone, so that no repair removes it.
     """
     start = 0
     while start < len(text):

@@ -33,21 +33,17 @@ class ParetoSampling(PartStage):
     """Changes the random choice; 0 or more."""
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the score."""
         return (column_named(self.score),)
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: `pareto_sampling` for dropped documents, null for the others."""
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range."""
         if self.alpha <= 0:
             raise ValueError(f"alpha: got {self.alpha}, expected a number above 0")
         check_seed(self.seed)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the `drop` of each document."""
         import numpy as np
 
         uniform = uniform_numbers(docs["id"], self.seed)

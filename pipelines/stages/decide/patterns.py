@@ -108,14 +108,10 @@ class Patterns(ReadsText, PartStage):
     list_knob: ClassVar[str | None] = "rules"
 
     def writes(self) -> pa.Schema:
-        """Return the counts. If a rule has a replacement, also return `edits`, and `drop` for documents that
-        become empty.
-        """
         edits = [(DROP, pa.string()), (EDITS_COLUMN, EDITS)] if self._edits else []
         return pa.schema([*edits, *((f"{rule.name}_count", pa.int32()) for rule in self.rules)])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the names of the count columns."""
         return tuple(f"{rule.name}_count" for rule in self.rules)
 
     def depends(self) -> dict[str, str]:
@@ -123,7 +119,6 @@ class Patterns(ReadsText, PartStage):
         return library_versions("pyarrow")
 
     def check(self) -> None:
-        """Raise ValueError if there is no rule, or if two rules have the same name."""
         if not self.rules:
             raise ValueError(
                 "rules: got an empty list, expected at least one rule, such as {name: footnote, pattern: '\\[[0-9]+\\]'}"
@@ -138,8 +133,8 @@ class Patterns(ReadsText, PartStage):
         return any(rule.replacement is not None for rule in self.rules)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the counts and the edits of each document. Raises UserError if a text contains one of the
-        marks U+0001 to U+0003. Stored text never does, but an earlier step can insert one.
+        """Return the columns of `writes`. Raises UserError if a text contains one of the marks U+0001 to
+        U+0003. Stored text never does, but an earlier step can insert one.
         """
         texts = docs[self.text].combine_chunks()
         if pc.any(pc.match_substring_regex(texts, _MARKS)).as_py():

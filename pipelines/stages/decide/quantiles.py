@@ -1,10 +1,8 @@
 """Quantile thresholds: exact values over a whole corpus, for the quantile rules of a filter and the quantile
 groups of `shards`.
 
-The plan puts a `Quantiles` step before a step that needs such thresholds. The step reads only columns, and
-reads them twice: first to count coarse bins, then to count the values in the bins that contain a quantile.
-The driver holds the bins and, for each threshold and group, the distinct values of one bin, never a whole
-column.
+The columns are read twice: first to count coarse bins, then to count the values in the bins that contain a
+quantile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +38,6 @@ class Quantiles(CorpusStage):
     requests: tuple[Quantile, ...]
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns of the requested quantiles, their grouping columns, and earlier drops."""
         names = (name for request in self.requests for name in (request.signal, request.per) if name)
         return tuple(dict.fromkeys([Drop(), *map(column_named, names)]))
 
@@ -111,8 +108,8 @@ def _count(
 
 
 def count_values(task: _Task) -> Counted:
-    """Count the kept documents of a part for each requested quantile and group: by coarse bin, or by value
-    within the bins of the task.
+    """Count the kept documents of a part that have a value, for each requested quantile and group: by coarse
+    bin or, if the task has bins, by value within these bins.
     """
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)
@@ -143,7 +140,6 @@ def _histogram(keys: np.ndarray) -> dict[int, int]:
 
 
 def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each group and the indices of its rows."""
     if not request.per:
         yield "", np.arange(part.rows)
         return

@@ -52,19 +52,14 @@ class RefinedwebLines(MeasuresText, PartStage):
     """
 
     def writes(self) -> pa.Schema:
-        """Return `edits`, `drop` for documents that become empty, and the share of words in lines that meet a
-        test.
-        """
         return pa.schema(
             [(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(pa.schema([(REMOVED, pa.float32())]))]
         )
 
     def judges(self) -> frozenset[str]:
-        """Return the units of text by which the tests decide: `lines` and `words`."""
         return frozenset(("lines", "words"))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the edits of each document and the share of its words in lines that meet a test."""
         edits, shares = [], []
         for text in docs[self.text].to_pylist():
             line_edits, flagged, words = _edits(text)
@@ -75,8 +70,8 @@ class RefinedwebLines(MeasuresText, PartStage):
 
 
 def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
-    """Return the edits of a text, with positions in bytes, the number of words in lines that meet a test, and
-    the number of all words.
+    """Return three things: the edits of a text, with positions in bytes; the number of words in lines that
+    meet a test; and the number of all words.
     """
     edits: list[tuple[int, int, str, str]] = []
     at = flagged = total = 0

@@ -102,10 +102,7 @@ class Rule:
     """
 
     def check(self) -> None:
-        """Raise ValueError if both or neither of `rules` and `signal` are given, if a signal has no test, if
-        a named set is given a test or a name of its own, if `at_least` is above `at_most`, if a quantile is
-        not from 0 to 1, or if `prefix`, `per` or `when` would have no effect.
-        """
+        """Raise ValueError for values that are invalid or do not fit together."""
         names = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile")
         tests = [name for name in names if getattr(self, name) not in (None, ())]
         if (self.rules is None) == (self.signal is None):
@@ -141,9 +138,6 @@ class Rule:
             )
 
     def _check_bounds(self) -> None:
-        """Raise ValueError if a mapping of bounds has no `default`, no bound at all or no column `per`, or if
-        `at_least` is above `at_most` for any value of `per`.
-        """
         for name, bounds in self.mappings().items():
             if not self.per:
                 raise ValueError(f"{name}: got a mapping of bounds without `per`; add the column of its keys")

@@ -57,7 +57,6 @@ class UniformSample(CorpusStage):
     """Changes the random choice; 0 or more."""
 
     def check(self) -> None:
-        """Raise ValueError unless exactly one limit is given and all values are in range."""
         given = [name for name in ("share", "documents", "total") if getattr(self, name) not in (None, {})]
         if len(given) != 1:
             raise ValueError(
@@ -81,25 +80,15 @@ class UniformSample(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the effect of the stage can be estimated from a random sample of the corpus. True only for
-        a `share` without `per`, which decides about each document independently.
-        """
         return self.is_plain
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns of `per` and of `total`, and earlier drops. A `share` without `per` reads
-        nothing, because the id is always available.
-        """
         return () if self.is_plain else (Drop(), *map(column_named, dict.fromkeys([*self.per, *self.total])))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: `sample` for documents outside the sample, null for the others."""
         return pa.schema([(DROP, pa.string())])
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError if the column of `total` is not of integers, or if a column of `per` holds lists,
-        objects or bytes.
-        """
         for name in (name for name in self.total if name in types.names):
             if not pa.types.is_integer(types.field(name).type):
                 raise ConfigError(
@@ -114,7 +103,7 @@ class UniformSample(CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Commit the `drop` of every document. Return the facts: the number of all documents, and the number
-        of documents that the sample does not drop. Both include documents that an earlier step dropped.
+        that the sample does not drop. Both include documents that an earlier step dropped.
         """
         if not self.is_plain:
             limits = Limits(

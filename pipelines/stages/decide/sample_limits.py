@@ -1,14 +1,11 @@
-"""Keep the first documents of each group, in a random order, up to a limit. The result is exact for groups of
-any size.
+"""Keep the first documents of each group, in a random order, up to a limit.
 
     parts -> ranges of the random number -> groups -> ranges -> parts
 
-Every part sends each of its documents to the range that contains the document's random number. Ranges are of
-about equal size, even if one group holds most documents. A range sends the sum of each of its groups to the
-group's partition, which returns to each range the sum of the group in all lower ranges. From these sums, a
-range finds which of its documents are beyond the limit. So a task never holds more than one part, one range,
-or one partition of these sums in memory, and the driver holds no documents. With a single range, the steps in
-between are skipped.
+Every part sends each of its kept documents to the range that contains the document's random number. A range
+sends the sum of each of its groups to the group's partition, which returns to each range the sum of the group
+in all lower ranges. From these sums, a range finds which of its documents are beyond the limit. With a single
+range, the steps in between are skipped.
 """
 
 from collections.abc import Sequence

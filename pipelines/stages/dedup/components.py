@@ -40,9 +40,6 @@ def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
 def _lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.ndarray:
     """Return the lowest node of each node's component, int64 [nodes]. `first` and `second` are the ends of
     the links.
-
-    In each round, every root that is linked to lower roots is attached to the lowest of them. The number of
-    linked roots at least halves every two rounds.
     """
     lowest = np.arange(nodes)
     while len(first):

@@ -1,9 +1,7 @@
 """Exact deduplication: of the documents with the same normalised text, keep one, or `keep_up_to`.
-stages/dedup/dedup_url.py deduplicates by URL in the same way.
 
-Which copy is kept: the first by the order that `keep` gives, then by the order of the sources, then by
-document id (a hash of the file's path, then the record). Lee et al. 2022, "Deduplicating Training Data Makes
-Language Models Better", show why copies should be removed.
+Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", show why copies should be
+removed.
 """
 
 from collections.abc import Sequence
@@ -52,13 +50,11 @@ class DedupExact(CorpusStage):
     cluster: ClassVar[str] = "exact_cluster"
 
     def check(self) -> None:
-        """Raise ValueError if `keep_up_to` is less than 1 or a location in `against` is not valid."""
         check_against(self.against)
         if self.keep_up_to < 1:
             raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the compared column, the columns of `keep`, the drops so far and the given splits."""
         return (*map(column_named, (self.compared, *columns_read(self.keep), DROP)), GivenSplits())
 
     def writes(self) -> pa.Schema:
@@ -74,7 +70,6 @@ class DedupExact(CorpusStage):
         return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])
 
     def depends(self) -> dict[str, str]:
-        """Return the fingerprints of the finished corpora in `against`."""
         return fingerprints(self.against)
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
@@ -82,9 +77,6 @@ class DedupExact(CorpusStage):
         return values
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Shuffle the documents by hash, keep up to `keep_up_to` of each cluster, and write the columns of
-        every part. Return the step's facts.
-        """
         inputs = candidates(parts, self.against, self.compared)
         verdict = DedupPolicy(self.rule, self.writes(), self.keep, self.keep_up_to)
         partitions = partitions_for(sum(one.part.rows for one in inputs))
@@ -93,14 +85,9 @@ class DedupExact(CorpusStage):
 
 @dataclass(frozen=True)
 class _EqualHashes:
-    """The grouping of documents with equal hashes into clusters."""
-
     stage: DedupExact
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """Return the rows and the hashes of the competing documents of a part. With `within_source`, the
-        hashes are salted with the source.
-        """
         rows, values = candidates.competing(self.stage.compared, self.stage.cluster)
         hashes = self.stage.hashes(values)
         if self.stage.scope == "across_sources":
@@ -116,5 +103,4 @@ class _EqualHashes:
         """Return None: copies are equal, so no similarity is computed."""
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Raise AssertionError. Never called, because copies are equal."""
         raise AssertionError("exact copies have no similarity to compute")

@@ -45,25 +45,19 @@ class DedupHeldOut(CorpusStage):
     version: ClassVar[int] = 1
 
     def check(self) -> None:
-        """Raise ValueError if `bands` or `rows` is less than 1."""
         for name in ("bands", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the signatures, the drops so far, and the given splits. At least one source must have a
-        given split.
-        """
         return (Column("minhash"), Drop(), GivenSplits(required=True))
 
     def writes(self) -> pa.Schema:
-        """Return `drop`: `dedup_held_out` for dropped documents, null for the others."""
         return pa.schema([(DROP, pa.string())])
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Shuffle the band keys, match training documents with held-out documents, and write the drops.
-        Returns the step's facts: `dropped`, the number of dropped documents. Raises UserError if the
-        signatures have fewer values than bands x rows.
+        """Drop the near-copies, and return the facts: `dropped`, the number of dropped documents. Raises
+        UserError if the signatures have fewer values than bands x rows.
         """
         size = parts[0].types.field("minhash").type.list_size
         if self.bands * self.rows > size:

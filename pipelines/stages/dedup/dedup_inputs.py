@@ -171,7 +171,6 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
 
 
 def _indexes(read: StepManifest) -> Indexes:
-    """Return the file records of the file index and the quarantine of each unit of work of a read step."""
     folders: dict[str, dict[str, FileRecord]] = {"files": {}, "quarantine": {}}
     for record in read.files:
         folder = record.path.partition("/")[0]
@@ -205,7 +204,6 @@ def writer(part: Part, column: str) -> dict[str, object] | None:
 
 
 def _refuse_mixtures(inputs: Sequence[Candidates], column: str) -> None:
-    """Raise UserError if the values of the column were not computed in the same way everywhere."""
     by_step: dict[Location | None, Part] = {}
     for one in inputs:
         directory = next((a.directory for a in one.part.annotations if column in a.schema), None)

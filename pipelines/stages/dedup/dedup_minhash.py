@@ -6,10 +6,8 @@ band agree. Documents of Jaccard similarity s are linked with probability 1 - (1
 that is 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85.
 
 Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may
-have nothing in common. With `verify`, documents that are unlike every kept document are kept as well: in the
-order of preference, each document is compared with the documents already kept.
-
-The order of preference is that of `keep`, then the order of the sources, then the document id.
+have nothing in common. With `verify`, documents that are unlike every kept document of their cluster are kept
+as well.
 """
 
 from collections.abc import Sequence
@@ -85,7 +83,6 @@ class DedupMinhash(CorpusStage):
     places: ClassVar[tuple[str, ...]] = paths
 
     def check(self) -> None:
-        """Raise ValueError for values that are out of range or do not fit together."""
         check_against(self.against)
         for name in ("bands", "rows", "keep_up_to"):
             value = getattr(self, name)
@@ -101,9 +98,6 @@ class DedupMinhash(CorpusStage):
             raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the signatures, the columns of `keep`, the drops so far, the given splits and, for exact
-        similarity, the text.
-        """
         text = ("text",) if self.verify == "jaccard" else ()
         return (*map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))), GivenSplits())
 
@@ -122,7 +116,6 @@ class DedupMinhash(CorpusStage):
         return pa.schema([(DROP, pa.string()), *columns, ("minhash_similarity", pa.float32()), *winner])
 
     def depends(self) -> dict[str, str]:
-        """Return the fingerprints of the finished corpora in `against`."""
         return fingerprints(self.against)
 
     def cut(self, num_perm: int) -> tuple[int, int]:
@@ -140,9 +133,6 @@ class DedupMinhash(CorpusStage):
         return bands, rows
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Cluster the near-copies, elect the documents to keep in each cluster, and write the columns of
-        every part. Return the step's facts.
-        """
         inputs = candidates(parts, self.against, "minhash")
         bands, rows = self.cut(parts[0].types.field("minhash").type.list_size)
         documents = sum(one.part.rows for one in inputs)
@@ -167,9 +157,7 @@ class DedupMinhash(CorpusStage):
         return {"bands": bands, "rows": rows, **facts}
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
-        """Return the stage that computed the signatures, to compute shingles with it. Raises UserError if
-        that stage is not `minhash_signatures`, or if the signatures are not those of the stored text.
-        """
+        """Return the stage that computed the signatures, to compute shingles with it."""
         written = writer(parts[0], "minhash")
         if written is None or written["stage"] != "minhash_signatures":
             raise UserError("dedup_minhash: verify: 'jaccard' needs signatures by minhash_signatures; use 'signature'")
@@ -260,7 +248,6 @@ class _Components:
     shingling: MinhashSignatures | None
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """Return the rows of the linked documents of a part, and the component of each as 16 bytes."""
         inside = gather_rows(self.local.directory, [self.local.files[candidates.number]], 0)
         outside = self.named.gather_rows(candidates.number)
         leaf, lowest = inside["node"].to_numpy(), inside["lowest"].to_numpy()
@@ -280,17 +267,14 @@ class _Components:
         )
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array:
-        """Return the signature of each of `rows`, or the hashes of all its shingles if exact similarity is
-        needed.
-        """
         if self.shingling is None:
             return candidates.part.table(("minhash",))["minhash"].take(pa.array(rows)).combine_chunks()
         text = candidates.part.table(("text",))["text"].take(pa.array(rows)).combine_chunks()
         return self.shingling.shingle_sets(text)
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Return the Jaccard similarity of each member to its winner: exact if the evidence is shingles,
-        otherwise the share of equal signature values, which is an unbiased estimate.
+        """Return the exact Jaccard similarity of each member to its winner if the evidence is shingles,
+        otherwise the share of equal signature values, which is an unbiased estimate of it.
         """
         if self.shingling is not None:
             from pipelines.kernels.search.minhash import jaccard

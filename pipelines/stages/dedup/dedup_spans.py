@@ -80,7 +80,6 @@ class DedupSpans(ReadsText, CorpusStage):
     keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range."""
         for name, minimum in (("window", 1), ("min_words", 1), ("min_left_words", 0)):
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected {minimum} or more")
@@ -92,7 +91,6 @@ class DedupSpans(ReadsText, CorpusStage):
         return f"dedup_spans.{self.unit}"
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the text, the drops so far and the given splits."""
         return (self.input_text, Drop(), GivenSplits())
 
     def writes(self) -> pa.Schema:
@@ -104,15 +102,11 @@ class DedupSpans(ReadsText, CorpusStage):
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *counts])
 
     def depends(self) -> dict[str, str]:
-        """Return the Unicode version, which defines sentences, words, white space and lower case."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure the spans, and elect their first occurrences; with `min_left_words`, elect them again
-        without the dropped documents. Then write the edits and return the step's facts.
-        """
         partitions = partitions_for(sum(part.text_bytes for part in parts) // _BYTES_PER_SPAN)
 
         def over_parts(function: Any, *inputs: FileList) -> list[Any]:

@@ -81,14 +81,12 @@ class DedupSubstrings(ReadsText, CorpusStage):
     keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range."""
         for name, minimum in (("min_bytes", 10), ("min_left_words", 0)):
             if getattr(self, name) < minimum:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected {minimum} or more")
         super().check()
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the text, the drops so far and the given splits."""
         return (self.input_text, Drop(), GivenSplits())
 
     def writes(self) -> pa.Schema:
@@ -98,15 +96,11 @@ class DedupSubstrings(ReadsText, CorpusStage):
         return _WRITTEN
 
     def depends(self) -> dict[str, str]:
-        """Return the Unicode version if words are counted."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version() if self.min_left_words else {}
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Find the repeats. If documents have too few words left, find the repeats again without them. Then
-        write the edits and return the step's facts.
-        """
         search = RepeatSearch(RULE, self.input_text, self.min_bytes, self.min_left_words, parts, out, cluster)
         search.find(1)
         last = 1

@@ -44,7 +44,6 @@ class DedupUrl(DedupExact):
     cluster: ClassVar[str] = "url_cluster"
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
-        """Return the xxh3_128 of each URL without a leading `http://` or `https://` and `www.`."""
         from xxhash import xxh3_128_digest
 
         bare = pc.replace_substring_regex(values, "^https?://(www\\.)?", "")

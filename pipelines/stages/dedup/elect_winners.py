@@ -1,13 +1,12 @@
 """Elect the documents to keep in each cluster of duplicates, and record for each dropped document the one
-that was kept instead. `components` turns near-duplicates into clusters.
+that was kept instead. `dedup_exact`, `dedup_url` and `dedup_minhash` end with this election.
 
-`dedup_exact`, `dedup_url` and `dedup_minhash` all end with this election. Each part summarises its clusters:
-the number of members, and the first `keep_up_to` of them in the order of preference. The summaries are
-shuffled by cluster, and the winners are elected from them. The results are shuffled back to the parts; for
-`dedup_minhash`, the winners' signatures or shingles are sent along as evidence, and each part compares its
-members with the winners. The work of an election task for a cluster therefore grows with the number of parts
-that have members, not with the number of members. If a minimum similarity is required, the members that this
-comparison does not drop take part in a second election (pipelines.stages.dedup.verification).
+Each part summarises its clusters: the number of members, and the first `keep_up_to` of them in the order of
+preference. The summaries are shuffled by cluster, and the winners are elected from them. The results are
+shuffled back to the parts; for `dedup_minhash`, the winners' signatures or shingles are sent along as
+evidence, and each part compares its members with the winners. If a minimum similarity is required, the
+members that this comparison does not drop take part in a second election
+(pipelines.stages.dedup.verification).
 """
 
 from collections.abc import Sequence

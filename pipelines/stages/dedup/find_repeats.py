@@ -96,9 +96,7 @@ class _PartitionTask:
 
 @dataclass(frozen=True)
 class RepeatSearch:
-    """A search for repeats of at least `size` bytes in the text of all parts. It runs its own phases and
-    those of the stage over the parts.
-    """
+    """A search for repeats of at least `size` bytes in the text of all parts."""
 
     rule: str
     text: Text

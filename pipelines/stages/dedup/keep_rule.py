@@ -1,7 +1,5 @@
 """The order of preference in a cluster: documents of finished corpora come first, then new documents are
 ordered by the user's keys, then by source, then by id.
-
-`elect_winners.elect_winners` chooses the documents to keep in this order.
 """
 
 from collections.abc import Sequence
@@ -97,7 +95,7 @@ def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
     source) and `id`.
 
     A lower standing comes first, before all keys. Null keys come last. Ties between the keys go to the lower
-    rank, then to the lower id. An id consists of a hash of the file's path and the number of the record.
+    rank, then to the lower id.
     """
     order = [("cluster", "ascending"), ("standing", "ascending")]
     for number, key in enumerate(keys):

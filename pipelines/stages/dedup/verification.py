@@ -4,13 +4,11 @@ drop.
 Linked documents form chains, so a cluster can hold many documents that have little in common with its
 preferred document. The members that remain are considered again in the same order of preference: a new
 document is dropped if at least `keep_up_to` kept documents, or one of a finished corpus, reach the minimum
-similarity to it. The result equals a greedy election over the whole cluster that compares every member with
-every kept document, unless the cluster is larger than its electorate.
+similarity to it.
 
 A cluster's electorate is its first ELECTORATE documents in the order of preference, as far as their evidence
 fits into ELECTORATE_BYTES. Only these documents are compared with each other. In a larger cluster, the other
-documents are compared with the kept documents of the electorate, and dropped or kept accordingly. Hence n
-members cost at most n x ELECTORATE comparisons, and decisions depend on the documents alone.
+documents are compared with the kept documents of the electorate, and dropped or kept accordingly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -208,7 +206,6 @@ def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarra
 
 
 def _is_finished(table: pa.Table) -> np.ndarray:
-    """Return whether each document is in a finished corpus, bool [n]."""
     return table["standing"].to_numpy() != NEW
 
 

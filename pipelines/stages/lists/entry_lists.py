@@ -88,7 +88,7 @@ def host_keys(url: Url | None) -> list[bytes]:
 
 def page_key(url: Url) -> bytes:
     """Return the key of the URL entry that covers a URL: a hash of its normal form without `http://` or
-    `https://` and `www.`. dedup_url compares URLs in the same form.
+    `https://` and `www.`.
     """
     return _digest(_PREFIX.sub("", str(url), count=1))
 

@@ -55,9 +55,6 @@ def checksums(knob: str, paths: Sequence[str]) -> dict[str, str]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, entry) of a list file. Entries are bytes without surrounding white space; blank
-    lines and lines that begin with `#` are skipped.
-    """
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             entry = line.strip()
@@ -69,10 +66,7 @@ def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
 
 @dataclass(frozen=True)
 class BlockList:
-    """Blocked domains and URLs as sorted 128-bit hashes: 16 bytes per entry, whatever its length.
-
-    With ten million entries, the probability that any two different ones share a hash is below 1e-24.
-    """
+    """Blocked domains and URLs as sorted 128-bit hashes, S16 [n]."""
 
     hashes: np.ndarray
     depth: int
@@ -100,7 +94,7 @@ class BlockList:
         return np.bincount(owners[is_blocked], minlength=len(counts)) > 0
 
     def _keys(self, url: Url, host: str) -> list[str]:
-        """Return the text of every possible entry that would block a URL. `host` is the URL's host."""
+        """Return the text of every possible entry that would block a URL."""
         keys = [host]
         labels = host.split(".")
         if not host.startswith("[") and not labels[-1].isdecimal():  # addresses have no subdomains

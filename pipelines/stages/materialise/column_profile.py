@@ -205,5 +205,4 @@ def _samples_of(group: tuple[str, str]) -> int:
 
 
 def _number(value: float | None) -> float | int | None:
-    """Return a number for JSON. Whole numbers become integers, without a decimal point; None stays None."""
     return int(value) if value is not None and value.is_integer() else value

@@ -51,7 +51,6 @@ class Funnel(CorpusStage):
     version: ClassVar[int] = 4
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the drops, the edited text, the given splits and the summarised columns."""
         return (Drop(), EDITED_TEXT, GivenSplits(), *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
@@ -142,9 +141,6 @@ def _values(summary: Summary) -> dict[str, Any]:
 
 
 def _samples(source: str, summary: Summary, order: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the sampled documents of a source: first the kept ones, then the dropped ones by step and rule.
-    `step` and `rule` are null for kept documents.
-    """
     groups = sorted(summary.samples, key=lambda group: (order.get(group[0], -1), group))
     return [
         {"source": source, "step": step or None, "rule": rule or None, **sampled.facts()}
@@ -248,9 +244,7 @@ def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
 
 
 def _lowest(documents: pa.Table, hashes: np.ndarray) -> pa.Table:
-    """Return `id`, `text`, `row` and `hash` of the SAMPLE_ROWS documents of a part with the lowest hashes, or
-    of all documents if there are fewer.
-    """
+    """Return `id`, `text`, `row` and `hash` of the SAMPLE_ROWS documents of a part with the lowest hashes."""
     rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
     sampled = documents.take(pa.array(rows)).combine_chunks()
     return sampled.append_column("row", pa.array(rows)).append_column("hash", pa.array(hashes[rows]))
@@ -285,7 +279,6 @@ def _sample_columns(
 
 
 def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge samples into one of up to SAMPLE_ROWS documents, those with the lowest hashes."""
     table = pa.concat_tables(tables)
     return table.take(
         pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")])[:SAMPLE_ROWS]
@@ -293,9 +286,6 @@ def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _dropped_by_rule(drop: pa.Array, alive: np.ndarray) -> dict[str, np.ndarray]:
-    """Return, for each rule of a step, a mask of the documents that the rule drops. Documents that an earlier
-    step dropped are not in any mask.
-    """
     rules = drop.filter(pa.array(alive)).unique().drop_null().to_pylist()
     named = {rule: pc.fill_null(pc.equal(drop, rule), False) for rule in sorted(rules)}
     return {rule: alive & mask.to_numpy(zero_copy_only=False) for rule, mask in named.items()}

@@ -17,7 +17,7 @@ SplitCounts = dict[str, dict[str, dict[str, int]]]
 
 def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
     """Return the counts of each split that has documents, for the sources with a given split; empty if no
-    source has one. `step` is the name of the calling step, for error messages.
+    source has one.
     """
     given = [part for part in parts if part.given is not None]
     counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []
@@ -32,7 +32,7 @@ def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> Sp
 
 def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> None:
     """Raise UserError if a held-out split that a source declares has no documents, or if all of its documents
-    were dropped. The message begins with `step`.
+    were dropped.
     """
     totals = count_given_splits(parts, cluster, step)
     for part in parts:

@@ -168,9 +168,7 @@ class _CountTask:
 
 
 def refuse_many_groups(grouping: DomainGroups, parts: Sequence[Part], cluster: Cluster, step: str) -> None:
-    """Raise UserError if the kept documents of a source form more than MAX_GROUPS groups. Only `drop` and the
-    columns of `group_by` are read. `step` begins the message.
-    """
+    """Raise UserError if the kept documents of a source form more than MAX_GROUPS groups."""
     tasks = [_CountTask(grouping, part) for part in parts]
     groups: dict[str, set[str]] = {}
     for part, names in zip(

@@ -99,7 +99,6 @@ class LearnTokenizer(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("grow",)
 
     def check(self) -> None:
-        """Raise ValueError for a value that is out of range or does not fit the kind of tokenizer."""
         if self.grow is not None and self.kind != "byte_bpe":
             raise ValueError(f"grow: got {self.grow!r}, but only byte_bpe grows; remove kind")
         minimum = 384 if self.kind == "byte_bpe" else 129
@@ -127,28 +126,20 @@ class LearnTokenizer(CorpusStage):
 
     @property
     def reproducible(self) -> bool:
-        """Whether training on the same documents always gives the same file."""
         return self.kind not in ("wordpiece", "unigram")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the kept text, the sources' shares, the given splits and, with `per: language`, the
-        languages; nothing for `bytes`.
-        """
         if self.kind == "bytes":
             return ()
         language = (Column("language"),) if self.per == "language" else ()
         return (EDITED_TEXT, Drop(), TokenizerShares(), GivenSplits(), *language)
 
     def notice(self) -> str:
-        """Return a notice if training a tokenizer of this kind is slow; empty otherwise."""
         from tokenizer.kinds.train import NOTICES
 
         return NOTICES.get(self.kind, "")
 
     def depends(self) -> dict[str, str]:
-        """Return the version of the training library, and the checksum of the tokenizer to grow if `grow` is
-        given.
-        """
         versions = library_versions("tokenizers")
         if self.grow is not None:
             versions["grow"] = self._base_checksum
@@ -162,15 +153,11 @@ class LearnTokenizer(CorpusStage):
 
     @cached_property
     def _base_checksum(self) -> str:
-        """The checksum of `base_file`, computed on first use, when the build is planned."""
         if not self.base_file.is_file():
             raise UserError(f"learn_tokenizer: grow: no file {self.base_file}; give a tokenizer.json or its directory")
         return file_checksum(self.base_file)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure the kept text, sample documents, and train on them (for `bytes`, only make the tokenizer).
-        Return the step's facts.
-        """
         samples: list[FileRecord] = []
         quotas: dict[SampleCell, int] = {}
         if self.kind != "bytes":
@@ -183,7 +170,6 @@ class LearnTokenizer(CorpusStage):
     def _sample(
         self, parts: Sequence[Part], out: StepOutput, cluster: Cluster
     ) -> tuple[dict[SampleCell, int], list[FileRecord]]:
-        """Return the quota of each cell in bytes, and the files with the sampled texts."""
         measured = gather(
             cluster,
             measure_text,

@@ -107,7 +107,6 @@ class Shards(CorpusStage):
     makes_shards: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Raise ValueError for a value that is out of range, or for values that do not fit together."""
         if not 0 <= self.validation_share < 1:
             raise ValueError(f"validation_share: got {self.validation_share}, expected 0 or more and less than 1")
         if self.add_reserved and not self.is_path:
@@ -165,9 +164,6 @@ class Shards(CorpusStage):
         return path if path.suffix == ".json" else path / "tokenizer.json"
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the kept text, the tokenizer's files, and the columns needed for the splits, their overlap,
-        and `group_by`.
-        """
         tokenizer = () if self.is_path else (StepFiles(self.tokenizer),)
         optional = {
             "cluster": ("minhash_cluster", "exact_cluster", "text_hash"),
@@ -179,21 +175,14 @@ class Shards(CorpusStage):
         return (EDITED_TEXT, Drop(), GivenSplits(), *written, *url, *groups, *tokenizer)
 
     def derived_steps(self) -> Mapping[str, CorpusStage]:
-        """Return the step that computes the quantile bounds of `group_by`, under the name `quantiles`; empty
-        if there are no quantiles.
-        """
         requests = [request for each in self.groups for request in each.requests()]
         return {"quantiles": Quantiles(tuple(requests))} if requests else {}
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a column of `group_by` whose type cannot be grouped."""
         for each in self.groups:
             each.check_type(types.field(each.column).type)
 
     def depends(self) -> dict[str, str]:
-        """Return the versions of the encoder libraries, the version of the span patterns or of the language
-        model, and the checksum of a tokenizer given as a file.
-        """
         versions = library_versions("tokenizers", "gigatoken")
         if self.ner_model:
             versions |= self._model_versions
@@ -206,15 +195,9 @@ class Shards(CorpusStage):
         return versions
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the name of the spaCy model with an installation command, if the model is given by name;
-        otherwise nothing. The command is an example: it installs spaCy's small English model.
-        """
         return model_library(self.ner_model)
 
     def notice(self) -> str:
-        """Return a warning that the language model is slow, or an empty string if there is nothing to warn
-        about.
-        """
         return model_notice(self.ner_model, "without it, patterns find the spans of English")
 
     @cached_property
@@ -224,12 +207,10 @@ class Shards(CorpusStage):
 
     @cached_property
     def _model_versions(self) -> dict[str, str]:
-        """The versions of the language model, computed on first use, when the build is planned."""
         return model_versions(self.ner_model)
 
     @cached_property
     def _checksum(self) -> str:
-        """The checksum of a tokenizer given as a file, computed on first use, when the build is planned."""
         if not self._file.is_file():
             raise UserError(
                 f"shards: tokenizer: no file {self._file}; transformers' AutoTokenizer.from_pretrained(DIR)."
@@ -238,9 +219,6 @@ class Shards(CorpusStage):
         return file_checksum(self._file)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Compare the two encoder libraries on some documents, encode all kept documents, and measure the
-        overlap of the splits. Return the step's facts.
-        """
         refuse_missing_splits(parts, cluster, out.name)
         grouping = self._grouping(out)
         if self.group_by:
@@ -277,7 +255,6 @@ class Shards(CorpusStage):
         }
 
     def _grouping(self, out: StepOutput) -> DomainGroups:
-        """Return the columns of `group_by` with the bounds of their quantiles."""
         if "quantiles" not in out.inputs:
             return DomainGroups(self.groups, {})
         computed = load_step(out.root, out.inputs["quantiles"].name)
@@ -305,7 +282,6 @@ class Shards(CorpusStage):
         ), encoder.library
 
     def _read_tokenizer(self) -> bytes:
-        """Return the content of the tokenizer given by path, with the requested reserved tokens."""
         from tokenizer.vocabulary.add_reserved import add_reserved
         from tokenizer.vocabulary.definition import read_definition
 
@@ -323,8 +299,8 @@ class Shards(CorpusStage):
 
 
 def _load_encoder(out: StepOutput, tokenizer: FileRecord) -> "Encoder":
-    """Load the tokenizer of a build, cached in each process. The path of its record is relative to the output
-    root. Raises ValueError if the tokenizer is broken.
+    """Load the tokenizer of a build. The path of its record is relative to the output root. Raises ValueError
+    if the tokenizer is broken.
     """
     return _encoder_at(lent(out.root.verify(tokenizer)), tokenizer.xxh3_128)
 
@@ -395,12 +371,10 @@ class _EncodeTask:
 
     @property
     def source(self) -> str:
-        """The source to which all parts belong."""
         return self.parts[0].source
 
     @property
     def unit(self) -> str:
-        """The name of the unit of work: source and shard number."""
         return f"{self.source}-{self.number:05d}"
 
 
@@ -436,9 +410,8 @@ def encode_documents(task: _EncodeTask) -> Receipt:
 
 
 def _shares(groups: pa.Array, splits: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield each group and split that has documents, with a mask of its documents, bool [n]. Groups are
-    sorted by name, and splits are in the order of SPLITS. `groups` has the name of each document's group,
-    `splits` the index of its split in SPLITS.
+    """Yield each group and split that has documents, with a mask of its documents, bool [n]. `groups` has the
+    name of each document's group, `splits` the index of its split in SPLITS.
     """
     encoded = groups.dictionary_encode()
     names = encoded.dictionary.to_pylist()
@@ -454,9 +427,6 @@ def _facts(task: _EncodeTask, group: str, split: str) -> dict[str, str]:
 
 
 def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[Content, dict[str, int]]:
-    """Return the content of one shard, and its counts: documents, tokens, text bytes and, with `target`,
-    pairs.
-    """
     encoder = _load_encoder(task.out, task.tokenizer)
     made, n_bytes = _encoded(encoder, docs["edited_text"].chunk(0), task.stage)
     facts = {**_facts(task, group, split), "tokenizer": encoder.kind}

@@ -77,7 +77,6 @@ def _group_keys(split_by: str, docs: pa.Table) -> list[bytes]:
 
 
 def _host(url: str | None) -> str | None:
-    """Return the host of a URL in lower case, or None if the URL is missing, malformed or has no host."""
     try:
         return urlsplit(url or "").hostname
     except ValueError:

@@ -79,9 +79,6 @@ class Decontaminate(MeasuresText, CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("sets",)
 
     def check(self) -> None:
-        """Check that there is at least one set, that names are unique, that values are in range, and that
-        `text` and `prefix` are valid.
-        """
         super().check()
         if not self.sets:
             raise ValueError("sets: got an empty list, expected at least one evaluation set")
@@ -96,9 +93,6 @@ class Decontaminate(MeasuresText, CorpusStage):
             raise ValueError(f"redact_at: got {self.redact_at}, expected more than 0 and at most 1")
 
     def writes(self) -> pa.Schema:
-        """Return the columns of the table above; with `redact_at`, also `edits`, and `drop` for documents
-        that become empty.
-        """
         scores = [(f"contamination_{field}", pa.float32()) for field in FIELDS]
         measured = [*scores, ("contamination_items", pa.int32()), (COLUMN, pa.list_(SPAN))]
         columns = list(self.named(pa.schema(measured)))
@@ -107,9 +101,6 @@ class Decontaminate(MeasuresText, CorpusStage):
         )
 
     def depends(self) -> dict[str, str]:
-        """Return the fields and checksums of the sets, the order of the sets, and the Unicode version, which
-        defines words and lower case.
-        """
         from pipelines.kernels.text.tables import unicode_version
 
         files = {_described(each): self._checksums[each.file] for each in self.sets}
@@ -120,9 +111,6 @@ class Decontaminate(MeasuresText, CorpusStage):
         return _checksums(self)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Find n-grams, count the documents that contain each of them, and score the documents. Return the
-        step's facts. Raises UserError if a set has changed since the build was planned.
-        """
         if _checksums(self) != self._checksums:
             raise UserError(f"{RULE}: a set changed after the build was planned; restore it, or run the command again")
 
@@ -141,7 +129,6 @@ class Decontaminate(MeasuresText, CorpusStage):
 
 
 def _described(each: EvaluationSet) -> str:
-    """Return the name of a set with the fields that are read from it."""
     fields = f"{each.name}: {', '.join(each.prompts)}; {', '.join(each.answers)}"
     return fields if each.ids is None else f"{fields}; {each.ids}"
 
@@ -159,7 +146,6 @@ def _index(stage: Decontaminate) -> Index:
 def _load_index(
     sets: tuple[EvaluationSet, ...], ngram: int, min_words: int, common: int, checksums: tuple[str, ...]
 ) -> Index:
-    """Return the index, cached within the worker process."""
     return index_sets(sets, ngram, min_words, common)
 
 
@@ -228,8 +214,7 @@ class _TallyTask:
 
 def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
     """Add up the document counts of all parts. Commit the n-grams in more than `common` documents, with their
-    counts, and the texts that are searched for. Returns both files. Besides the index, this needs 8 bytes of
-    memory per n-gram.
+    counts, and the texts that are searched for. Returns both files.
     """
     receipt = task.out.receipt("common")
     if receipt is None:
@@ -352,9 +337,7 @@ def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
 
 
 def _redactions(finds: _Finds, rows: int, min_share: np.float32) -> pa.Array:
-    """Return edits that remove the occurrences of texts whose score is at least `min_share`. Overlapping
-    occurrences are merged.
-    """
+    """Return edits that remove the occurrences of texts whose score is at least `min_share`."""
     reaches = finds.scores[finds.find] >= min_share
     owners, starts, ends = finds.rows[finds.find][reaches], finds.starts[reaches], finds.ends[reaches]
     order = np.lexsort((starts, owners))

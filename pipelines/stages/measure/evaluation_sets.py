@@ -42,8 +42,8 @@ class EvaluationSet:
     """
 
     def check(self) -> None:
-        """Check that the file exists in a known format, that at least one field is given, and that the name
-        is valid.
+        """Raise ValueError for a file that does not exist or has an unknown format, for an invalid name, and
+        if no field is given.
         """
         if not self.file.endswith(_SUFFIXES) or not Path(self.file).is_file():
             raise ValueError(f"file: got {self.file!r}, expected an existing file that ends in {', '.join(_SUFFIXES)}")

@@ -122,21 +122,14 @@ class Language(MeasuresText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("models",)
 
     def writes(self) -> pa.Schema:
-        """Return the columns of labels and scores, and those that several models, `script` and `paragraphs`
-        add.
-        """
         model = MODEL if len(self.models) > 1 else ()
         script, paragraphs = (SCRIPT if self.script else ()), (PARAGRAPHS if self.paragraphs else ())
         return self.named(pa.schema([*LANGUAGE, *model, *script, *paragraphs]))
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the names of all columns except the paragraphs and the share of the document's language."""
         return tuple(name for name in self.writes().names if name not in self.named(PARAGRAPHS).names)
 
     def depends(self) -> dict[str, str]:
-        """Return, for each model in order, resiliparse's version or the checksum of the model file, and the
-        Unicode version.
-        """
         from pipelines.kernels.text.tables import unicode_version
 
         versions = {}
@@ -146,9 +139,6 @@ class Language(MeasuresText, PartStage):
         return versions | unicode_version()
 
     def check(self) -> None:
-        """Check that the models are distinct, that each is resiliparse or an existing fastText file, and that
-        limits are in range.
-        """
         if not self.models or len(set(self.models)) < len(self.models):
             raise ValueError(f"models: got {list(self.models)}, expected one or more different models")
         for number, model in enumerate(self.models):
@@ -173,21 +163,17 @@ class Language(MeasuresText, PartStage):
             raise ValueError(f"max_bytes: got {self.max_bytes}, allowed min_bytes = {self.min_bytes} or more")
 
     def setup(self) -> None:
-        """Load the fastText models, if any are configured. Raises UserError if a model is invalid or has
-        changed since the build was planned.
+        """Load the fastText models. Raises UserError if a model is invalid or has changed since the build was
+        planned.
         """
         _ = self._fasttext
 
     @cached_property
     def _checksums(self) -> dict[int, str]:
-        """The xxh3_128 of each model file by its position in `models`, computed on first use, when the build
-        is planned.
-        """
         return {n: file_checksum(Path(model)) for n, model in enumerate(self.models) if model != _RESILIPARSE}
 
     @cached_property
     def _fasttext(self) -> dict[int, "FastTextModel"]:
-        """The fastText models by their position in `models`, with ISO 639 codes as labels."""
         from pipelines.stages.measure.language_scripts import language_code
         from pipelines.stages.score.fasttext_model import load_fasttext
 
@@ -197,7 +183,6 @@ class Language(MeasuresText, PartStage):
         return {n: replace(model, labels=tuple(map(language_code, model.labels))) for n, model in models.items()}
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the labels and scores of each document, and the other columns of `writes`."""
         import numpy as np
 
         from pipelines.kernels.text.buffers import text_buffers
@@ -286,7 +271,6 @@ class Language(MeasuresText, PartStage):
 
 
 def _labels(names: pa.Array, indices: "np.ndarray") -> pa.Array:
-    """Return the name at each index, or `und` for -1."""
     return names.take(pa.array(indices, mask=indices < 0)).fill_null(UNDETERMINED)
 
 

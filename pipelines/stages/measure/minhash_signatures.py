@@ -49,21 +49,14 @@ class MinhashSignatures(MeasuresText, PartStage):
     version: ClassVar[int] = 2
 
     def writes(self) -> pa.Schema:
-        """Return `minhash`. Its values lie in one buffer, so `column.values.to_numpy().reshape(-1, num_perm)`
-        makes no copy.
-        """
         return self.named(pa.schema([("minhash", pa.list_(pa.uint32(), self.num_perm))]))
 
     def depends(self) -> dict[str, str]:
-        """Return the version of datasketch, which draws the permutations, and the Unicode version, which
-        defines words.
-        """
         from pipelines.kernels.text.tables import unicode_version
 
         return {**library_versions("datasketch"), **unicode_version()}
 
     def check(self) -> None:
-        """Check that all values are in range."""
         super().check()
         for knob, maximum in (("num_perm", 4096), ("ngram", 1000)):
             value = getattr(self, knob)
@@ -73,7 +66,6 @@ class MinhashSignatures(MeasuresText, PartStage):
             raise ValueError(f"seed: got {self.seed}, expected 0 to {(1 << 32) - 1}")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the signature of each document."""
         import numpy as np
 
         from pipelines.kernels.search.minhash import signatures
@@ -87,9 +79,7 @@ class MinhashSignatures(MeasuresText, PartStage):
         return pa.table([column], schema=self.writes())
 
     def shingle_sets(self, text: pa.Array) -> pa.LargeListArray:
-        """Return the distinct 32-bit hashes of each text's shingles, ascending. Signatures are samples of
-        these sets.
-        """
+        """Return the distinct 32-bit hashes of each text's shingles, ascending."""
         from pipelines.kernels.search.minhash import shingle_sets
         from pipelines.kernels.text.buffers import text_buffers
 
@@ -105,7 +95,7 @@ class MinhashSignatures(MeasuresText, PartStage):
 
     @property
     def _kept(self) -> int:
-        """The character classes of which words consist, as a bit mask."""
+        """The bit mask of the character classes that words consist of."""
         from pipelines.kernels.text.tables import CONTINUES, IN_TOKEN, IN_WORD, UNSPACED
 
         kept = IN_WORD | CONTINUES if self.normalisation == "plain" else IN_TOKEN

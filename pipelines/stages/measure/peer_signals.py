@@ -68,21 +68,17 @@ class PeerSignals(MeasuresText, PartStage):
     version: ClassVar[int] = 1
 
     def writes(self) -> pa.Schema:
-        """Return the columns of the table above."""
         return self.named(PEER_SIGNALS)
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the names of the counts. Ratios may be null, because their denominator may be 0."""
         return tuple(f"{self.prefix}{name}" for name in PEER_COUNTS)
 
     def depends(self) -> dict[str, str]:
-        """Return the Unicode version, which defines letters."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the signals of each document."""
         from pipelines.kernels.signals.peer_counts import count_peers
 
         if docs.num_rows == 0:

@@ -82,21 +82,17 @@ class QualitySignals(MeasuresText, PartStage):
     version: ClassVar[int] = 5
 
     def writes(self) -> pa.Schema:
-        """Return the columns of the table above."""
         return self.named(SIGNALS)
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the names of the counts. Ratios may be null, because their denominator may be 0."""
         return tuple(f"{self.prefix}{name}" for name in COUNTS)
 
     def depends(self) -> dict[str, str]:
-        """Return the Unicode version, which defines letters."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the signals of each document."""
         from pipelines.kernels.signals.counts import count
         from pipelines.kernels.text.segment import segment
 

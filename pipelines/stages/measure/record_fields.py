@@ -26,19 +26,15 @@ class RecordFields(PartStage):
     """Fields by the name of their column: `{year: {field: date, first: 4}, edu: {field: score, type: float}}`."""
 
     def reads(self) -> tuple[Input, ...]:
-        """Return `meta`, which holds the fields."""
         return (Column("meta"),)
 
     def writes(self) -> pa.Schema:
-        """Return the configured columns."""
         return pa.schema([(name, ARROW_TYPES[each.type]) for name, each in self.columns.items()])
 
     def check(self) -> None:
-        """Check that there is at least one column, and that names are valid."""
         check_columns(self.columns)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the columns of each document."""
         records = (load_meta(text.as_py()) for text in docs["meta"])
         rows = [[each.read_or_null(record) for each in self.columns.values()] for record in records]
         values = zip(*rows, strict=True) if rows else ([] for _ in self.columns)

@@ -57,21 +57,17 @@ class Reservations(PartStage):
     """
 
     def reads(self) -> tuple[Input, ...]:
-        """Return `meta`, in which the reader stores the declarations."""
         return (Column("meta"),)
 
     def writes(self) -> pa.Schema:
-        """Return the columns of the table above."""
         return RESERVATIONS
 
     def check(self) -> None:
-        """Check that `agents` are valid names of crawlers."""
         for number, agent in enumerate(self.agents):
             if not _AGENT.fullmatch(agent.lower()):
                 raise ValueError(f"agents[{number}]: got {agent!r}, expected the name of a crawler, such as ccbot")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the columns of each document."""
         agents = frozenset(agent.lower() for agent in self.agents)
         rows = [_row(load_meta(text), agents) for text in docs["meta"].to_pylist()]
         columns = zip(*rows, strict=True) if rows else ([] for _ in RESERVATIONS)
@@ -80,7 +76,6 @@ class Reservations(PartStage):
 
 
 def _row(meta: Any, agents: frozenset[str]) -> tuple[Any, ...]:
-    """Return the values of the columns for a document."""
     if not isinstance(meta, dict) or not (meta.keys() >= _PAGE or any(name in meta for name in FIELDS)):
         return (None,) * len(RESERVATIONS)
     robots, header, reservation, policy = (_texts(meta.get(name)) for name in FIELDS)

@@ -25,17 +25,12 @@ class TextHash(MeasuresText, PartStage):
     """
 
     def writes(self) -> pa.Schema:
-        """Return the column `text_hash`, 16 bytes per document."""
         return self.named(TEXT_HASH)
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the name of the hash column."""
         return tuple(self.writes().names)
 
     def depends(self) -> dict[str, str]:
-        """Return the Unicode version if letters are lower-cased. Otherwise there are no dependencies, because
-        the hash is a fixed algorithm.
-        """
         if self.normalisation == "none":
             return {}
         from pipelines.kernels.text.tables import unicode_version
@@ -43,7 +38,6 @@ class TextHash(MeasuresText, PartStage):
         return unicode_version()
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the hash of each document."""
         from xxhash import xxh3_128_digest
 
         from pipelines.kernels.text.buffers import blocks, text_buffers

@@ -80,23 +80,17 @@ class UrlRules(PartStage):
     paths: ClassVar[tuple[str, ...]] = _LISTS
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the column `url`."""
         return (Column("url"),)
 
     def writes(self) -> pa.Schema:
-        """Return the columns of the table above."""
         return URL_SIGNALS
 
     def check(self) -> None:
-        """Check that the lists exist."""
         check_lists("block", self.block, directories=True)
         for knob in _LISTS[1:]:
             check_lists(knob, getattr(self, knob), directories=False)
 
     def depends(self) -> dict[str, str]:
-        """Return the version of tldextract, which ships the suffix list; the Unicode version, which defines
-        case and letters; and the checksums of the lists.
-        """
         from pipelines.kernels.text.tables import unicode_version
 
         return library_versions("tldextract") | unicode_version() | self._checksums
@@ -113,7 +107,6 @@ class UrlRules(PartStage):
 
     @cached_property
     def _checksums(self) -> dict[str, str]:
-        """The checksums of the lists, computed on first use, when the build is planned."""
         return self._read_checksums()
 
     def _read_checksums(self) -> dict[str, str]:
@@ -125,11 +118,9 @@ class UrlRules(PartStage):
 
     @cached_property
     def _words(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-        """The strict, hard and soft words of the lists."""
         return load_words(self.strict_words, squash=True), load_words(self.hard_words), load_words(self.soft_words)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the columns of each document."""
         batches = [self._measure(batch["url"].to_pylist()) for batch in docs.select(["url"]).to_batches(_BATCH)]
         return pa.Table.from_batches(batches, schema=URL_SIGNALS)
 

@@ -59,24 +59,18 @@ class WordList(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("files", "unless_near")
 
     def writes(self) -> pa.Schema:
-        """Return the columns of the table above."""
         kinds = {"count": pa.int32(), "ratio": pa.float32(), "sentences": pa.int32(), "sentence_ratio": pa.float32()}
         return pa.schema([(f"{self.column}_{name}", kind) for name, kind in kinds.items()])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the names of the counts. The ratios are null in a document without words or sentences."""
         return (f"{self.column}_count", f"{self.column}_sentences")
 
     def depends(self) -> dict[str, str]:
-        """Return the checksums of the lists, and the Unicode version, which defines words and sentences."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version() | self._checksums
 
     def notice(self) -> str:
-        """Return a notice of how many entries cannot be searched for, with the line numbers of the first
-        ones; empty if there are none.
-        """
         skipped = []
         for path in (*self.files, *self.unless_near):
             entries, lost = _read(Path(path))
@@ -86,9 +80,6 @@ class WordList(ReadsText, PartStage):
         return f"symbols that belong to no word: {'; '.join(skipped)} will not be searched" if skipped else ""
 
     def check(self) -> None:
-        """Check that there is at least one list, that the files exist, and that the window and the column
-        name are valid.
-        """
         if not self.files:
             raise ValueError("files: got an empty list, expected at least one file")
         check_lists("files", self.files, directories=False)
@@ -125,7 +116,6 @@ class WordList(ReadsText, PartStage):
         return _index(self.unless_near) if self.unless_near else None
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the counts and ratios of each document."""
         import numpy as np
 
         from pipelines.kernels.text.buffers import text_buffers
@@ -199,9 +189,7 @@ def _ratio(part: "np.ndarray", whole: "np.ndarray") -> pa.Array:
 
 
 def _index(files: tuple[str, ...]) -> "Index":
-    """Return the entries of files in the form that `pipelines.kernels.search.word_lists` searches. Raises
-    UserError if no entry consists of words.
-    """
+    """Return the entries of files in the form that `pipelines.kernels.search.word_lists` searches."""
     import numpy as np
 
     from pipelines.kernels.search.word_lists import index_entries
@@ -218,7 +206,7 @@ def _index(files: tuple[str, ...]) -> "Index":
 
 def _read(path: Path) -> tuple[list[bytes], list[int]]:
     """Return the entries of a file, lower-cased and with their words joined by single spaces, and the line
-    numbers of the entries that cannot be searched for. Raises UserError if the file is not UTF-8.
+    numbers of the entries that cannot be searched for.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

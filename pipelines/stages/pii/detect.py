@@ -1,9 +1,5 @@
 """Run Presidio's recognizers behind a gate, so that they read only windows of the text that can contain an
-entity.
-
-They find the same entities in windows as in the whole text, and more in two cases: phonenumbers gives up on a
-text after 65,535 false starts, and Presidio gives up on a pattern after 60 seconds. Language models read
-whole texts.
+entity. Language models read whole texts.
 """
 
 from bisect import bisect_right
@@ -43,7 +39,7 @@ class Detection(NamedTuple):
 
 class Detector:
     """The recognizers of pattern entities, which read only candidate windows, and, if `ner_model` is given, a
-    language model. The results of short windows are cached, for speed only.
+    language model.
     """
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:
@@ -56,9 +52,8 @@ class Detector:
     def detect(
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
-        """Yield (row, detection) for every detection of any score: first the names that the language
-        model finds, then pattern entities, entity by entity. If `entities` are given, only these are searched
-        for; they must be pattern entities of this detector.
+        """Yield (row, detection) for detections of any score. If `entities` are given, only these are
+        searched for; they must be pattern entities of this detector.
 
         Raises UserError with the document's id and the entity if a recognizer fails.
         """
@@ -150,7 +145,6 @@ class Detector:
     def _analyze(
         self, entity: str, candidates: list["_Candidate"], ids: pa.ChunkedArray
     ) -> dict[str, tuple["_Match", ...]]:
-        """Return Presidio's matches in each window. Raises UserError if a recognizer fails."""
         remembered = self._remembered[entity]
         result = {}
         new: dict[str, int] = {}
@@ -171,7 +165,6 @@ class Detector:
         return result
 
     def _together(self, entity: str, windows: list[str]) -> list[tuple["_Match", ...]]:
-        """Return the matches in each of many windows, analysed in one call."""
         starts = [0, *accumulate(len(window) + len(_GLUE) for window in windows)]
         matches: list[list[_Match]] = [[] for _ in windows]
         for result in self.recognizers[entity].analyze(_GLUE.join(windows), [entity]):
@@ -226,7 +219,6 @@ def _batches(windows: list[str]) -> Iterator[list[str]]:
 
 
 def _find_names(names: NameFinder, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> Iterator[tuple[int, Detection]]:
-    """Yield (row, detection) for every name that the language model finds."""
     values = texts.to_pylist()
     try:
         found = list(names.find(values))

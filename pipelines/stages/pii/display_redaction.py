@@ -41,16 +41,14 @@ def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
 
 
 def _only_annotates(step: PublishedStep) -> bool:
-    """Return whether a pii step leaves any of its finds in the text because it only annotates them."""
+    """Return whether a pii step only annotates some of its finds, which then remain in the text."""
     knobs = step.manifest.identity["knobs"]
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Return edits of the stored text that replace with placeholders everything that a pii step finds in a
-    part. The part must have only the annotations that precede the step.
-
-    Placeholders need no key. They also hide finds that the step itself only annotates.
+    """Return edits of the stored text that replace with placeholders, which need no key, everything that a
+    pii step finds in a part. The part must have only the annotations that precede the step.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     stage = parse(Pii, knobs, step.label)

@@ -40,7 +40,7 @@ class FalseFinds:
 
 @cache
 def read_list() -> tuple[FalseFind, ...]:
-    """Return the entries of the list, read once per process."""
+    """Return the entries of the list of false finds."""
     return parse(FalseFinds, load_yaml(_LIST), str(_LIST)).false_finds
 
 

@@ -99,8 +99,6 @@ class NameFinder:
 
 
 class _SpacyModel:
-    """Presidio's SpacyRecognizer with a spaCy pipeline."""
-
     def __init__(self, model: str, entities: Sequence[str], stage: str) -> None:
         predefined = presidio()
         with block_imports("torch", "transformers"):

@@ -2,7 +2,6 @@
 stores as JSON.
 
 The stored columns never change. Redacted copies are `pii_url` and `pii_meta`, null if nothing was replaced.
-An export writes the copies instead of the stored values.
 """
 
 import json
@@ -93,7 +92,7 @@ def _select_fields(meta: Any, names: set[str]) -> Any:
 
 def _texts(value: Any) -> list[str]:
     """Return all strings of a JSON value, including field names, and all integers that are long enough, as
-    strings. A value that occurs several times is returned several times.
+    strings.
     """
     if isinstance(value, str):
         return [_clean(value)]
@@ -140,9 +139,8 @@ def decode_at(url: str) -> str:
 def split_url_parts(url: str) -> str:
     """Return a URL with its separators replaced with spaces, for the search for e-mail addresses.
 
-    Presidio's pattern allows these separators before the @, as RFC 5322 does, although hardly any address
-    contains them. In a URL, it would take the host and path for the beginning of the address. It may then
-    reject the address, because it looks up the wrong top-level domain.
+    Presidio's pattern allows these separators before the @, so in a URL it would take the host and path for
+    the beginning of the address.
     """
     return url.translate(_SPACES)
 

@@ -164,26 +164,18 @@ class Pii(ReadsText, PartStage):
     """
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the text and the columns of `fields`."""
         return (*super().reads(), *map(Column, dict.fromkeys(map(column_of, self.fields))))
 
     def writes(self) -> pa.Schema:
-        """Return the columns: `edits`, a count for each entity, the spans if any entity is only annotated,
-        and the redacted fields.
-        """
         spans = [(SPANS_COLUMN, SPANS)] if "annotate" in map(self.action_of, self.searched) else []
         counts = [(count_column(entity), pa.int32()) for entity in self.searched]
         fields = [(f"pii_{name}", pa.string()) for name in dict.fromkeys(map(column_of, self.fields))]
         return pa.schema([(EDITS_COLUMN, EDITS), *counts, *spans, *fields])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the names of the count columns."""
         return tuple(count_column(entity) for entity in self.searched)
 
     def depends(self) -> dict[str, str]:
-        """Return the versions of the libraries (with their patterns, metadata and suffix list) and of the
-        language model, the checksum of the list of false finds, and the key's fingerprint.
-        """
         versions = library_versions("presidio-analyzer", "phonenumbers", "tldextract", "regex")
         versions["false_finds.yaml xxh3_128"] = list_checksum()
         if self.ner_model:
@@ -191,17 +183,12 @@ class Pii(ReadsText, PartStage):
         return versions | ({"key fingerprint": fingerprint(self._key)} if self.key else {})
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return (module, installation command) if `ner_model` names a spaCy model, otherwise nothing. The
-        command is that of spaCy's small English model, as an example.
-        """
         return model_library(self.ner_model)
 
     def notice(self) -> str:
-        """Return a warning that finding names is slow; empty if no `ner_model` is set."""
         return model_notice(self.ner_model, "search for fewer entities if that is too long")
 
     def check(self) -> None:
-        """Check that entities, actions and regions are known and fit together, and that the key is usable."""
         self._check_entities()
         self._check_actions()
         check_fields(self.fields)
@@ -275,9 +262,6 @@ class Pii(ReadsText, PartStage):
 
     @cached_property
     def _model_versions(self) -> dict[str, str]:
-        """The versions of the libraries that run `ner_model`, and the version or the checksum of the model
-        itself. Computed on first use, when the build is planned.
-        """
         return model_versions(self.ner_model)
 
     @cached_property
@@ -285,7 +269,6 @@ class Pii(ReadsText, PartStage):
         return read_key(self.key) if self.key else b""
 
     def setup(self) -> None:
-        """Import Presidio and build the recognizers, which takes about 3 seconds."""
         import gc
 
         _ = self.detector
@@ -302,9 +285,6 @@ class Pii(ReadsText, PartStage):
         return Detector(self.searched, self.phone_regions, self.ner_model)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the edits and counts of each document, the spans of annotated detections, and the redacted
-        fields.
-        """
         edits, spans, counts = self._search(docs[self.text], docs["id"])
         columns: dict[str, Any] = {}
         if self.fields:
@@ -318,7 +298,6 @@ class Pii(ReadsText, PartStage):
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
     def _search_values(self, values: Sequence[str], owners: Sequence[bytes]) -> list[tuple[str, Mapping[str, int]]]:
-        """Return, for each value, the redacted value and its number of finds by entity."""
         urls = {row for row, value in enumerate(values) if is_url(value)}
         searched = [decode_at(value) if row in urls else value for row, value in enumerate(values)]
         texts = pa.chunked_array([pa.array(searched, pa.large_string())])

@@ -115,7 +115,7 @@ def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
 
 
 def _canonical(entity: str, value: str) -> str:
-    """Return the form in which values are compared, which is the same for different spellings of a value."""
+    """Return the form in which values are compared."""
     if entity == "EMAIL_ADDRESS":
         return value.lower()
     if entity == "IP_ADDRESS":

@@ -176,9 +176,7 @@ def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
 
 
 def _read_labels(directory: Path) -> list[str]:
-    """Return the distinct labels of a token classifier, in capitals, without B- and I-. Raises ValueError if
-    there are no labels or one of them is unknown.
-    """
+    """Return the distinct labels of a token classifier, in capitals, without B- and I-."""
     try:
         config = json.loads((directory / "config.json").read_bytes())
         labels = list(config["id2label"].values())
@@ -197,12 +195,10 @@ def _read_labels(directory: Path) -> list[str]:
 
 
 def _plain(label: str) -> str:
-    """Return a label in capitals, without B- or I-."""
     return label.upper().removeprefix("B-").removeprefix("I-")
 
 
 def _entity(label: str) -> str:
-    """Return the entity of a label, or "" if the label is ignored."""
     return _ENTITY.get(_plain(label), "")
 
 

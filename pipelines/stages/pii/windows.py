@@ -208,9 +208,6 @@ def chain_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> W
 
 
 def _is_word(character: str) -> bool:
-    """Return whether a character may be a word character of a regular expression. Patterns examine such
-    characters beyond the edge of a chain.
-    """
     return not character.isascii() or character.isalnum() or character == "_"
 
 
@@ -280,9 +277,8 @@ def _joined(text: str, at: int) -> tuple[int, int]:
 
 
 def _may_reject(character: str) -> bool:
-    """Return whether phonenumbers may reject a number because of this neighbouring character: a letter, a
-    combining mark, a currency sign or %. To be safe, this is also true for other characters outside ASCII,
-    except digits, opening brackets and pluses.
+    """Return whether phonenumbers may reject a number because of this neighbouring character. To be safe,
+    this is true for most characters outside ASCII.
     """
     if character.isascii():
         return character.isalpha() or character in "%$"

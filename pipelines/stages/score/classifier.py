@@ -24,8 +24,8 @@ MODEL, METRICS = "model.bin", "metrics.json"
 
 
 def recorded_checksum(file: Path, model: str, stage: str) -> str:
-    """Return the xxh3_128 of a model file. If `model` is a directory that `classifier train` wrote, raises
-    UserError if the checksum differs from the one recorded there.
+    """Return the xxh3_128 of a model file. Raises UserError if it differs from the checksum that `classifier
+    train` recorded in the directory `model`.
     """
     checksum = file_checksum(file)
     metrics = LocalPath(model) / METRICS
@@ -75,33 +75,20 @@ class Classifier(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """Return the column of the score; for lines and sentences, also that of the mean score; with
-        `best_label`, also that of the label.
-        """
         names = [self.column] if self.unit == "document" else [self.column, f"{self.column}_mean"]
         label = [(f"{self.column}_label", pa.string())] if self.best_label else []
         return pa.schema([*((name, pa.float32()) for name in names), *label])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the score column if it holds scores of whole documents and `expected_value` is not set,
-        otherwise nothing. Scores of lines or sentences are null if a document has none, and an expected value
-        is null for a text without features.
-        """
         return (self.column,) if self.unit == "document" and not self.expected_value else ()
 
     def depends(self) -> dict[str, str]:
-        """Return the checksum of the model and, for lines and sentences, the Unicode version, which defines
-        where they end.
-        """
         from pipelines.kernels.text.tables import unicode_version
 
         model = {"model xxh3_128": self._checksum}
         return model if self.unit == "document" else model | unicode_version()
 
     def check(self) -> None:
-        """Check that the model is a file or a trained directory, that names are valid, and that the knobs fit
-        together.
-        """
         if not self._file.is_file():
             raise ValueError(
                 f"model: got {self.model!r}, expected a fastText model file, or a directory with {MODEL}: "
@@ -120,9 +107,6 @@ class Classifier(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it is invalid, has changed since the build was planned, or
-        lacks the labels that are needed.
-        """
         _ = self._fasttext
 
     @property
@@ -153,7 +137,6 @@ class Classifier(ReadsText, PartStage):
         return model
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the score of each document, and the other columns of `writes`."""
         from pipelines.kernels.text.buffers import text_buffers
 
         offsets, data = text_buffers(docs[self.text])

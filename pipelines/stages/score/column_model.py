@@ -51,7 +51,7 @@ class ColumnModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns, in the order of the model."""
+        """The names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -95,8 +95,8 @@ def save_model(model: ColumnModel, path: Path) -> None:
 
 
 def model_file(model: str) -> Path:
-    """Return the model file that `model` names: MODEL_FILE in it if it is a directory, such as one that
-    `classifier train` wrote, otherwise `model` itself.
+    """Return the model file that `model` names: MODEL_FILE in it if it is a directory, otherwise `model`
+    itself.
     """
     path = Path(model)
     return path / MODEL_FILE if path.is_dir() else path
@@ -134,9 +134,7 @@ def load_model(path: Path, checksum: str) -> ColumnModel:
 
 
 def _is_sound(model: ColumnModel) -> bool:
-    """Return whether the arrays fit together. This must be checked here, because the kernel for trees does
-    not check bounds.
-    """
+    """The arrays must be checked here, because the kernel for trees does not check bounds."""
     count, arrays = len(model.columns), model.arrays
     expected = TREES if model.method == "boosted" else dict.fromkeys(_REGRESSION, np.float64)
     if model.method not in ("regression", "boosted") or set(arrays) != {"intercept", *expected}:

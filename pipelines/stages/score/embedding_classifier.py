@@ -47,7 +47,6 @@ class EmbeddingClassifier(PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def check(self) -> None:
-        """Check that the model is an embedding model, and that the column name is valid."""
         if not self.column.isidentifier() or self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected letters, digits and underscores, and no column of a document"
@@ -60,24 +59,19 @@ class EmbeddingClassifier(PartStage):
         _ = self._model
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the column of the vectors."""
         return (Column(self._model.column.name),)
 
     def writes(self) -> pa.Schema:
-        """Return two columns: the score, and the two contributions to it."""
         parts = pa.struct([(name, pa.float32()) for name in CONTRIBUTIONS])
         return pa.schema([(self.column, pa.float32()), (f"{self.column}_contributions", parts)])
 
     def depends(self) -> dict[str, str]:
-        """Return the checksum of the model."""
         return {"model xxh3_128": self._checksum}
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the definitions that the vector column may have: those with which the model was trained."""
         return {self._model.column.name: self._model.column.definitions}
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError if the column does not hold vectors of the model's width."""
         name = self._model.column.name
         if name in types.names and vector_width(types.field(name).type) != self._model.width:
             raise ConfigError(
@@ -86,11 +80,9 @@ class EmbeddingClassifier(PartStage):
             )
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it has changed since the build was planned."""
         _ = self._model
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the score and the contributions of each document."""
         column = docs[self._model.column.name]
         known = np.flatnonzero(column.is_valid().to_numpy())
         scores, contributions = self._model.score(vectors_of(column.take(pa.array(known))))

@@ -49,7 +49,7 @@ class EmbeddingModel:
 
         The value is the log-odds of the positive class (logistic) or the predicted score (ridge). It equals
         the intercept plus the two contributions: along the line between the means of both classes, and in all
-        other directions. The value of a row does not depend on the other rows.
+        other directions.
         """
         contributions = np.zeros((len(vectors), 2))
         weights, axis = self.arrays["weights"], self.arrays["axis"]

@@ -164,7 +164,6 @@ def _parse(content: bytes) -> FastTextModel:
 
 
 def _needed_rows(features: "Features") -> int:
-    """Return the number of rows that the input matrix must have for all features."""
     words, buckets, _, maxn, ngrams, pruned = features.numbers.tolist()
     if maxn <= 0 and ngrams <= 1:
         return words
@@ -180,7 +179,6 @@ class _File:
         self.content, self.position = content, 0
 
     def numbers(self, kind: Any, count: int) -> "np.ndarray":
-        """Return the next `count` numbers, as a read-only view."""
         import numpy as np
 
         size = np.dtype(kind).itemsize * int(count)
@@ -192,11 +190,9 @@ class _File:
         return numbers
 
     def flag(self) -> bool:
-        """Return the next byte as a boolean."""
         return bool(self.numbers("u1", 1)[0])
 
     def word(self) -> bytes:
-        """Return the bytes up to the next NUL."""
         end = self.content.index(b"\0", self.position)
         word = self.content[self.position : end]
         self.position = end + 1

@@ -44,22 +44,15 @@ class Perplexity(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """Return the column of the perplexity, float32."""
         return pa.schema([(self.column, pa.float32())])
 
     def depends(self) -> dict[str, str]:
-        """Return the version of the library, the checksum of the model and, with `lower`, the Unicode
-        version.
-        """
         from pipelines.kernels.text.tables import unicode_version
 
         versions = library_versions("kenlm") | {"model xxh3_128": self._checksum}
         return versions | unicode_version() if self.lower else versions
 
     def check(self) -> None:
-        """Check that the library is installed, that the model file exists and begins like a KenLM model, and
-        that the column name is valid.
-        """
         if find_spec("kenlm") is None:
             raise ValueError(f"model: KenLM is not installed; run: {install_extra('kenlm')}")
         if not Path(self.model).is_file():
@@ -76,11 +69,9 @@ class Perplexity(ReadsText, PartStage):
         super().check()
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return (module, installation command) of KenLM."""
         return (("kenlm", install_extra("kenlm")),)
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it is invalid or has changed since the build was planned."""
         checksum = file_checksum(Path(self.model))
         if checksum != self._checksum:
             raise UserError(
@@ -108,7 +99,6 @@ class Perplexity(ReadsText, PartStage):
             raise UserError(f"perplexity: {self.model}: not a KenLM model ({reason})") from None
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the perplexity of each document."""
         column = docs[self.text]
         values: list[float | None] = []
         for first in range(0, len(column), _ROWS):

@@ -71,9 +71,7 @@ def rank_parts(parts: Sequence[Part], names: Sequence[str], out: StepOutput, clu
 
 
 def _check_values(out: StepOutput, name: str, seen: Sequence[Sequence[Any]]) -> None:
-    """Raise UserError unless a column has at least two distinct values. `seen` has (number of values, lowest,
-    highest) of each part.
-    """
+    """`seen` holds (number of values, lowest, highest) for each part."""
     known = [each for each in seen if each[0]]
     if not known:
         raise UserError(f"{out.name}: the column {name} has no value in any document; remove it from `columns`")
@@ -108,7 +106,6 @@ class _PartTask:
 def _choose_ranges(
     parts: Sequence[Part], columns: tuple[str, ...], out: StepOutput, partitions: int, cluster: Cluster
 ) -> tuple[_Ranges, ...]:
-    """Return the ranges of each column: about `partitions` of them, with about equal numbers of values."""
     if partitions == 1:
         return (_Ranges(),) * len(columns)
     tasks = [_PartTask(out, part, number, columns) for number, part in enumerate(parts)]
@@ -121,7 +118,7 @@ def _choose_ranges(
 
 
 def _cut(counts: dict[int, int], partitions: int) -> _Ranges:
-    """Divide bins with these counts into ranges with about equal numbers of values."""
+    """Divide bins into ranges with about equal numbers of values. `counts` gives the number of values by bin."""
     bins = np.array(sorted(counts), np.uint64)
     lower = np.cumsum([0, *(counts[each] for each in bins.tolist())])
     targets = lower[-1] * np.arange(1, partitions) / partitions

@@ -63,7 +63,6 @@ class ColumnScore(CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def check(self) -> None:
-        """Check that exactly the knobs that the method needs are given, and that names and weights are valid."""
         if not self.column.isidentifier() or self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
             raise ValueError(
                 f"column: got {self.column!r}, expected letters, digits and underscores, and no column of a document"
@@ -99,34 +98,27 @@ class ColumnScore(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a random sample can estimate the effect of the stage. Always true: values have about the
-        same ranks in a random sample as in the whole corpus, and a model scores each document by itself.
+        """True, because values have about the same ranks in a random sample as in the whole corpus, and a
+        model scores each document by itself.
         """
         return True
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the columns that are combined."""
         return tuple(map(Column, self.names))
 
     def writes(self) -> pa.Schema:
-        """Return two columns: the score, and the contributions of all columns to it."""
         parts = pa.struct([(name, pa.float32()) for name in self.names])
         return pa.schema([(self.column, pa.float64()), (f"{self.column}_contributions", parts)])
 
     def depends(self) -> dict[str, str]:
-        """Return the checksum of the model; nothing for `rank_sum`."""
         return {} if self.method == "rank_sum" else {"model xxh3_128": self._checksum}
 
     def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Return the definitions that each column may have: those with which the model was trained. Empty for
-        `rank_sum`.
-        """
         if self.method == "rank_sum":
             return {}
         return {column.name: column.definitions for column in self._model.columns}
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a column that does not hold numbers or booleans."""
         for name in self.names:
             if name in types.names and not is_number(types.field(name).type):
                 raise ConfigError(

@@ -30,34 +30,23 @@ class TransformerClassifier(TransformerStage):
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
 
     def writes(self) -> pa.Schema:
-        """Return the score column, float32."""
         return pa.schema([(self.column, pa.float32())])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the name of the score column."""
         return (self.column,)
 
     def check(self) -> None:
-        """Check that the model is a directory with the needed files, that the column name is valid, and that
-        values are in range.
-        """
         super().check()
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it has changed since the build was planned, does not load, or
-        lacks the label.
-        """
         super().setup()
         _ = self._output
 
     @cached_property
     def _output(self) -> tuple[int, str]:
-        """The index of the label's output, and how outputs become scores: `number`, `softmax` or `sigmoid`.
-        Raises UserError if the model lacks the label, or if a label is given for a model with a single
-        output.
-        """
+        """The index of the label's output, and how outputs become scores: `number`, `softmax` or `sigmoid`."""
         config: Any = self.loaded.model.config
         if config.num_labels == 1 and not self.label:
             return 0, "number"
@@ -70,7 +59,6 @@ class TransformerClassifier(TransformerStage):
         return names[self.label], "sigmoid" if config.problem_type == "multi_label_classification" else "softmax"
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the score of each document."""
         import numpy as np
 
         index, kind = self._output

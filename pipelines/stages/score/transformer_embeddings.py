@@ -43,13 +43,9 @@ class TransformerEmbeddings(TransformerStage):
     unused: ClassVar[tuple[str, ...]] = ("pooler.",)
 
     def writes(self) -> pa.Schema:
-        """Return the column of the vectors, float16, with the width of the model."""
         return pa.schema([("embedding", pa.list_(pa.float16(), self._width))])
 
     def check(self) -> None:
-        """Check that the model is a directory with the needed files, that values are in range, that the width
-        of the model is known, and that its pooling is supported.
-        """
         super().check()
         _ = self._width, self._pooling
 
@@ -88,7 +84,6 @@ class TransformerEmbeddings(TransformerStage):
         return names[0]
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the vector of each document, null without visible text."""
         import numpy as np
 
         texts = pc.fill_null(docs[self.text], "").combine_chunks()
@@ -105,9 +100,7 @@ class TransformerEmbeddings(TransformerStage):
         return pa.table([column], schema=self.writes())
 
     def _pool(self, outputs: Any, mask: Any) -> Any:
-        """Return the vectors of a batch, scaled to unit length, [batch, width]. Raises UserError for vectors
-        of another width, or whose length is zero or not finite.
-        """
+        """Return the vectors of a batch, scaled to unit length, [batch, width]."""
         hidden = outputs.last_hidden_state.float()
         if hidden.shape[-1] != self._width:
             raise UserError(
@@ -126,9 +119,6 @@ class TransformerEmbeddings(TransformerStage):
 
 
 def _modules(path: Path) -> list[str]:
-    """Return the class names of the modules that sentence-transformers lists in a file, without their
-    package; empty if the file does not exist. Raises ValueError for a file in another form.
-    """
     if not path.is_file():
         return []
     try:

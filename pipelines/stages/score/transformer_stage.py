@@ -62,15 +62,12 @@ class TransformerStage(ReadsText, PartStage):
     """Prefixes of the names of weights that the stage does not need."""
 
     def depends(self) -> dict[str, str]:
-        """Return the versions of the libraries, the device, and one checksum of all files of the model."""
         return library_versions("torch", "transformers") | {"device": self._device, "model xxh3_128": self._checksum}
 
     def gpus(self) -> float:
-        """Return `num_gpus`."""
         return self.num_gpus
 
     def check(self) -> None:
-        """Check that the model is a directory with config.json and safetensors, and that values are in range."""
         for name in ("config.json", "model.safetensors"):
             if not (Path(self.model) / name).is_file():
                 pickled = (Path(self.model) / "pytorch_model.bin").is_file()
@@ -86,9 +83,6 @@ class TransformerStage(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the model. Raises UserError if it has changed since the build was planned, or if it cannot be
-        loaded (see `loaded`).
-        """
         checksum = _directory_checksum(Path(self.model))
         if checksum != self._checksum:
             raise UserError(
@@ -159,9 +153,6 @@ class TransformerStage(ReadsText, PartStage):
             torch.set_num_threads(threads)
 
     def _batches(self, encoded: list[list[int]]) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Yield (rows, token ids of these rows) for each batch. Documents of a batch have the same padded
-        length.
-        """
         groups: dict[int, list[int]] = {}
         for row, ids in enumerate(encoded):
             groups.setdefault(self._length(ids), []).append(row)
@@ -174,7 +165,6 @@ class TransformerStage(ReadsText, PartStage):
         return min(self.max_tokens, max(_SHORTEST, 1 << (len(ids) - 1).bit_length()))
 
     def _run(self, encoded: list[list[int]]) -> tuple[Any, Any]:
-        """Return the outputs of the model and the attention mask for a batch, filled up with padding rows."""
         import numpy as np
         import torch
 
@@ -205,6 +195,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _directory_checksum(directory: Path) -> str:
-    """Return one checksum over the names and contents of all files below a directory."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return digest({path.relative_to(directory).as_posix(): file_checksum(path) for path in files})

@@ -1,8 +1,8 @@
-"""Runs commands in processes forked from a warm one, so that hundreds of runs take minutes.
+"""Commands in processes forked from a warm process, so that hundreds of runs take minutes.
 
-Run as a program, this module is the warm process: it reads orders as lines of JSON and answers each with the
-exit status of its child, negative for a signal. A child runs one of our command lines, as `python -m` would,
-and may be told to die.
+Run as a program, this module is the warm process: it reads orders as lines of JSON, and answers each order
+with the exit status of the child that ran it, negative for a signal. A child runs one of our command lines,
+as `python -m` would, and may be told to die at a given operation.
 """
 
 import importlib
@@ -27,7 +27,7 @@ _LIMIT_SECONDS = 300  # of one command
 
 
 class Ended(NamedTuple):
-    """The result of a command: its exit status, its seconds, the disk operations it got to, and its output."""
+    """The result of a command: its exit status, its seconds, the operations that it reached, and its output."""
 
     status: int
     seconds: float
@@ -36,18 +36,16 @@ class Ended(NamedTuple):
 
 
 class Server:
-    """Runs commands in children of the warm process."""
-
     def __init__(self, process: "subprocess.Popen[str]", scratch: Path) -> None:
         self._process, self._scratch, self._errors, self._number = process, scratch, scratch / "errors", 0
 
     def run(
         self, command: Sequence[Any], root: Path, point: Point | None = None, *, bucket: str = "", record: str = ""
     ) -> Ended:
-        """Run `pipelines ...` or `trainers ...` to the end or to `point`, watching its operations below
+        """Run `pipelines ...` or `trainers ...` to the end or to `point`, and watch its operations below
         `root`.
 
-        Operations on the object-store bucket `bucket` are watched too; rows read in training are written to
+        Operations on the object-store bucket `bucket` are also watched. Rows read in training are written to
         `record`.
         """
         self._number += 1
@@ -67,9 +65,10 @@ class Server:
         return Ended(answer["status"], answer["seconds"], operations, said)
 
     def warm(self, command: Sequence[Any]) -> None:
-        """Import the modules that the last child imported, if any, and run a command in the warm process
-        itself, so that later children find everything loaded. The command must leave no threads that the
-        children would need.
+        """Load what later children need: import the last child's modules, if any, and run a command in the
+        warm process itself.
+
+        The command must leave no threads that the children would need.
         """
         assert self._process.stdin
         assert self._process.stdout
@@ -81,8 +80,9 @@ class Server:
 
 @contextmanager
 def server(scratch: Path) -> Iterator[Server]:
-    """Start a process that runs commands. `scratch` must be on the same file system as the watched
-    directories.
+    """Start a process that runs commands.
+
+    `scratch` must be on the same file system as the watched directories.
     """
     with tempfile.TemporaryDirectory(dir=scratch) as own:
         quiet = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "GRISTMILL_CACHE": f"{own}/cache"}
@@ -102,7 +102,6 @@ def server(scratch: Path) -> Iterator[Server]:
 
 
 def _main(command: Sequence[str]) -> int:
-    """Run a command line as `python -m` would, and return its exit status."""
     if command[0] == "pipelines":
         from pipelines.__main__ import main
     else:
@@ -118,8 +117,8 @@ def _without_beats() -> None:
 
 
 def _with_poison() -> None:
-    """Make the stage `text_hash` fail on documents that contain "poison", and the reader on files whose path
-    does.
+    """Make `text_hash` fail on documents that contain "poison", and the reader fail on files with "poison" in
+    their path.
     """
     from gristmill.errors import PoisonError
     from pipelines.building import read_step
@@ -142,7 +141,6 @@ def _with_poison() -> None:
 
 
 def _child(order: dict[str, Any], imported: Path) -> None:
-    """Run one command, then exit without the interpreter's shutdown."""
     own = LocalPath(order["own"])
     said = os.open(own / "said", os.O_WRONLY | os.O_CREAT)
     nothing = os.open(os.devnull, os.O_RDONLY)

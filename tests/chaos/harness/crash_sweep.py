@@ -22,8 +22,10 @@ GROUP = "Crash points"
 
 @dataclass(frozen=True)
 class Case:
-    """A command to crash: its name and those of its files in the table, its arguments for a directory, how
-    the directory is prepared, and how the outcome is judged.
+    """A command to crash.
+
+    A case holds the names for the table, the arguments of the command, the preparation of its directory, and
+    the function that judges the outcome.
     """
 
     name: str
@@ -64,7 +66,6 @@ def plain_name(path: str) -> str:
 
 
 def row_of(case: Case, what: str, when: str) -> str:
-    """Return the title of the table row that a crash belongs to."""
     if case.detail == "operations" or what in ("power is lost", "killed"):
         return f"{case.name}: {what}, {when}"
     if when == "half written":
@@ -73,7 +74,7 @@ def row_of(case: Case, what: str, when: str) -> str:
 
 
 def points_of(case: Case, operations: Sequence[Operation]) -> list[Point]:
-    """Return every crash point: each operation with each way of dying."""
+    """Return every crash point: each operation combined with each way of dying."""
     crashes: list[Crash] = ["kill"] if case.bucket else ["kill", "names kept", "names lost"]
     points = [Point(number, crash) for crash in crashes for number in range(len(operations))]
     points += [
@@ -83,8 +84,10 @@ def points_of(case: Case, operations: Sequence[Operation]) -> list[Point]:
 
 
 def chosen(case: Case, operations: Sequence[Operation], few: int | None) -> list[Point]:
-    """Return `few` of all crash points, drawn with a fixed seed; without `few`, up to `case.most` of each
-    kind, evenly spread.
+    """Return the crash points to try.
+
+    With `few`, that many points are drawn with a fixed seed. Without it, the points of each kind are evenly
+    spread, at most `case.most` of them (four times as many for a loss of power).
     """
     points = points_of(case, operations)
     if few is not None:
@@ -100,8 +103,6 @@ def chosen(case: Case, operations: Sequence[Operation], few: int | None) -> list
 
 
 class Pool:
-    """Crash servers that work in parallel."""
-
     def __init__(self, servers: Sequence[Server]) -> None:
         self._free: queue.SimpleQueue[Server] = queue.SimpleQueue()
         self.all = servers
@@ -124,8 +125,8 @@ class Pool:
             self._free.put(used)
 
     def sweep(self, case: Case, root: Path, injected: Injected, few: int | None = None) -> None:
-        """Crash a command at chosen points (see `chosen`), each time in a directory of its own, and record
-        each outcome.
+        """Crash a command at chosen points (see `chosen`), each time in a new directory, and record each
+        outcome.
         """
         case.begin(root)
         there = set(root.rglob("*"))

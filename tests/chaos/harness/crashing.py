@@ -3,10 +3,10 @@
 """Commands that die at a chosen operation on the disk or on an object store.
 
 The product has no hooks for this: in the process that is to die, the functions that change durable storage
-are replaced by counting ones. A first pass records the operations of a command. Then it is run once for each
-operation and killed with SIGKILL just before it, and the disk is left as a crash of the process, or of the
-machine, would leave it. The state after an operation is the state before the next one, so killing before each
-operation, and once after the last, covers both sides of all.
+are replaced by counting ones. A first pass records the operations of a command. Then the command is run once
+for each operation and killed with SIGKILL just before it, and the disk is left as a crash of the process, or
+of the machine, would leave it. The state after an operation is the state before the next one, so it is enough
+to kill before each operation, and once after the last.
 """
 
 import builtins
@@ -35,8 +35,10 @@ _STORE_CALLS = ("Put", "Delete", "Upload", "Complete", "Copy")  # of the API of 
 
 @dataclass(frozen=True)
 class Operation:
-    """A watched operation: `kind` is creation, opening (to append), fsync, rename, removal, ...; `path` is
-    relative to the watched root.
+    """A watched operation.
+
+    `kind` is creation, opening (to append), fsync, rename, removal, ...; `path` is relative to the watched
+    root.
     """
 
     kind: str
@@ -44,8 +46,9 @@ class Operation:
 
 
 class Point(NamedTuple):
-    """Where and how to die: before operation `number`, counted from 0 (the number of operations means after
-    the last one), losing what `crash` says.
+    """Where and how to die: before operation `number`, with the losses that `crash` names.
+
+    Operations are counted from 0. The total number of operations means after the last one.
     """
 
     number: int
@@ -69,7 +72,7 @@ class Watch:
         self._replace_all()
 
     def end(self) -> None:
-        """Finish after the command: die here if that is the point, otherwise write the operations to the log."""
+        """Finish after the command: die here if `point` is after the last operation, otherwise write the log."""
         if self._point is not None and self._point.number == len(self._operations):
             self._die()
         self._write()
@@ -86,7 +89,7 @@ class Watch:
         return absolute if absolute == self._root or absolute.startswith(f"{self._root}/") else None
 
     def _note(self, kind: str, path: str) -> None:
-        """Record an operation that is about to happen, or die if it is the one to die at."""
+        """Record an operation that is about to happen, or die if `point` is before it."""
         if self._point is not None and self._point.number == len(self._operations):
             self._die()
         self._operations.append(Operation(kind, path.removeprefix(self._root).removeprefix("/")))
@@ -111,7 +114,9 @@ class Watch:
         self._undo.append((os.path.dirname(path), take_back))
 
     def _backup(self, path: str) -> str | None:
-        """Link a file that is about to lose its name to a backup, if a loss of power could bring it back."""
+        """Link a file that is about to lose its name to a backup, if a loss of power could bring the file
+        back.
+        """
         if self._point is None or self._point.crash != "names lost" or not os.path.isfile(path):
             return None
         backup = str(self._backups / str(len(self._operations)))
@@ -134,7 +139,7 @@ class Watch:
             tensors.serialize_file = functools.partial(_serialising, self, tensors.serialize_file)
 
     def watch_store(self, bucket: str) -> None:
-        """Also count calls that change objects in an S3 bucket."""
+        """Also watch calls that change objects in an S3 bucket."""
         from aiobotocore.client import AioBaseClient
 
         call = AioBaseClient._make_api_call
@@ -149,14 +154,13 @@ class Watch:
     # What the functions below have done.
 
     def opened(self, path: str, existed: bool, stay: int) -> None:
-        """Note that a file was opened for writing, keeping its first `stay` bytes."""
+        """Note that a file was opened for writing, with its first `stay` bytes kept."""
         self._opened = path
         self._synced[path] = min(self._synced.get(path, stay), stay)
         if not existed:
             self._pending(path, lambda: os.unlink(path))
 
     def renamed(self, old: str, new: str, backup: str | None) -> None:
-        """Note that a file or directory was renamed."""
         for path in [path for path in self._synced if path == old or path.startswith(f"{old}/")]:
             self._synced[new + path.removeprefix(old)] = self._synced.pop(path)
 
@@ -168,11 +172,9 @@ class Watch:
         self._pending(new, take_back)
 
     def linked(self, path: str) -> None:
-        """Note that a file was given a second name."""
         self._pending(path, lambda: os.unlink(path))
 
     def removed(self, path: str, backup: str | None, directory: bool) -> None:
-        """Note that a file or directory was removed."""
         self._synced.pop(path, None)
         if directory:
             self._pending(path, lambda: os.mkdir(path))
@@ -180,7 +182,7 @@ class Watch:
             self._pending(path, lambda: os.link(backup, path))
 
     def made(self, path: str) -> None:
-        """Note that a directory was made; if its name is lost, so is everything in it."""
+        """Note that a directory was made. If a loss of power takes its name, its contents are lost too."""
         self._pending(path, lambda: shutil.rmtree(path))
 
     def synced(self, path: str) -> None:
@@ -191,7 +193,7 @@ class Watch:
 
 
 def _tear(file: Path, appended: bool) -> None:
-    """Cut off the second half of a file, or of its last line if it was appended to."""
+    """Cut off the second half of a file, or of its last line if the file was appended to."""
     with suppress(FileNotFoundError):
         content = file.read_bytes()
         begin = content.rstrip(b"\n").rfind(b"\n") + 1 if appended else 0
@@ -199,7 +201,6 @@ def _tear(file: Path, appended: bool) -> None:
 
 
 def _at(path: Any, directory: int | None) -> Any:
-    """Resolve a path that may be relative to an open directory."""
     return path if directory is None else os.path.join(os.readlink(f"/proc/self/fd/{directory}"), os.fsdecode(path))
 
 
@@ -269,8 +270,9 @@ def _making(watch: Watch, real: Callable[..., None], file: Any, *others: Any, **
 
 
 def _syncing(watch: Watch, descriptor: int) -> None:
-    """Record an fsync without flushing: a kill loses nothing that was written, and losses of power are
-    simulated.
+    """Record an fsync without flushing.
+
+    A kill does not lose what was written, and losses of power are simulated.
     """
     path = watch._inside(os.readlink(f"/proc/self/fd/{descriptor}"))
     if path is not None:

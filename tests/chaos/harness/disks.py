@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def disk(path: Path, size: int) -> Iterator[Path]:
-    """Mount a disk of `size` bytes at `path`; skip the test where mounting is not allowed."""
+    """Mount a disk of `size` bytes at `path`, or skip the test if mounting is not allowed."""
     path.mkdir(exist_ok=True)
     options = ["-t", "tmpfs", "-o", f"size={size}"]
     if os.geteuid() or subprocess.run(["mount", *options, "disk", path], capture_output=True, check=False).returncode:

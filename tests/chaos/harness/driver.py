@@ -2,10 +2,11 @@
 
 OPTIONS is a JSON object with any of:
 
-- `lease`: false to take no lease, or an object of other timings for it
+- `lease`: false to take no lease, or an object of other timings for the lease
 - `host`: a host name to pretend to run on
-- `hours`: how far its clock is ahead
-- `hold`: [WRITE, FILE]: before its Nth write, or its first write of a file of that name, make FILE.held and wait for FILE.go
+- `hours`: how far the driver's clock is ahead
+- `hold`: [WRITE, FILE]: before write number WRITE, or before the first write of a file named WRITE, make FILE.held and wait for
+  FILE.go
 - `gate`: a file to wait for before starting; FILE.PID is made first
 - `record`: the file where `launching.Record` writes what is trained on
 """

@@ -1,4 +1,4 @@
-"""Competing drivers: command lines in processes of their own, and the leases that they find."""
+"""Competing drivers: command lines in separate processes, and a lease left by a dead process."""
 
 import json
 import os
@@ -18,8 +18,6 @@ _SCRIPT = Path(__file__).with_name("driver.py")
 
 
 class Driver:
-    """A command line run by driver.py in a process of its own."""
-
     def __init__(self, directory, name, *arguments, module="pipelines", **options):
         self.out = directory / f"{name}.out"
         command = [sys.executable, str(_SCRIPT), json.dumps(options, default=str), module, *map(str, arguments)]
@@ -32,7 +30,7 @@ class Driver:
         return self.out.read_text()
 
     def until(self, condition):
-        """Wait for a condition, and fail if the driver ends before it holds."""
+        """Wait for a condition, and fail if the driver ends before the condition holds."""
         while not condition():
             assert self.process.poll() is None, self.said
             time.sleep(PAUSE_SECONDS)
@@ -46,7 +44,6 @@ class Driver:
 
 
 def end_all():
-    """Kill the drivers that a failed test left running."""
     for process in _started:
         process.kill()
         process.wait()

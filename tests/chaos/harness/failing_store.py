@@ -17,11 +17,14 @@ _SLOW_SECONDS = 1.0  # for each byte
 
 @dataclass
 class Plan:
-    """Which requests fail, and how: of those of `methods` whose path contains `within`, the first `skip` are
-    answered and the next `count` fail.
+    """Which requests fail, and how.
 
-    `kind`: 503, 500, reset (the connection is reset before the response), truncated (it is reset within the
-    body), short (the response declares only half of its body), or slow (one byte a second).
+    Of the requests with one of `methods` whose path contains `within`, the first `skip` are answered and the
+    next `count` fail.
+
+    `kind` is 503, 500, reset (the connection is reset before the response), truncated (the connection is
+    reset within the body), short (the response declares and sends only half of its body), or slow (one byte a
+    second).
     """
 
     kind: str = ""
@@ -129,8 +132,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Proxy(ThreadingHTTPServer):
-    """Forwards requests, except those that `plan` makes fail."""
-
     daemon_threads = True
 
     def __init__(self, behind: str) -> None:
@@ -143,7 +144,7 @@ class Proxy(ThreadingHTTPServer):
 
 @contextmanager
 def proxy(behind: str) -> Iterator[Proxy]:
-    """Start a proxy for the server at the URL `behind`; its `plan` may be replaced at any time."""
+    """Start a proxy for the server at the URL `behind`. Its `plan` may be replaced at any time."""
     server = Proxy(behind)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -155,5 +156,4 @@ def proxy(behind: str) -> Iterator[Proxy]:
 
 
 def url_of(server: ThreadingHTTPServer) -> str:
-    """Return the URL of a server on this machine."""
     return f"http://127.0.0.1:{server.server_address[1]}"

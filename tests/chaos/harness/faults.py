@@ -1,7 +1,7 @@
-"""Commands on failing disks: run in children of one warm process, into which faults.c is loaded.
+"""Commands on failing disks, run in children of one warm process into which faults.c is loaded.
 
-Run as a program, this module is the warm process: it reads orders as lines of JSON and answers each when its
-child has ended. A child arms its fault and runs one command line, as `python -m` would.
+Run as a program, this module is the warm process: it reads orders as lines of JSON, and answers each order
+when its child has ended. A child arms its fault and runs one command line, as `python -m` would.
 """
 
 import ctypes
@@ -33,12 +33,14 @@ _SOURCE = Path(__file__).with_suffix(".c")
 
 @dataclass(frozen=True)
 class Fault:
-    """System calls of `kinds` on paths below `place` that fail with `error`: `count` of them, from number
-    `first` on. A place that ends in * is a prefix of paths.
+    """System calls that fail with `error`, or that trigger a change to a file.
 
-    With `action`, no call fails. Instead, the file `target` is changed before the first of them: "r" replaces
-    it by `other`, "o" overwrites it with `other` and keeps its times, "u" removes it, "t" truncates it to
-    `number` bytes, "c" sets its mode to `number`.
+    The calls are those of `kinds` on paths below `place`: `count` of them, from number `first` on. A place
+    that ends in * is a prefix of paths.
+
+    With `action`, no call fails. Instead, the file `target` is changed before the first of these calls: "r"
+    replaces it by `other`, "o" overwrites it with `other` and keeps its times, "u" removes it, "t" truncates
+    it to `number` bytes, "c" sets its mode to `number`.
     """
 
     place: str
@@ -53,9 +55,10 @@ class Fault:
 
 
 class Ended(NamedTuple):
-    """The result of a command: its exit status, negative for a signal; its seconds; its output; how many
-    calls the fault looked at and how many it hit; and whether a file was published after its fsync had
-    failed.
+    """The result of a command.
+
+    `status` is negative for a signal. `seen` and `fired` count the calls that the fault looked at and those
+    that it hit. `published_unsynced` says whether a file was published after its fsync had failed.
     """
 
     status: int
@@ -68,8 +71,6 @@ class Ended(NamedTuple):
 
 
 class Server:
-    """Runs command lines, one at a time."""
-
     def __init__(self, process: "subprocess.Popen[str]", scratch: Path) -> None:
         self._process, self._scratch, self._number = process, scratch, 0
 
@@ -86,7 +87,7 @@ class Server:
         """Run `pipelines ...` or `trainers ...` to its end.
 
         It may run as another user (`uid`), with a limit on the size of a file (`file_bytes`), with a timeout
-        for responses of a store (`seconds`), and with environment variables. Rows read in training are
+        for responses of a store (`seconds`), and with more environment variables. Rows read in training are
         written to `record`.
         """
         order = {
@@ -116,7 +117,7 @@ class Server:
 
 
 def compiled(directory: Path) -> Path | None:
-    """Compile faults.c to a shared library; return its path, or None where there is no compiler."""
+    """Compile faults.c to a shared library; return its path, or None if there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -148,7 +149,6 @@ def server(scratch: Path, library: Path | None) -> Iterator[Server]:
 
 
 def main() -> None:
-    """Run the warm process: fork a child for each order."""
     scratch = Path(sys.argv[1])
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for number, line in enumerate(sys.stdin, 1):
@@ -164,7 +164,7 @@ def main() -> None:
 
 
 def _import_what_it_did(told: Path) -> None:
-    """Import the modules that the last child imported, so that the next one need not."""
+    """Import the modules that the last child imported, so that the next child finds them loaded."""
     with suppress(OSError, ValueError, KeyError):
         for module in json.loads(told.read_text())["modules"]:
             if module not in sys.modules:
@@ -216,9 +216,7 @@ def _arm(fault: Mapping[str, Any]) -> ctypes.CDLL:
 
 
 def _status(command: Sequence[str]) -> int:
-    """Run a command line and return its exit status; print the traceback of an unexpected exception and
-    return 70.
-    """
+    """Run a command line and return its exit status: 70, with a traceback, for an unexpected exception."""
     import traceback
 
     try:

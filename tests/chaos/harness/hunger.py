@@ -10,8 +10,10 @@ MB = 1_000_000
 
 
 class Meal(NamedTuple):
-    """An order for `eat`: `how` to allocate or die, `size` in bytes, and `plates`, a directory that gets a
-    file for each attempt.
+    """An order for `eat`.
+
+    `how` names the way to allocate or die, `size` is in bytes, and `plates` is a directory that gets a file
+    for each attempt.
     """
 
     how: str
@@ -20,9 +22,7 @@ class Meal(NamedTuple):
 
 
 def eat(meal: Meal) -> int:
-    """Allocate memory through Python, numpy, Arrow or Rust, in one block or in small pieces, sleep, or die of
-    a signal.
-    """
+    """Allocate memory (through Python, numpy, Arrow or Rust), sleep, or die of a signal."""
     (meal.plates / f"{meal.how}-{time.time_ns()}").touch()
     if meal.how in ("killed", "abort"):
         os.kill(os.getpid(), signal.SIGKILL if meal.how == "killed" else signal.SIGABRT)

@@ -1,6 +1,8 @@
-"""Simulated machines for breaking the network: namespaces on one Linux host, each with its own address, processes, host name,
-/tmp/ray and shared memory, joined by one switch. They are started with the commands of deploy/ray_cluster_own_machines.yaml
-and share all other files.
+"""Simulated machines, to test network failures.
+
+The machines are namespaces on one Linux host, each with a separate address, processes, host name, /tmp/ray
+and shared memory, joined by one switch. They are started with the commands of
+deploy/ray_cluster_own_machines.yaml and share all other files.
 """
 
 import os
@@ -30,7 +32,7 @@ _HEALTH = {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": 
 
 
 def reason_not_to() -> str | None:
-    """Return why such machines cannot be made here, or None where they can."""
+    """Return why such machines cannot be made here, or None if they can."""
     name = f"gristmill-{os.getpid()}-probe"
     try:
         _ip("netns", "add", name)
@@ -52,8 +54,10 @@ def _ip(*words: str) -> None:
 
 
 def start_command(kind: str, memory: int) -> str:
-    """Return the deployed file's command that starts Ray on a `head` or a `worker`, adapted to this
-    environment: its own `ray`, a small object store, and no file that only `ray up` writes.
+    """Return the command that starts Ray on a `head` or a `worker`, taken from DEPLOYED and adapted to this
+    environment.
+
+    It uses the `ray` of this environment, a small object store, and no file that only `ray up` writes.
     """
     (command,) = [c for c in load_yaml(DEPLOYED)[f"{kind}_start_ray_commands"] if " start " in c]
     path, autoscaling = "/shared/gristmill/.venv/bin/ray", " --autoscaling-config=~/ray_bootstrap_config.yaml"
@@ -65,8 +69,9 @@ def start_command(kind: str, memory: int) -> str:
 
 @dataclass
 class Machine:
-    """A machine: `namespace` is its network namespace, `cable` the name of its cable in the namespace
-    `switch`.
+    """A simulated machine.
+
+    `namespace` is its network namespace, and `cable` is the name of its cable in the namespace `switch`.
     """
 
     name: str
@@ -95,7 +100,9 @@ class Machine:
         assert log.read_bytes().endswith(b"started: 0\n"), log.read_text()
 
     def kill(self) -> None:
-        """Simulate a loss of power: all processes end at once, without a message to anyone."""
+        """Simulate a loss of power: end all processes at once, with the cable pulled first, so that no
+        message gets out.
+        """
         if self.process is not None:
             self.cut()
             self.process.kill()
@@ -103,16 +110,15 @@ class Machine:
             self.process = None
 
     def cut(self) -> None:
-        """Pull the machine's cable out of the switch."""
         _ip("-n", self.switch, "link", "set", self.cable, "down")
 
     def heal(self) -> None:
-        """Put the cable back."""
         _ip("-n", self.switch, "link", "set", self.cable, "up")
 
     def impair(self, *words: str) -> None:
-        """Apply a queueing discipline of `tc`, such as `tbf rate 2mbit ...`, to traffic in both directions;
-        without words, remove it.
+        """Apply a queueing discipline of `tc`, such as `tbf rate 2mbit ...`, to traffic in both directions.
+
+        Without words, remove the discipline.
         """
         for space, device in ((self.switch, self.cable), (self.namespace, "eth0")):
             subprocess.run(["tc", "-n", space, "qdisc", "del", "dev", device, "root"], check=False, capture_output=True)
@@ -121,7 +127,7 @@ class Machine:
                 subprocess.run(added, check=True, capture_output=True)
 
     def processes(self, title: str) -> list[int]:
-        """Return the machine's processes whose title begins with `title`; Ray titles a worker by the task it
+        """Return the machine's processes whose title begins with `title`. Ray titles a worker by the task it
         runs.
         """
         listed = subprocess.run(["ip", "netns", "pids", self.namespace], check=True, capture_output=True, text=True)
@@ -142,15 +148,15 @@ def _title(pid: int) -> str:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Return an operator's environment variables on one of the machines, without Ray's: the commands set
-    those, and the token is in a file.
+    """Return an operator's environment variables on one of the machines, without Ray's variables.
+
+    The start commands set those, and the token is in a file.
     """
     kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in ("RANK", "WORLD_SIZE")}
     return {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
 def wait_for(met: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for a condition; raise AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
@@ -159,9 +165,10 @@ def wait_for(met: Callable[[], object], seconds: float, what: str) -> None:
 
 @contextmanager
 def machines(home: Path, names: list[str]) -> Iterator[list[Machine]]:
-    """Make machines with these names, not yet started; the first has the address HEAD. At the end, all their
-    processes are killed and their namespaces removed. `home` is their user's home directory, and holds each
-    machine's own files.
+    """Make machines with these names and yield them, not yet started; the first has the address HEAD.
+
+    `home` is the home directory of their user and holds the files of each machine. At the end, all their
+    processes are killed and their namespaces removed.
     """
     (home / ".ray").mkdir(parents=True)
     (home / ".ray" / "auth_token").write_text(TOKEN)

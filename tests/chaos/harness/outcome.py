@@ -1,4 +1,4 @@
-"""The result of a build or run that was broken, compared with an undisturbed one."""
+"""Comparison of a build or run that was broken with an undisturbed one."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ UNPUBLISHED = ("run.json", ".checksums.json", "report.html", "ray.json")  # time
 
 
 class Outcome(NamedTuple):
-    """What a fault did to the result: numbers of documents (in training: rows) `lost` and `doubled`, and
-    whether the result is `identical`.
+    """What a fault did to the result.
+
+    `lost` and `doubled` are numbers of documents (in training, of rows).
     """
 
     lost: int
@@ -24,20 +25,20 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """An undisturbed corpus: bytes by path, and how often each document is in its shards."""
+    """An undisturbed corpus: the content of each file by path, and how often each document is in the shards."""
 
     files: dict[str, bytes]
     documents: Counter[bytes]
 
 
 def reference_of(corpus: Path) -> Reference:
-    """Return the reference that other builds of the same corpus are compared with."""
     return Reference(files_of(corpus), documents_of(corpus))
 
 
 def files_of(corpus: Path) -> dict[str, bytes]:
-    """Return the bytes of every file that is part of the result, by path, without the temporary files of
-    killed attempts.
+    """Return the bytes of every file that is part of the result, by path.
+
+    Temporary files of killed attempts are left out, and so are files that depend on times (UNPUBLISHED).
     """
     paths = [path for path in sorted(corpus.rglob("*")) if path.is_file()]
     kept = [path for path in paths if path.name not in UNPUBLISHED and path.suffix != ".tmp"]
@@ -45,7 +46,7 @@ def files_of(corpus: Path) -> dict[str, bytes]:
 
 
 def documents_of(corpus: Path) -> Counter[bytes]:
-    """Count how often each document id occurs in the shards of a corpus, in each shard set."""
+    """Count how often each document id occurs in each shard set of a corpus."""
     found: Counter[bytes] = Counter()
     for name, shard_set in load_corpus(corpus).shard_sets.items():
         for shard in shard_set.shards:
@@ -77,9 +78,9 @@ def trained(run: Path, record: Path) -> Trained:
 def run_outcome(wanted: Trained, found: Trained) -> Outcome:
     """Compare a run that was broken and continued with an undisturbed one.
 
-    A row is doubled if its sample was read at a step that is not its own, and lost if no attempt read it.
-    Runs are identical if the digests of their rows are equal and their losses agree to 1e-5 (the order of
-    sums depends on the number of workers).
+    A row is doubled if its sample was read at the wrong step, and lost if no attempt read it. Runs are
+    identical if the digests of their rows are equal and their losses agree to 1e-5 (the order of sums depends
+    on the number of workers).
     """
     lost, doubled = wanted.rows.keys() - found.rows.keys(), found.rows.keys() - wanted.rows.keys()
     same_losses = wanted.losses.keys() == found.losses.keys() and all(

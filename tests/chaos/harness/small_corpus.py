@@ -19,7 +19,7 @@ from tests.conftest import paragraph
 
 
 def write_sources(raw: Path) -> None:
-    """Write about 60 documents, two of them twice, as JSON lines, Parquet and Arrow rows, and members of
+    """Write 60 documents, two of which have a duplicate, as JSON lines, as Parquet and Arrow rows, and in
     archives.
     """
     texts = [paragraph(number, 60) for number in range(60)]
@@ -44,7 +44,6 @@ def write_sources(raw: Path) -> None:
 
 
 def write_config(path: Path, root: str, **more: Any) -> Path:
-    """Write a corpus file with the sources below `root`."""
     formats = {"lines": "jsonl", "rows": "parquet", "arrow": "arrow", "members": "text"}
     sources = [
         {"name": name, "root": f"{root}/{name}", "format": kind, "licence": "CC0-1.0", "part_bytes": 6000} | more
@@ -70,14 +69,14 @@ class Small:
     reference: Reference
 
     def build(self, out: Any, fault: Fault | None = None, **options: Any) -> Ended:
-        """Build into `out` in a process of the server."""
         return self.server.run(
             "pipelines", "build", self.config, "--in-process", f"output={out}", fault=fault, **options
         )
 
     def finished(self, out: Path, **options: Any) -> tuple[Outcome, float]:
-        """Run the build again without a fault, assert that it redoes nothing that was finished, and return
-        the outcome and seconds.
+        """Build again without a fault, and return the outcome and seconds.
+
+        Assert that the build does not redo what was finished.
         """
         before = kept(out)
         done = self.build(out, **options)
@@ -87,7 +86,6 @@ class Small:
 
 
 def reference(server: Server, config: Path, out: Path) -> Reference:
-    """Build the corpus undisturbed."""
     done = server.run("pipelines", "build", config, "--in-process", f"output={out}")
     assert done.status == 0, done.errors
     return reference_of(out)
@@ -101,8 +99,9 @@ def planned_again(wanted: Reference, out: Path) -> Outcome:
 
 
 def kept(out: Path) -> dict[Path, tuple[int, int]]:
-    """Return the files that need not be made again, with inode and time: those of published steps, and those
-    that the receipts of finished units name.
+    """Return the inode and modification time of every file that the next build must not redo.
+
+    These are the files of published steps, and those that the receipts of finished units name.
     """
     found = {path for step in out.glob("*/manifest.json") for path in step.parent.rglob("*") if path.is_file()}
     for receipt in out.glob("*/units/*.json"):

@@ -20,10 +20,10 @@ _MEMORY = 3 << 30
 
 
 class SoakCluster:
-    """A head node without CPUs for work, and two workers of one CPU each.
+    """A Ray cluster of a head node that runs no tasks, and two workers of one CPU each.
 
-    The first worker has twice the memory of the other and of nodes added later. Everything is in a directory of its own with
-    a short path, because the length of socket paths is limited.
+    The first worker has twice the memory of the second and of nodes added later. All files are in a directory
+    with a short path, because the length of socket paths is limited.
     """
 
     def __init__(self) -> None:
@@ -59,13 +59,15 @@ class SoakCluster:
         ]
 
     def kill_node_of(self, worker: psutil.Process) -> None:
-        """Send SIGKILL to the raylet that started this worker; the worker ends with it."""
+        """Send SIGKILL to the raylet that started this worker. The worker ends with the raylet."""
         node = next(node for node in self.cluster.worker_nodes if worker in workers_of(_raylet(node)))
         os.kill(_raylet(node), signal.SIGKILL)
         self.cluster.remove_node(node, allow_graceful=False)
 
     def kill_all(self) -> None:
-        """Send SIGKILL to the raylets of all nodes, and remove the nodes, the head with the cluster's state included."""
+        """Send SIGKILL to the raylets of all nodes, and remove the nodes, including the head with the
+        cluster's state.
+        """
         nodes = self.cluster.list_all_nodes()
         for node in nodes:
             os.kill(_raylet(node), signal.SIGKILL)
@@ -82,7 +84,9 @@ def _raylet(node) -> int:
 
 
 def workers_of(pid: int, task: str = "") -> list[psutil.Process]:
-    """Return the processes below `pid` in which Ray runs tasks with `task` in their names; Ray's agents are left out."""
+    """Return the processes below `pid` in which Ray runs tasks with `task` in their names, except Ray's
+    agents.
+    """
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).children(recursive=True):

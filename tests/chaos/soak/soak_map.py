@@ -1,4 +1,6 @@
-"""A driver whose first task is killed once, and on its second attempt waits for a file: `soak_map.py DIRECTORY`."""
+"""A driver whose first task kills itself once, and waits for a file on its second attempt: `soak_map.py
+DIRECTORY`.
+"""
 
 import os
 import signal

@@ -32,7 +32,9 @@ class Work:
             )
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition; raise AssertionError if the driver ends first or it takes longer than LONGEST."""
+        """Wait for a condition; raise AssertionError if the driver ends first or the wait exceeds LONGEST
+        seconds.
+        """
         last = time.monotonic() + LONGEST
         while not condition():
             assert self.driver.poll() is None, f"the driver has ended before {what}:\n{self.said()}"
@@ -43,20 +45,24 @@ class Work:
         return self._log.read_text()[-4000:]
 
     def ended(self) -> int:
-        """Wait for the driver to end by itself, and return its exit status."""
         try:
             return self.driver.wait(LONGEST)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the driver does not end:\n{self.said()}") from None
 
     def recovered(self) -> list[tuple[str, float]]:
-        """Return each fault, and the seconds from it to the next kill; for the last one, to now, when the command has ended."""
+        """Return each fault, and the seconds from the start of its recovery to the next kill, or until now
+        for the last one.
+
+        Call this when the command has ended.
+        """
         ends = [*self._to, time.perf_counter()]
         return [(fault, end - begun) for fault, begun, end in zip(self._faults, self._from, ends[1:], strict=True)]
 
     def strike(self, phase: str, victim: str, task: str) -> None:
-        """Kill `victim` while tasks or actors named `task` run, then do what an operator would do: add a node in place of a
-        lost one, or restart a command or a cluster that is gone.
+        """Kill `victim` while tasks or actors named `task` run, then do what an operator would do.
+
+        An operator replaces a lost node, and restarts a command or a cluster that is gone.
         """
         self._faults.append(f"{phase}: {victim}")
         self._to.append(time.perf_counter())
@@ -86,7 +92,6 @@ class Work:
         self._from.append(struck)
 
     def close(self) -> None:
-        """Kill the driver if it is still running."""
         if self.driver.poll() is None:
             self.driver.kill()
             self.driver.wait()

@@ -1,8 +1,8 @@
-"""A hook for the training workers of the soak test: it records what they train on, and prolongs the phase that a kill aims at
-until the kill has happened.
+"""A hook for the training workers of the soak test.
 
-The directory is named by the environment variable SOAK. Its file `aim` holds the phase and step (`validation 10`); a file of
-that name is made when the phase begins.
+The hook records what the workers train on. It also prolongs the phase that a kill aims at until the kill has
+happened. The environment variable SOAK names the directory. Its file `aim` holds the phase and step
+(`validation 10`), and a file of that name is made when the phase begins.
 """
 
 import os
@@ -16,7 +16,9 @@ _LONGEST = 120.0
 
 
 def prepare() -> None:
-    """Patch training in this process; Ray calls this as its `worker_process_setup_hook` in every worker process."""
+    """Patch training in this process. Ray calls this as its `worker_process_setup_hook` in every worker
+    process.
+    """
     from trainers.training import launch
 
     train = launch._train

@@ -1,8 +1,8 @@
-"""SIGKILL at random moments to workers, nodes, the driver and the head node of a Ray cluster of three nodes.
+"""Workers, nodes, the driver and the head node of a Ray cluster of three nodes get SIGKILL at random moments.
 
-Builds, and training on two workers, are killed again and again. Nothing may be lost or doubled, and the result must equal
-that of an undisturbed run. The phase of a build is known from the tasks that its workers run. The seconds of a fault are
-those until the next kill, or the end.
+Builds, and training on two workers, are killed again and again. Nothing may be lost or doubled, and the
+result must equal that of an undisturbed run. The tasks that the workers run show the phase of a build. The
+seconds of a fault are those until the next kill, or the end.
 """
 
 import json
@@ -49,7 +49,7 @@ RUNS = [
 
 @pytest.fixture(scope="module")
 def soaking(tmp_path_factory):
-    """A directory with a corpus YAML whose build takes a while in every phase, built once without Ray."""
+    """Return a directory with a corpus file whose build takes a while in every phase, built once without Ray."""
     directory = tmp_path_factory.mktemp("soak")
     raw = write_sources(directory / "raw", documents=8000, files=24, modules=60)
     write_corpus_file(directory / "corpus.yaml", raw, directory / "undisturbed")
@@ -107,13 +107,13 @@ def test_a_build_that_is_killed_again_and_again(soaking, cluster, injected, numb
 
 
 def leftovers(directory):
-    """Return what only killed attempts leave behind, and the directories of unfinished steps."""
+    """Return the temporary files of killed attempts, and the directories of unfinished steps."""
     return [path for path in directory.rglob("*") if path.suffix == ".tmp" or path.name in ("units", "work")]
 
 
 @pytest.fixture(scope="module")
 def never_killed(soaking):
-    """The same training undisturbed, on one worker."""
+    """Return what the same training trains on without a kill, on one worker."""
     worker = Path(__file__).parents[2] / "trainers" / "kill_worker.py"
     command = [sys.executable, str(worker), "never", "0", "0", str(soaking / "record"), *training(soaking, "run")]
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=600)

@@ -1,4 +1,4 @@
-"""Security advisories: their version ranges, and that an affected version refuses to start."""
+"""Security advisories: their version ranges, and the refusal to start with an affected version."""
 
 import re
 import tomllib
@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def installed(monkeypatch):
-    """A dict of versions that override those of installed packages."""
     versions = {}
     real = metadata.version
 

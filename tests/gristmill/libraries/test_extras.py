@@ -1,4 +1,4 @@
-"""Extras: the message for a library that cannot be imported, and that an old pip installs all that our extras need."""
+"""Extras: the message for a library that cannot be imported, and complete installation by an old pip."""
 
 import tomllib
 from dataclasses import replace
@@ -36,7 +36,7 @@ def test_every_extra_is_one_of_the_project():
 
 
 def distributions(names):
-    """Return the installed distributions among these names, and those that they depend on, by name."""
+    """Return the installed distributions with these names, and those of their dependencies, by name."""
     seen = {}
     while names:
         name = canonicalize_name(names.pop())
@@ -53,8 +53,8 @@ def distributions(names):
 
 @pytest.mark.long
 def test_no_extra_has_another_name_where_it_is_asked_for():
-    """pip before 24.1 takes `html_clean` and `html-clean` for different extras and installs nothing, so we must name the
-    packages that such an extra stands for.
+    """pip before 24.1 treats `html_clean` and `html-clean` as different extras and installs nothing, so our
+    requirements must name the packages that such an extra stands for.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ours = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]

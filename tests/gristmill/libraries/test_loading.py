@@ -12,7 +12,9 @@ from gristmill.libraries.loading import loading
 
 @pytest.fixture
 def frozen(monkeypatch):
-    """A list of the calls of `gc.freeze`, which is replaced so that it has no effect."""
+    """Replace `gc.freeze` by a function without effect, and yield a list that records for each call whether
+    garbage collection was enabled.
+    """
     calls = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(gc.isenabled()))
     yield calls
@@ -44,7 +46,9 @@ def test_nothing_changes_when_the_library_is_there_or_the_collector_is_off(froze
 
 
 def test_commands_with_a_model_keep_what_they_import_and_list_the_models_of_transformers_once():
-    """Runs in a separate process, because imported objects stay exempt. Every listing would read the files of a directory."""
+    """The test runs in a separate process, because imported objects stay exempt from garbage collection.
+    Listing the models reads the files of a directory, so it must happen only once.
+    """
     code = """
 import gc
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Charts: what is drawn where, that names stay within their space, and that a chart has the same bytes every time."""
+"""Charts: where things are drawn, names that stay within their space, and bytes that are the same every time."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -15,12 +15,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def parsed(svg):
-    """Parse a chart, which must be well-formed."""
     return ET.fromstring(standalone(svg))
 
 
 def bars(svg):
-    """Return (x, width, fill) of the rectangles."""
     return [(float(r.get("x")), float(r.get("width")), r.get("fill")) for r in parsed(svg).iter(f"{SVG}rect")]
 
 
@@ -29,8 +27,8 @@ def words(svg):
 
 
 def test_a_short_run_beside_a_long_one_is_seen():
-    """The axis covers everything after the first tenth of each run (here of 20 and of 360 steps), the last point and
-    validations included.
+    """The axis covers everything after the first tenth of each run, including the last point and validations.
+    The runs have 20 and 360 steps.
     """
     long = [(float(x), 6.0 - x / 100) for x in range(10, 361, 10)]
     short = [(1.0, 9.0), (3.0, 8.5), (20.0, 8.0)]

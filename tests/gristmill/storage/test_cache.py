@@ -10,7 +10,9 @@ from gristmill.storage import cache
 
 
 def filled(tmp_path, monkeypatch, names):
-    """Fill a cache with one file of 10 bytes per name, last used so many seconds ago; return a function that lists its files."""
+    """Fill a cache with one file of 10 bytes per name, last used the given number of seconds ago; return a
+    function that lists the files.
+    """
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path))
     for name, age in names.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

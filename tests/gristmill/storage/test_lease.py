@@ -1,5 +1,5 @@
-"""Leases: another process that works in the same place is noticed, waited for or taken over from, by the waiting process's
-clock alone.
+"""Leases: a process notices another one that works in the same place, and waits for it or takes over from it,
+by its own clock alone.
 """
 
 import json
@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[3]
 
 
 class Watch(Host):
-    """A host with a simulated clock: `sleep` advances it and calls what is due. The clock starts at any value."""
+    """A host with a simulated clock, which may start at any value. `sleep` advances the clock and calls what
+    is due.
+    """
 
     def __init__(self, start=0.0, due=()):
         self.now, self.due, self.said = start, sorted(due, key=lambda each: each[0]), []
@@ -47,7 +49,6 @@ class Watch(Host):
 
 
 def foreign(place, **facts):
-    """Write the lease of a process on another machine, and return a function that renews it."""
     lease = Lease(place / LEASE, "building")
 
     def beat():
@@ -69,7 +70,6 @@ def holder(place):
 
 @pytest.fixture(params=["disk", "store"])
 def place(request, tmp_path):
-    """A directory, or a prefix of an object store."""
     if request.param == "disk":
         return tmp_path
     s3 = request.getfixturevalue("s3")

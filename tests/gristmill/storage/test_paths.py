@@ -1,5 +1,5 @@
-"""Anything that looks like a URL is never taken for a local file or directory, in any argument, setting or field of any
-package. `~` and `$HOME` are expanded in all of them.
+"""A URL is never taken for a local file or directory, in any argument, setting or field of any package. `~`
+and `$HOME` are expanded in all of them.
 """
 
 import argparse

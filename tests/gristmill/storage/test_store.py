@@ -1,4 +1,4 @@
-"""Files are whole or absent, and a changed byte is found on first access."""
+"""Files are either complete or absent, and a changed byte is detected on first access."""
 
 import errno
 import os
@@ -155,7 +155,6 @@ def test_equal_values_have_equal_digests_whatever_the_order_of_their_keys():
 
 
 def at_once(calls):
-    """Call all of `calls` at the same instant, each in a thread, and return their results."""
     together, found = threading.Barrier(len(calls)), []
 
     def call(one):
@@ -171,7 +170,6 @@ def at_once(calls):
 
 
 def written(path, content):
-    """Return the content if this call has written it, otherwise None."""
     return content if path.write_new(content) else None
 
 
@@ -213,7 +211,7 @@ def test_of_several_that_write_a_new_object_one_does(s3, tmp_path):
 
 
 def test_a_new_object_whose_response_was_lost_is_this_call_s(s3, tmp_path, monkeypatch):
-    """The client library retries, and the second attempt finds the object that the first one wrote."""
+    """The client library retries, and the second attempt finds the object that the first attempt wrote."""
     path = parse_location(f"s3://bucket/{tmp_path.name}/file", s3.remote)
     store = _store("s3", s3.remote)
     pipe = store.pipe_file
@@ -282,7 +280,7 @@ def test_bytes_are_replaced_only_where_the_expected_ones_still_are(tmp_path):
 
 
 def test_a_trial_of_writing_leaves_no_name_that_readers_see(tmp_path, monkeypatch):
-    """Where files cannot be made without a name, a kill may leave the trial file behind."""
+    """Where files cannot be created without a name, a kill may leave the trial file behind."""
     monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
     monkeypatch.setattr(os, "unlink", lambda path: None)
     (tmp_path / "new").probe_writable()

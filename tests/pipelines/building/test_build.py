@@ -55,7 +55,7 @@ def run(path, *overrides, steps=None):
 
 
 def files_of(root):
-    """Return the bytes of every file that is part of the result, without those that hold times or cached checksums."""
+    """Return the bytes of every file of a result, except those that hold times or cached checksums."""
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.name not in ("run.json", ".checksums.json", "report.html"):
@@ -117,7 +117,9 @@ def test_a_second_build_recomputes_nothing_and_reports_it(corpus_file, tmp_path)
 
 @pytest.mark.long
 def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypatch):
-    """The build dies right before or right after a rename, again and again, and the next process continues it."""
+    """The build dies right before or right after a rename, again and again, and the next process continues
+    the build.
+    """
     run(corpus_file)
     wanted = files_of(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
@@ -227,7 +229,9 @@ def test_a_file_that_changes_after_planning_stops_the_build(corpus_file, raw_tex
 
 
 def test_a_change_that_keeps_size_and_time_is_planned_again_once_it_was_met(corpus_file, raw_text, tmp_path):
-    """Checksums are cached by size and time; without a correction, the next plan would be the same again."""
+    """Checksums are cached by size and time. Unless the cached checksum is corrected, the next plan repeats
+    the error.
+    """
     (tmp_path / "out").mkdir()
     plan, file = plan_of(corpus_file), raw_text / "code" / "m0.py"
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
@@ -324,8 +328,6 @@ def test_the_read_manifest_finds_every_record(built_corpus_file, tmp_path):
 
 @dataclass(frozen=True)
 class Shout(PartStage):
-    """Replaces every `word` of a text by `by`."""
-
     word: str
     by: str
     text: str = "text"
@@ -425,7 +427,9 @@ def test_parts_are_written_the_same_way_twice():
 
 
 def test_the_order_of_sources_and_of_edits_is_part_of_what_a_step_is(corpus_file):
-    """Shuffles number the parts, and edits are composed in order, so a killed build must not continue in another order."""
+    """Shuffles number the parts, and edits are composed in order, so a killed build must not continue in a
+    different order.
+    """
     before = {step.label: step.fingerprint for step in plan_of(corpus_file).steps}
     text = corpus_file.read_text()
     lines = text.splitlines()
@@ -502,8 +506,6 @@ def test_planning_does_not_touch_the_directory_of_another_corpus(corpus_file, tm
 
 @dataclass(frozen=True)
 class Fragile(PartStage):
-    """Raises an error on every document that contains `word`."""
-
     word: str
 
     def reads(self):
@@ -631,7 +633,9 @@ def test_an_output_that_cannot_be_written_says_so_before_anything_is_read(corpus
 def test_a_step_whose_files_are_gone_is_not_published_and_built_by_the_next_build(
     corpus_file, tmp_path, monkeypatch, moment
 ):
-    """Another command removes the step as a leftover, right before or right after the build has checked its files."""
+    """Another command removes the step as a leftover, right before or right after the build has checked the
+    step's files.
+    """
     from pipelines.building import state
 
     check = state.Build._check_files

@@ -1,5 +1,5 @@
-"""A build reports where its processor time went, and the purposes sum to what the operating system counts. It starts Ray only
-for work that takes longer than starting Ray.
+"""A build reports where its CPU time went, and the purposes add up to what the operating system counts. It
+starts Ray only for work that takes longer than starting Ray.
 """
 
 import resource
@@ -96,7 +96,7 @@ class RayStartsError(Exception):
 
 @pytest.fixture
 def built(corpus_file, monkeypatch):
-    """A built corpus; a further build that would start Ray raises RayStartsError."""
+    """Build a corpus and return its file. A further build that would start Ray raises RayStartsError."""
 
     def start(cluster):
         raise RayStartsError

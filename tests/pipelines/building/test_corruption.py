@@ -1,7 +1,8 @@
-"""Damage at rest: a flipped bit or a lost end in any file of a corpus is found when the file is read, and the file is named.
+"""Damage at rest: a flipped bit or a truncation in any file of a corpus is detected when the file is read,
+and the file is named.
 
-Files are damaged one at a time, in a published corpus and in an interrupted build, and everything that reads them is run
-again. Either an error names the file, or the result is the same as before.
+Files are damaged one at a time, in a published corpus and in an interrupted build, and everything that reads
+them is run again. Either an error names the file, or the result is unchanged.
 """
 
 import os
@@ -67,7 +68,7 @@ def check_corpus(config: Path, root: Path, flipped: int, cut: int | None) -> Non
 
 
 def test_caches_and_reports_are_made_again(config, corpus):
-    """A build succeeds with all of them damaged, and publishes the same corpus."""
+    """A build succeeds with all caches and report pages damaged, and publishes the same corpus."""
     wanted = (corpus / "manifest.json").read_bytes()
     for path in files_of(corpus):
         if path.name in (*PAGES, *CACHES):

@@ -1,4 +1,4 @@
-"""Extreme documents: they pass a whole build in bounded memory, and all counts are correct."""
+"""Extreme documents pass a whole build in bounded memory, and all counts are correct."""
 
 import gzip
 import json

@@ -1,4 +1,6 @@
-"""A corpus of malicious and honest files: the build ends in bounded memory, keeps the honest ones and names the rest."""
+"""A corpus of malicious and honest files: the build ends in bounded memory, keeps the honest files and names
+the malicious ones.
+"""
 
 import gzip
 import io
@@ -216,7 +218,9 @@ def write_dump(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, set[Path]]:
-    """(the working directory, the peak of memory in MB, the files that the build left outside its output)."""
+    """Return the working directory, the peak memory in MB, and the files that the build left outside its
+    output.
+    """
     root = tmp_path_factory.mktemp("hostile")
     for name, write in [
         ("text", write_text), ("lines", write_lines), ("tables", write_tables), ("web", write_web), ("dump", write_dump),
@@ -302,7 +306,7 @@ def test_what_people_see_is_escaped(built, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_exports_hold_the_texts_as_data(built, tmp_path: Path, kind: str) -> None:
-    """In no export format does a cell become a formula, or a line end within a text the end of a record."""
+    """In no export format does a cell become a formula, or a line break within a text end the record."""
     assert main(["export", str(built[0] / "out"), str(tmp_path / "e"), "--format", kind]) == 0
     names = {path.name for path in (tmp_path / "e").iterdir()}
     assert names == {"README.md", "data", "export.json", "croissant.json"}
@@ -318,7 +322,6 @@ def test_exports_hold_the_texts_as_data(built, tmp_path: Path, kind: str) -> Non
 
 
 def test_special_tokens_in_a_text_are_its_letters(built) -> None:
-    """Special tokens spelled out in a text are encoded as ordinary characters."""
     corpus = open_corpus(built[0] / "out")
     row = corpus.shard_rows(corpus.find("lines/lines.jsonl#4").id)[0]
     tokens = pa.ipc.open_file(built[0] / "out" / row.path).read_all()["tokens"][row.row].as_py()

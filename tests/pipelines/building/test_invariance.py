@@ -1,5 +1,5 @@
-"""Invariance: neither hash seed, part size, number and order of tasks, nor names and order of files change a column or a
-decision.
+"""Invariance: no column or decision depends on the hash seed, the part size, the number and order of tasks,
+or the names and order of files.
 """
 
 import hashlib
@@ -43,7 +43,6 @@ DEDUP = """\
 
 
 def documents():
-    """Return documents of many kinds, with copies and near-copies of texts, and copies of URLs."""
     odd = [
         "short", "a b c " * 40, "x" * 3000, "\n\n \t\n.\n", "naïve “quotes” … — 東京は日本の首都です。 Привет, мир! שלום",
         "- bullet\n* bullet\n• bullet...\nLorem ipsum dolor.\nfunction f() { return 1; }\nPlease enable Javascript.\n" * 3,
@@ -60,7 +59,6 @@ def documents():
 
 
 def written(folder, rows, files):
-    """Write the rows as JSON lines, distributed over files with these names."""
     folder.mkdir(parents=True)
     for number, name in enumerate(files):
         (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows[number :: len(files)]))
@@ -68,15 +66,15 @@ def written(folder, rows, files):
 
 
 class Backwards(LocalCluster):
-    """Runs tasks in reverse order, and yields their results in that order."""
-
     def map(self, function, items, label):
         for position, result in super().map(function, items[::-1], label):
             yield len(items) - 1 - position, result
 
 
 def built(place, root, part_bytes, cluster=None, steps=STEPS + DEDUP):
-    """Build a corpus; return all columns of every document, with the verdict of every rule set, by printed id."""
+    """Build a corpus; return all columns of every document by its printed id, with the verdict of every rule
+    set.
+    """
     place.mkdir()
     source = f"{{name: web, root: {root}, format: jsonl, part_bytes: {part_bytes}}}"
     (place / "c.yaml").write_text(f"name: same\noutput: {place}/out\nsources: [{source}]\n{steps}")
@@ -111,8 +109,8 @@ def test_part_size_and_order_of_tasks(tmp_path):
 
 @pytest.mark.long
 def test_names_and_order_of_files(tmp_path):
-    """A file's name is part of its documents' ids, so documents are compared by content, and without deduplication, which may
-    keep another copy.
+    """A file's name is part of its documents' ids, so documents are compared by content. There is no
+    deduplication, because it may keep a different copy.
     """
     rows, found = documents(), []
     for name, files, order in (("one", ["z.jsonl"], 1), ("many", ["m.jsonl", "k/l.jsonl", "0.jsonl"], -1)):
@@ -128,7 +126,6 @@ def test_names_and_order_of_files(tmp_path):
 
 @pytest.mark.slow
 def test_hash_seed(tmp_path):
-    """Builds in separate processes with different seeds for Python's hashes agree."""
     root = written(tmp_path / "raw", documents(), ["a.jsonl", "b.jsonl"])
     code = (
         "import hashlib, sys; from gristmill.storage.disk import LocalPath\n"

@@ -1,5 +1,5 @@
-"""The quality rules of the multilingual recipe: the shares that they drop of Wikipedia, and of articles with planted
-repetition.
+"""The quality rules of the multilingual recipe: the shares of Wikipedia articles, and of articles with
+planted repetition, that they drop.
 """
 
 import random
@@ -15,7 +15,6 @@ ORDINARY, PLANTED = 5000, 60
 
 
 def dropped(texts, language):
-    """Return the share of `texts` that the rules drop."""
     measured = QualitySignals().annotate(pa.table({"text": pa.array(texts, pa.large_string())}))
     labels = {"language": [language] * len(texts), "language_score": [1.0] * len(texts)}
     for name, values in labels.items():

@@ -1,4 +1,6 @@
-"""Builds on Ray: the same bytes as an in-process build, with one worker, with two, and after `kill -9` of driver and workers."""
+"""Builds on Ray give the same bytes as an in-process build: with one worker, with two, and after `kill -9` of
+driver and workers.
+"""
 
 import contextlib
 import subprocess
@@ -31,7 +33,9 @@ def build(corpus_file, *arguments):
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory):
-    """The files of an undisturbed in-process build. A corpus can be moved, so they can be compared with builds elsewhere."""
+    """Return the files of an undisturbed in-process build. They can be compared with builds elsewhere,
+    because a corpus can be moved.
+    """
     root = tmp_path_factory.mktemp("undisturbed")
     corpus_file = write_corpus_file(root / "small.yaml", write_sources(root / "raw"), root / "out")
     assert main(["build", str(corpus_file), "--in-process"]) == 0
@@ -48,7 +52,9 @@ def test_the_number_of_workers_changes_no_byte(corpus_file, tmp_path, wanted):
 
 
 def start(corpus_file, errors):
-    """Start a build with two workers. Its error output goes to a file, because Ray's processes may outlive it."""
+    """Start a build with two workers. The error output goes to a file, because Ray's processes may outlive
+    the build.
+    """
     with open(errors, "w") as sink:
         return subprocess.Popen(
             command(corpus_file, "--workers", "2"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=sink
@@ -56,7 +62,6 @@ def start(corpus_file, errors):
 
 
 def kill_a_worker(driver):
-    """Kill a process that runs a task, if there is one; return how many were killed."""
     for worker in workers_of(driver.pid)[:1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             worker.kill()

@@ -1,4 +1,4 @@
-"""The docs' template package as a user has it: installed by pip without a network, and used in builds on Ray."""
+"""The docs' template package as users have it: installed by pip without a network, and used in builds on Ray."""
 
 import os
 import shutil
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A directory into which pip has installed the template."""
     root = tmp_path_factory.mktemp("installed")
     shutil.copytree(TEMPLATE, root / "own_stage")  # pip leaves files beside the source
     pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]

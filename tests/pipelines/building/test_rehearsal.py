@@ -1,4 +1,4 @@
-"""Rehearsals: the same documents under the same ids, no change to the real build, and estimates with their limits."""
+"""Rehearsals keep the ids of documents, leave the real build unchanged, and give estimates with their limits."""
 
 import json
 import random
@@ -52,7 +52,6 @@ WORDS = [
 
 
 def write_corpus(folder: Path, steps: str = STEPS) -> Path:
-    """Write a corpus file for 1,200 documents, a sixth of them copies, and 60 lines that are not JSON."""
     choose = random.Random(3)
     texts = [" ".join(choose.choices(WORDS, k=int(choose.lognormvariate(3.5, 0.6)) + 1)) for _ in range(1000)]
     texts += choose.choices(texts, k=200)
@@ -73,7 +72,7 @@ def build(config):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """(the whole corpus, its rehearsal); the rehearsal is built first."""
+    """Return the whole corpus and its rehearsal, which is built first."""
     folder = tmp_path_factory.mktemp("rehearsed")
     config = load_corpus_config(write_corpus(folder))
     rehearsed = build(rehearsal(config, 0.25))

@@ -1,4 +1,4 @@
-"""A corpus read from and built on an object store: the same files, byte for byte, as on disk."""
+"""A corpus read from and built on an object store has the same files, byte for byte, as one on disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,6 @@ def prefix(s3, tmp_path: Path) -> RemotePath:
 
 
 def tree(root: Path | RemotePath, s3=None) -> dict[str, bytes]:
-    """Return the bytes of every file by its relative path, without files of times and caches."""
     if isinstance(root, RemotePath):
         top = root.url.removeprefix("s3://")
         files = {name.removeprefix(f"{top}/"): s3.store.cat_file(name) for name in s3.store.find(top)}
@@ -55,7 +54,6 @@ def run(config: CorpusConfig, lines: list[str] | None = None) -> None:
 
 
 def remote_config(corpus_file: Path, raw_text: Path, root: RemotePath, s3) -> CorpusConfig:
-    """Upload the small corpus's sources to the store, and return its configuration with sources and output there."""
     s3.store.put(str(raw_text), f"{root.url}/raw", recursive=True)
     data = yaml.safe_load(corpus_file.read_text())
     remote = {"endpoint": s3.remote.endpoint, "allow_private": True}

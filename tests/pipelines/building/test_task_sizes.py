@@ -1,4 +1,6 @@
-"""The driver's cost per task does not depend on the number of parts: bytes of messages, searches, manifests read."""
+"""The driver's cost per task does not depend on the number of parts: bytes of messages, searches, manifests
+read.
+"""
 
 import pickle
 from dataclasses import replace
@@ -32,7 +34,8 @@ KIND = pa.list_(pa.uint32(), 112)
 class Weighing(LocalCluster):
     """Records the size in bytes of the largest pickled task of each phase.
 
-    Of each phase it runs only the first task, or takes that task's result from `results` of an earlier run.
+    Only the first task of a phase runs, unless its result is given in `results`, which an earlier run has
+    recorded.
     """
 
     def __init__(self, results=None):
@@ -50,7 +53,7 @@ class Weighing(LocalCluster):
 
 
 def parts_of(root: Path, count: int) -> list[Part]:
-    """Return `count` parts with an index each that share the same two files."""
+    """Return `count` parts with different indices that share the same two files."""
     rng = np.random.default_rng(0)
     pages = np.repeat(rng.integers(0, 1 << 32, (10, 112), dtype=np.uint32), 2, axis=0)
     rows = len(pages)
@@ -107,7 +110,7 @@ def test_a_task_carries_no_records_of_other_parts(tmp_path, monkeypatch, stage):
 
 
 class Counting(tuple):
-    """A tuple of parts that counts how many are iterated over."""
+    """A tuple of parts that counts how many are iterated over, in all instances together."""
 
     looks = 0
 

@@ -22,7 +22,7 @@ steps:
 
 @dataclass(frozen=True)
 class Faulty(PartStage):
-    """A stage that goes wrong in the given `way`, in most cases at texts that contain "BAD"."""
+    """A stage that goes wrong in the given `way`, in most cases on texts that contain "BAD"."""
 
     way: str
 

@@ -18,14 +18,15 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def blocks(page, heading):
-    """Return (language, content) of the code blocks of a section."""
     section = (DOCS / page).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"^```(\w+)\n(.*?)^```", section, re.M | re.S)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A directory with an encoder, two built corpora and scores of one of them, under the names that the pages use."""
+    """A directory with an encoder, two built corpora and scores for one of them, under the names that the
+    pages use.
+    """
     monkeypatch.chdir(tmp_path)
     save_encoder(tmp_path / "models" / "encoder")
     (tmp_path / "corpora").mkdir()

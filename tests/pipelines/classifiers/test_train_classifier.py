@@ -91,8 +91,8 @@ def test_train_measure_and_score(config_file, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def three_sources(tmp_path_factory):
-    """A corpus of five sources: `left` and `right` differ from `other` by a word of their own; `alike` and `also` share their
-    words.
+    """A corpus of five sources: `left` and `right` each have a word that `other` lacks; `alike` and `also`
+    use the same words.
     """
     root = tmp_path_factory.mktemp("sources")
     words = {"left": "amber heath", "right": "delta heath", "alike": "good fine", "also": "good fine", "other": "heath"}

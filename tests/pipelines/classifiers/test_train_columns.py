@@ -20,7 +20,6 @@ COLUMNS = "columns: {good: 1, bad: -1, noise: 0}\n"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A built corpus `out` with sources that differ in two columns."""
     place = tmp_path_factory.mktemp("columns")
     for seed, (name, shift) in enumerate((("ref", 1.0), ("books", 1.2), ("web", -0.2))):
         write_records(place / f"{name}.jsonl", shift, 250, seed)
@@ -38,7 +37,6 @@ def write_config(tmp_path, folder, method="regression", classes=None, more=""):
 
 
 def values(count=600, seed=0):
-    """Return rows with missing values, and their classes, which depend on the columns."""
     random = np.random.default_rng(seed)
     rows = random.normal(size=(count, 4))
     rows[:, 3] = np.round(rows[:, 3])

@@ -120,8 +120,8 @@ def scored(line):
 
 @pytest.mark.long
 def test_a_model_that_learned_its_sources_says_so(tmp_path, capsys):
-    """Each source marks liked documents with a word of its own, so a model trained without a source cannot know that source's
-    word.
+    """Each source marks liked documents with a word of its own, so a model trained without that source cannot
+    know the word.
     """
     draw, rows = random.Random(7), []
     for name, words in (("web", ("amber", "stone")), ("forum", ("delta", "river"))):
@@ -142,7 +142,6 @@ def test_a_model_that_learned_its_sources_says_so(tmp_path, capsys):
 
 
 def save(path, rows):
-    """Write scores in the format that the file's name implies."""
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"id": [name for name, _ in rows], "score": [score for _, score in rows]}), path)
     elif ".csv" in path.name:

@@ -34,7 +34,9 @@ def _fail(error):
 
 
 def test_only_a_want_of_memory_does_not_fit():
-    """In the search for the document that exhausts memory, one that fails the stage in another way must not be blamed."""
+    """When the build looks for the document that exhausts memory, a document on which the stage fails in
+    another way must not be blamed.
+    """
     cluster = LocalCluster()
     assert cluster.fits(_fail, ValueError("a text"), None)
     assert not cluster.fits(_fail, MemoryError(), None)

@@ -25,7 +25,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def answers(s3, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The list of (method, bytes of the body) of every request that the store has answered."""
+    """Return a list that gets (method, bytes of the body) for every request that the store answers."""
     found: list[tuple[str, int]] = []
     store = remote_module._store("s3", s3.remote)
     call = store._call_s3

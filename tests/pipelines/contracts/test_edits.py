@@ -24,7 +24,6 @@ TEXT = st.text(st.sampled_from("ab é漢🙂\n"), max_size=12)
 
 @st.composite
 def edits_of(draw, text):
-    """Draw sorted, non-overlapping edits at code-point boundaries of a text."""
     bounds = [0, *np.cumsum([len(c.encode()) for c in text]).tolist()]
     cuts = sorted(draw(st.sets(st.sampled_from(bounds), max_size=6)))
     pairs = list(zip(cuts[::2], cuts[1::2], strict=False))
@@ -73,7 +72,7 @@ def test_apply_honours_slices(case):
 @pytest.mark.long
 @given(documents(), st.data())
 def test_later_edits_of_edited_text_map_back_to_the_stored_text(case, data):
-    """If the first edits are deletions, applying both composed equals applying one after the other."""
+    """If the first edits are deletions, applying the composed edits equals applying one after the other."""
     texts, edits = case
     first = edits_column([[(low, high, "", rule) for low, high, _, rule in own] for own in edits])
     edited = apply_edits(large(texts), first)
@@ -100,7 +99,9 @@ def test_no_byte_that_a_step_removed_comes_back(text, data):
 @pytest.mark.long
 @given(TEXT, st.data())
 def test_composed_edits_are_the_unions_of_those_that_overlap(text, data):
-    """In any order of steps, edits that only touch stay apart, and each union has the replacement of one of its edits."""
+    """In any order of steps, edits that only touch stay separate, and each union has the replacement of one
+    of its edits.
+    """
     steps = [[(*edit[:3], f"{k}") for edit in data.draw(edits_of(text))] for k in range(data.draw(st.integers(1, 4)))]
     unions = []
     for edit in sorted(edit for step in steps for edit in step):

@@ -1,4 +1,6 @@
-"""Finding documents of a published corpus by printed id and by hexadecimal id: kept, dropped, quarantined, and in shards."""
+"""Documents of a published corpus are found by printed id and by hexadecimal id: kept, dropped, quarantined,
+and in shards.
+"""
 
 import gzip
 import json

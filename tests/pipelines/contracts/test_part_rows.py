@@ -1,4 +1,6 @@
-"""Reading some rows of a part equals selecting them from the whole part, and shards apply edits to no other rows."""
+"""Reading some rows of a part equals selecting them from the whole part, and shards apply edits to kept
+documents only.
+"""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Declarations of the texts and columns that stages read: names are parsed, and printed as they were."""
+"""Declarations of the texts and columns that stages read are parsed, and printed as they were written."""
 
 import pytest
 

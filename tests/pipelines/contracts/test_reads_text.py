@@ -1,4 +1,4 @@
-"""Stages that read text measure it as stored or as edited, as one knob says."""
+"""Stages that read text measure the stored or the edited text, as one option says."""
 
 import json
 
@@ -29,7 +29,7 @@ C4 = "c4_lines: {rules: tfds}"
 
 @pytest.fixture
 def planned(tmp_path):
-    """A function that plans a corpus of `TEXTS` with the given steps."""
+    """Return a function that plans a corpus of `TEXTS` with the given steps."""
 
     def plan(*steps, texts=TEXTS, name="c"):
         path = write_texts_corpus(tmp_path, texts, steps, name)
@@ -40,7 +40,6 @@ def planned(tmp_path):
 
 
 def built(plan):
-    """Build a plan, and return the only part of its corpus."""
     build(plan, LocalCluster(), lambda line: None)
     return next(open_corpus(plan.config.place).parts())
 
@@ -102,7 +101,9 @@ def test_text_up_to_a_step_has_the_edits_of_no_later_one(planned):
 
 @pytest.mark.long
 def test_a_filter_tests_the_columns_of_either_text(planned):
-    """FineWeb's rule on short lines drops all pages by their stored text, and none by the text that C4's line rules leave."""
+    """FineWeb's rule on short lines drops all pages but one by their stored text, and none by the text that
+    C4's line rules leave.
+    """
     signals = ["quality_signals: {}", "peer_signals: {}", C4,
                "quality_signals: {text: edited_text, prefix: edited_}\n    name: again",
                "peer_signals: {text: edited_text, prefix: edited_}\n    name: peers_again"]  # fmt: skip

@@ -31,7 +31,7 @@ def write(path, documents, dtype=np.uint16, sentences=None, spans=None, targets=
 
 @st.composite
 def shards(draw):
-    """Draw (documents, the starts of their sentences or None, the dtype of tokens); documents may be empty."""
+    """Draw documents, which may be empty, the starts of their sentences or None, and the dtype of tokens."""
     dtype = draw(st.sampled_from([np.uint16, np.uint32]))
     tokens = st.integers(0, np.iinfo(dtype).max)
     documents = draw(st.lists(st.lists(tokens, max_size=5), max_size=5))
@@ -62,7 +62,6 @@ def test_round_trip(tmp_path_factory, case):
 
 @given(shards(), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
 def test_every_bit_counts(tmp_path_factory, case, place, bit):
-    """A flipped bit is found anywhere in the file."""
     documents, starts, dtype = case
     path = tmp_path_factory.mktemp("shard") / "s.arrow"
     record = write(path, documents, dtype, None if starts is None else flat(starts))

@@ -13,8 +13,6 @@ from pipelines.planning.plan import make_plan
 
 
 class Noting(LocalCluster):
-    """Records in `running` the name of the function whose task is running."""
-
     running = ""
 
     def map(self, function, items, label):

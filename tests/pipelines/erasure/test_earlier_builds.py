@@ -19,7 +19,6 @@ LONGEST = ("steps.filter=[{signal: word_count, at_least: 200}]", "steps.learn_to
 
 @pytest.fixture
 def out(built_corpus_file, tmp_path, monkeypatch):
-    """The output of a built corpus; further builds write no report."""
     monkeypatch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
     return LocalPath(tmp_path / "out")
 

@@ -37,7 +37,7 @@ def build(corpus_file, *overrides):
 
 
 def state(directory):
-    """Return everything that a corpus says of its documents: (columns by id, shard rows by id)."""
+    """Return everything that a corpus records about its documents: columns by id, and shard rows by id."""
     corpus = open_corpus(directory)
     documents = {}
     for part in corpus.parts():
@@ -57,7 +57,6 @@ def state(directory):
 
 
 def accounted(directory):
-    """Assert that every record is kept, dropped or quarantined, in every step and in the funnel."""
     corpus = open_corpus(directory)
     for name, facts in corpus.manifest.sources.items():
         assert facts["in"] == facts["kept"] + sum(facts["quarantined"].values())
@@ -152,7 +151,9 @@ def test_what_is_left_is_found_and_exported_by_its_name(built_corpus_file, tmp_p
 
 @pytest.mark.long
 def test_what_was_interrupted_is_finished_before_anything_else(built_corpus_file, tmp_path, monkeypatch):
-    """The same command finishes it, or one that names no documents; tests/chaos kills the command at every operation."""
+    """The same command finishes it, or one that names no documents. tests/chaos kills the command at every
+    operation.
+    """
     shutil.copytree(tmp_path / "out", tmp_path / "whole")
     forget(tmp_path / "whole", [SHARDED], [])
     for again in ([SHARDED], []):
@@ -314,7 +315,7 @@ def test_forget_that_was_suspended_leaves_a_corpus_published_meanwhile(
 def test_a_step_that_a_build_publishes_once_more_is_rewritten_again_before_anything_is_counted(
     built_corpus_file, tmp_path, monkeypatch
 ):
-    """A build whose lease was taken over may still publish a step once, after `forget` has rewritten it."""
+    """A build whose lease was taken over may still publish a step once more, after `forget` has rewritten it."""
     out, published = tmp_path / "out", []
     document = open_corpus(out).find(SHARDED)
     text = document.part.table(("text",))["text"][document.row].as_py()
@@ -351,7 +352,9 @@ def test_a_later_read_honours_the_tombstone(built_corpus_file, tmp_path):
 
 @pytest.mark.long
 def test_a_step_published_without_knowing_what_is_forgotten_is_built_again(built_corpus_file, tmp_path, capsys):
-    """An older version may leave such a step, or a build killed between publishing and checking again."""
+    """An older version may leave such a step, or a build that is killed after publishing and before checking
+    again.
+    """
     out = tmp_path / "out"
     document = open_corpus(out).find(SHARDED)
     text = document.part.table(("text",))["text"][document.row].as_py()
@@ -373,7 +376,7 @@ def test_a_step_published_without_knowing_what_is_forgotten_is_built_again(built
 
 @pytest.mark.long
 def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_corpus_file, tmp_path, monkeypatch):
-    """The task began before `forget`, and its driver is dead: what it commits is neither kept nor used."""
+    """The task began before `forget`, and its driver is dead. What the task commits is neither kept nor used."""
     out, tasks = tmp_path / "out", []
 
     class Killed(BaseException):
@@ -407,7 +410,7 @@ def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_
 
 @pytest.mark.long
 def test_a_corpus_published_while_the_documents_were_looked_up_is_not_touched(built_corpus_file, tmp_path, monkeypatch):
-    """The rows found are those of the old parts, and the new corpus has different parts."""
+    """The rows found belong to the old parts, and the new corpus has different parts."""
     out, find = tmp_path / "out", forgetting.find_documents
 
     def find_late(*arguments):
@@ -427,7 +430,9 @@ def test_a_corpus_published_while_the_documents_were_looked_up_is_not_touched(bu
 @pytest.mark.long
 @pytest.mark.parametrize("moment", ["write_text_file", "_total", "killed"])
 def test_an_export_beside_forget_says_that_the_corpus_changed(built_corpus_file, tmp_path, monkeypatch, moment):
-    """`forget` runs while the export reads, after it has read, or is killed when only some of its steps are rewritten."""
+    """`forget` runs while the export reads or after it has read, or was killed before it published the
+    rewritten corpus.
+    """
     out = tmp_path / "out"
 
     class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""`compare-rules` against plain sets of document ids, with parts of any size; its output and its errors."""
+"""`compare-rules` against plain sets of document ids, with parts of any size, and its output and errors."""
 
 import json
 from itertools import combinations
@@ -39,8 +39,8 @@ def sets(monkeypatch):
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """The same corpus in small and in large parts: two sources with signals, URL columns in `web` alone, and a filter that
-    `compare-rules` must ignore.
+    """Build one corpus in small and in large parts: two sources with signals, URL columns in `web` alone, and
+    a filter that `compare-rules` must ignore.
     """
     root = tmp_path_factory.mktemp("compared")
     (root / "web").mkdir()
@@ -87,7 +87,6 @@ def rows_of(corpus):
 
 
 def expected_drops(corpus):
-    """Return {id: first rule to fail} for each rule set."""
     drops = {name: {} for name in PLAIN}
     for identifier, row in rows_of(corpus):
         for name, test in PLAIN.items():

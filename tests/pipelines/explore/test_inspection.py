@@ -238,7 +238,6 @@ def test_a_cluster_is_shown_with_its_differences(capsys: pytest.CaptureFixture[s
 
 
 def built_with(place: Path, texts: list[str], stages: dict[str, Any]) -> Path:
-    """Build a corpus of one source from these texts, with these stages."""
     (place / "web").mkdir()
     (place / "web" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     sources = (Source("web", str(place / "web"), "jsonl"),)

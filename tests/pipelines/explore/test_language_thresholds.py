@@ -1,4 +1,6 @@
-"""`thresholds` on columns whose bounds are computed by hand, its YAML as a step of a corpus file, and its errors."""
+"""`thresholds` on columns whose bounds are computed by hand, the YAML that it prints as a step of a corpus
+file, and its errors.
+"""
 
 import json
 
@@ -33,7 +35,6 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A source of 66 documents in small parts, whose columns come from fields of its records."""
     root = tmp_path_factory.mktemp("thresholds")
     rows = []
     for language, count in (("en", EN), ("ko", KO), ("zh", ZH), ("ja", JA), ("und", UND)):

@@ -22,9 +22,11 @@ RULES = [{"signal": "word_count", "at_least": 20}, {"signal": "mean_word_length"
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A function that builds a corpus with the given rules over two sources of random words, some documents twice.
+    """Return a function that builds a corpus with the given rules over two sources of random words, with some
+    documents twice.
 
-    Equal arguments share a build, so a test that changes a corpus or how it is built passes a name of its own as `own`.
+    Equal arguments share a build, so a test that changes a corpus or how it is built passes a name of its own
+    as `own`.
     """
     tmp_path, built = tmp_path_factory.mktemp("whatif"), {}
     random = np.random.default_rng(0)

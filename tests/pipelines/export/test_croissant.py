@@ -45,7 +45,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def nodes(value):
-    """Return all objects with a type, at any depth."""
     if isinstance(value, list):
         return [node for entry in value for node in nodes(entry)]
     if not isinstance(value, dict):

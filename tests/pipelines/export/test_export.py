@@ -1,4 +1,4 @@
-"""Exports against the kept, edited text of the corpus they come from, in both formats."""
+"""Exports, in both formats, against the kept, edited text of the corpus that they come from."""
 
 import gzip
 import json
@@ -40,8 +40,6 @@ EXACT = '{"big": 123456789012345678901234567890, "text": "exact\\u2028", "f": 1e
 
 @dataclass(frozen=True)
 class Mask(PartStage):
-    """Replaces the first `secret` of a text."""
-
     def reads(self) -> tuple[str, ...]:
         return (TEXT,)
 
@@ -84,7 +82,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept(corpus: Path, source: str) -> list[tuple[str, str]]:
-    """Return (printed id, edited text) of the documents that the corpus keeps."""
     opened, found = open_corpus(corpus), []
     for part in opened.parts(source):
         texts = part.table(("edited_text",))["edited_text"].to_pylist()

@@ -1,4 +1,4 @@
-"""Exports are read by Hugging Face `load_dataset`, as a directory and by a glob, and by our own reader."""
+"""Exports can be read by Hugging Face `load_dataset`, as a directory and by a glob, and by our own reader."""
 
 import json
 import tarfile
@@ -69,7 +69,9 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("columns", [(), ("word_count", "alpha_word_ratio")])
 def test_load_dataset_reads_an_export(corpus: Path, tmp_path: Path, load, kind: str, columns: tuple[str, ...]) -> None:
-    """The first source by name has neither URLs nor other fields, and the columns are null in two sources of three."""
+    """The source that sorts first has neither URLs nor other fields, and the columns are null in two of three
+    sources.
+    """
     export_corpus(corpus, tmp_path / "e", kind, None, columns)
     module = {"jsonl": "json", "parquet": "parquet"}[kind]
     found = [load(str(tmp_path / "e")), load(module, data_files=f"{tmp_path}/e/data/*")]

@@ -1,4 +1,4 @@
-"""What an export leaves out is named in its receipt and on its card."""
+"""What an export leaves out is named in its receipt and on its dataset card."""
 
 import json
 

@@ -21,7 +21,7 @@ def corpus(tmp_path_factory):
 
 
 def chunks(directory):
-    """Yield the documents of each chunk, read by the layout that `litdata.streaming.writer` writes."""
+    """Yield the documents of each chunk, read from the layout that `litdata.streaming.writer` writes."""
     index = json.loads((directory / "index.json").read_bytes())
     assert index["config"]["item_loader"] == "TokensLoader"
     name, number = index["config"]["data_format"][0].split(":")

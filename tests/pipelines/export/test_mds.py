@@ -1,4 +1,6 @@
-"""Shards for MosaicML Streaming, read by their documented layout, against the same export as Parquet."""
+"""Shards for MosaicML Streaming, read by their documented layout, against the same corpus exported as
+Parquet.
+"""
 
 import hashlib
 import json
@@ -46,7 +48,7 @@ def corpus(tmp_path_factory):
 
 
 def read_mds(directory):
-    """Yield the samples of a directory, read as the library's `MDSReader` does, from the layout in its README."""
+    """Yield the samples of a directory, read from the layout in the library's README as its `MDSReader` does."""
     index = json.loads((directory / "index.json").read_bytes())
     assert index["version"] == 2
     for shard in index["shards"]:

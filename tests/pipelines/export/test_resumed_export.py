@@ -1,4 +1,6 @@
-"""Exports that are killed and resumed, and exports by several workers: the bytes are the same, and nothing is written twice."""
+"""Exports that are killed and resumed, and exports by several workers, give the same bytes, and nothing is
+written twice.
+"""
 
 import json
 import os
@@ -63,7 +65,6 @@ def tree(root):
 
 
 def killed(corpus, output, kind, monkeypatch, after):
-    """Interrupt an export after it has written `after` files; return its files, with their inodes."""
     module, name = (texts, "write_text_file") if kind in TEXTS else (tokens, "write_token_file")
     real, count = getattr(module, name), 0
 
@@ -175,7 +176,7 @@ def test_workers_write_the_same_bytes(corpus, tmp_path, kind, capsys):
 
 @pytest.mark.ray
 def test_an_error_of_a_worker_ends_the_export(corpus, tmp_path):
-    """A part of the corpus is missing. When it is back, files that other workers had finished are kept."""
+    """A part of the corpus is missing. Once the part is back, the export can be completed."""
     part = sorted(corpus.glob("read.web-*/parts/*.arrow"))[-1]
     aside = part.rename(f"{part}.aside")
     try:
@@ -204,7 +205,7 @@ def test_the_number_of_workers(monkeypatch, corpus, tmp_path, capsys):
 
 @pytest.mark.long
 def test_an_earlier_build_is_exported(corpus, tmp_path):
-    """A later build has replaced the corpus in that directory."""
+    """A later build has replaced the corpus in the directory of the earlier one."""
     root = corpus.parent
     (root / "again.yaml").write_text(
         CORPUS.format(root=root).replace("root}/out", "root}/again").replace("/out", "/again")

@@ -27,7 +27,6 @@ steps:
 
 
 def build_tokens(root):
-    """Build a corpus of two sources, one of them with several shards."""
     for name in ("web", "code"):
         (root / name).mkdir()
     lines = [f'{{"text": "Line {n} {"of words " * (n % 9)}"}}' for n in range(120)]
@@ -43,7 +42,6 @@ def corpus(tmp_path_factory):
 
 
 def documents(corpus, split, sources=None):
-    """Return the token ids of each document of a split, with <eos>."""
     found = []
     for source in sources or corpus.sources:
         for shard in corpus.shards(split=split, sources=[source]):

@@ -1,12 +1,13 @@
 """Every signal computed one document at a time in plain Python: the reference for the kernels.
 
-Slow, without arrays, written to be read. `signals(text)` gives every column except the first thirteen (those are in
-test_quality_signals.py): integers as int, ratios as float (the columns hold them as float32), None where the denominator is
-0.
+The code is slow, uses no arrays, and is written to be read. `signals(text)` gives every column except the
+first thirteen (those are in test_quality_signals.py): integers as int, ratios as float (the columns hold them
+as float32), None where the denominator is 0.
 
-Columns with the suffix `_datatrove` follow the code of datatrove 0.10.1 (gopher_quality_filter, gopher_repetition_filter,
-c4_filters, fineweb_quality_filter). `_tfds` follows tensorflow_datasets' text/c4_utils.py. `_paper` and columns without a
-suffix follow the text of the papers, with our segmentation (pipelines/kernels/text/segment.py).
+Columns with the suffix `_datatrove` follow the code of datatrove 0.10.1 (gopher_quality_filter,
+gopher_repetition_filter, c4_filters, fineweb_quality_filter). `_tfds` follows tensorflow_datasets'
+text/c4_utils.py. `_paper` and columns without a suffix follow the text of the papers, with our segmentation
+(pipelines/kernels/text/segment.py).
 """
 
 import math
@@ -30,7 +31,6 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 
 def signals(text: str) -> Columns:
-    """Return all columns of one document."""
     return {
         **repetition(text),
         **repetition_datatrove(text),
@@ -48,7 +48,6 @@ def ratio(part: int, whole: int) -> float | None:
 
 
 def size(parts: Sequence[str]) -> int:
-    """Return the total number of code points."""
     return sum(map(len, parts))
 
 
@@ -56,15 +55,16 @@ def size(parts: Sequence[str]) -> int:
 
 
 def copies(parts: Sequence[str]) -> list[str]:
-    """Return the parts that equal an earlier one."""
     seen: set[str] = set()
     return [part for part in parts if part in seen or seen.add(part)]  # type: ignore[func-returns-value]
 
 
 def repetition(text: str) -> Columns:
-    """Return the repetition columns of our segmentation; lines, paragraphs and words are compared case-sensitively.
+    """Return the repetition columns of our segmentation; lines, paragraphs and words are compared
+    case-sensitively.
 
-    Ratios of characters are to those of all lines, all paragraphs or all words, so white space between them is not counted.
+    Ratios of characters are relative to the characters of all lines, all paragraphs or all words, so white
+    space between them is not counted.
     """
     found: Columns = {}
     for name, parts in (("line", reference_lines(text)), ("paragraph", reference_paragraphs(text))):
@@ -80,8 +80,8 @@ def repetition(text: str) -> Columns:
 
 
 def units_per_word(words: Sequence[str]) -> float:
-    """Return how many units make up a word: 1 word, 1.6 Han or kana letters or Tibetan syllables, 3 Southeast Asian letters,
-    and the mean for mixed text.
+    """Return how many units count as one word: 1 word, 1.6 Han or kana letters or Tibetan syllables, 3
+    Southeast Asian letters, and the mean for mixed text.
     """
     held = 0.0
     for word in words:
@@ -95,9 +95,10 @@ def ngrams(words: Sequence[str], n: int) -> list[tuple[str, ...]]:
 
 
 def chars_of_top_ngram(words: Sequence[str], n: int) -> int:
-    """Count the characters of words inside the most frequent n-gram, each word once; 0 unless the n-gram occurs twice.
+    """Count the characters of words inside the most frequent n-gram, each word once; 0 unless the n-gram
+    occurs twice.
 
-    Of equally frequent n-grams, the first one counts.
+    If several n-grams are equally frequent, the first one counts.
     """
     grams = ngrams(words, n)
     counts = Counter(grams)
@@ -124,7 +125,6 @@ def chars_of_duplicate_ngrams(words: Sequence[str], n: int) -> int:
 
 
 def code_points(ranges: str) -> frozenset[str]:
-    """Return the characters of hexadecimal code points and ranges."""
     bounds = [tuple(int(bound, 16) for bound in part.split("-")) for part in ranges.split()]
     return frozenset(chr(code) for low_high in bounds for code in range(low_high[0], low_high[-1] + 1))
 
@@ -188,8 +188,8 @@ def edge(c: str) -> bool:
 
 @lru_cache(maxsize=8)  # several columns ask for those of one text
 def datatrove_tokens(text: str) -> list[str]:
-    """Split a text into tokens: chunks between white space lose tokens at the front, then at the back, and the rest is split
-    inside.
+    """Split a text into tokens. Chunks between white space lose tokens at the front, then at the back, and
+    what remains is split inside.
     """
     return [token for chunk in text.split() for token in tokens_of_chunk(chunk)]
 
@@ -208,7 +208,6 @@ def tokens_of_chunk(chunk: str) -> list[str]:
 
 
 def dots(chunk: str, start: int) -> int:
-    """Count the full stops that follow one another from `start`."""
     return len(chunk) - start - len(chunk[start:].lstrip("."))
 
 
@@ -282,7 +281,7 @@ def split_inside(chunk: str) -> list[str]:
 
 
 def length_inside(chunk: str, i: int) -> int:
-    """Return the length of a token at i that splits the chunk, or 0."""
+    """Return the length of a token at `i` that splits the chunk, or 0 if there is none."""
     c, before = chunk[i], chunk[i - 1]
     if dots(chunk, i) > 1:
         return dots(chunk, i)
@@ -311,8 +310,8 @@ def length_inside(chunk: str, i: int) -> int:
 
 
 def repetition_datatrove(text: str) -> Columns:
-    """Return datatrove's repetition columns. Ratios of characters are to the whole text; with fewer than n tokens, top is
-    None and dup is 0.
+    """Return datatrove's repetition columns. Ratios of characters are relative to the whole text. With fewer
+    than n tokens, the column of the top n-gram is None and that of duplicate n-grams is 0.
     """
     found: Columns = {}
     paragraphs = re.split("\n{2,}", text.strip())
@@ -331,8 +330,8 @@ def repetition_datatrove(text: str) -> Columns:
 
 
 def chars_of_duplicates_datatrove(tokens: Sequence[str], n: int) -> int:
-    """Count the characters of n-grams seen before. Such an n-gram is skipped: n-grams that overlap it are neither tested nor
-    remembered.
+    """Count the characters of n-grams seen before. Such an n-gram is skipped as a whole: n-grams that overlap
+    it are neither tested nor remembered.
     """
     seen: set[tuple[str, ...]] = set()
     chars, i = 0, 0
@@ -348,8 +347,8 @@ def chars_of_duplicates_datatrove(tokens: Sequence[str], n: int) -> int:
 
 
 def quality_datatrove(text: str) -> Columns:
-    """Return datatrove's Gopher quality columns. Words are tokens that are not symbols; ratios are to all tokens; lines are
-    those of str.splitlines, blank or not.
+    """Return datatrove's Gopher quality columns. Words are tokens that are not symbols; ratios of words are
+    relative to all tokens; lines are those of str.splitlines, blank or not.
     """
     tokens = datatrove_tokens(text)
     words = [token for token in tokens if not all(c in SYMBOLS for c in token)]
@@ -387,8 +386,8 @@ class C4Line(NamedTuple):
 
 
 def c4(text: str) -> Columns:
-    """Return the C4 columns. In the two implementations a line stops at the first test that it fails, so a line dropped
-    earlier cannot drop the page; in the paper, any line can.
+    """Return the C4 columns. In the two implementations, testing of a line stops at the first test that it
+    fails, so a line dropped earlier cannot drop the page; in the paper, any line can.
     """
     found: Columns = {}
     for variant in ("paper", "tfds", "datatrove"):
@@ -404,7 +403,6 @@ def c4(text: str) -> Columns:
 
 
 def holds(line: str, phrase: str) -> bool:
-    """Return whether a line contains a phrase, ignoring the case of ASCII letters."""
     return re.search(re.escape(phrase), line, re.IGNORECASE | re.ASCII) is not None
 
 
@@ -516,8 +514,8 @@ def fineweb(text: str) -> Columns:
 
 
 def fineweb_datatrove(text: str) -> Columns:
-    """Return datatrove's FineWeb columns. Lines are split at line feeds alone, keep white space at their ends, and are not
-    blank.
+    """Return datatrove's FineWeb columns. Lines are split at line feeds alone and keep white space at their
+    ends; blank lines are left out.
     """
     lines = [line for line in text.split("\n") if line.strip()]
     return {
@@ -551,7 +549,9 @@ def redpajama(text: str) -> Columns:
 
 
 def code(text: str) -> Columns:
-    """Return the columns of Codex (Chen et al. 2021, section 3.1) and The Stack: lengths of lines, and the share of letters."""
+    """Return the columns that follow Codex (Chen et al. 2021, section 3.1) and The Stack: lengths of lines,
+    and the share of letters.
+    """
     sizes = [len(line) for line in reference_lines(text)]
     return {
         "max_line_chars": max(sizes, default=0),
@@ -561,11 +561,9 @@ def code(text: str) -> Columns:
 
 
 def all_capitals(word: str) -> bool:
-    """Return whether a word has an upper-case letter and no lower-case one."""
     return any(category(c) == "Lu" for c in word) and not any(category(c) == "Ll" for c in word)
 
 
 def entropy(counts: list[int]) -> float | None:
-    """Return the entropy in nats of the distribution with these counts."""
     total = sum(counts)
     return math.log(total) - math.fsum(c * math.log(c) for c in counts) / total if total else None

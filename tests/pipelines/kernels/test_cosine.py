@@ -56,7 +56,7 @@ def test_elections_do_not_depend_on_blocks(monkeypatch, block, chunk, pairs, lea
 
 
 def test_a_pair_at_the_threshold_is_alike():
-    """In single precision alone, pairs of equal cosine would be decided differently."""
+    """With single precision alone, pairs of equal cosine would be decided differently."""
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(40, 300)).astype(np.float16)
     cosines = exact(vectors, vectors)
@@ -113,7 +113,9 @@ def test_there_are_no_more_centroids_than_distinct_vectors():
 
 
 def test_vectors_far_apart_come_first():
-    """The first vectors are one from each group, however rare the group, and the sample keeps the same vectors."""
+    """The first vectors are one from each group, however rare the group, and the result holds the same
+    vectors as the sample.
+    """
     rng = np.random.default_rng(5)
     groups = np.r_[np.zeros(2000, int), np.arange(1, 8).repeat(3)]
     rng.shuffle(groups[5:])

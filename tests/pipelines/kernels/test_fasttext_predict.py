@@ -1,4 +1,6 @@
-"""The fastText kernel against the library: every loss, n-grams of characters and words, quantised and pruned models."""
+"""The fastText kernel against the library: every loss, n-grams of characters and words, quantised and pruned
+models.
+"""
 
 import random
 from pathlib import Path

@@ -57,8 +57,8 @@ def units(text):
 
 
 def shingles(units, ngram):
-    """Return shingles of `ngram` words, where six letters of a script without spaces, or six Tibetan syllables, weigh as much
-    as five words.
+    """Return shingles as long as `ngram` words. Six letters of a script without spaces, or six Tibetan
+    syllables, count as much as five words.
     """
     weights = [5 if alone(unit[0]) or TIBETAN.match(unit) else 6 for unit in units]
     found = []

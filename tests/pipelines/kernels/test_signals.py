@@ -1,5 +1,5 @@
-"""Every signal equals the plain-Python reference, in a batch with any other documents, and adversarial documents are
-measured.
+"""Every signal equals the plain-Python reference, in a batch with any other documents. Adversarial documents
+are measured, too.
 """
 
 import numpy as np
@@ -209,7 +209,6 @@ def test_words_that_keep_their_full_stop_are_those_the_fast_path_leaves_to_the_r
 
 
 def adversarial(scale):
-    """Yield (document, expected columns); with `scale` 1, documents are up to 64 MB long."""
     words = 10_000_000 // scale
     yield "é" * (32_000_000 // scale), {"word_count": 1, "n_sentences": 1, "word_count_datatrove": 1}
     yield "\n" * words, {"word_count": 0, "n_lines": 0, "dup_line_ratio": None}

@@ -18,7 +18,7 @@ def as_bytes(text):
 
 @pytest.fixture(params=[3, 4])
 def width(request, monkeypatch):
-    """Bytes per place: 3, and 4, which only long texts need."""
+    """Bytes per place: 3, or 4, which only long texts need."""
     if request.param == 4:
         monkeypatch.setattr(sorted_places, "MOST_NARROW", -1)
     return request.param

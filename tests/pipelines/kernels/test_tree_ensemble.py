@@ -1,4 +1,4 @@
-"""Ensembles of trees against walking the trees for one row at a time, with any number of rows."""
+"""Ensembles of trees against a walk through the trees for one row at a time, with any number of rows."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,9 @@ COLUMNS = 4
 
 
 def grown(rng, depth):
-    """Return the nodes of a random tree, parents first: (column, threshold, left, right, missing goes left, expected value)."""
+    """Return the nodes of a random tree, parents first. A node is (column, threshold, left, right, whether a
+    missing value goes left, expected value).
+    """
     nodes = []
 
     def grow(left):

@@ -1,4 +1,4 @@
-"""If no earlier step writes a column, the error names the stage that would."""
+"""If no earlier step writes a column, the error names the stage that would write it."""
 
 import pytest
 

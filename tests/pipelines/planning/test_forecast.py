@@ -1,4 +1,4 @@
-"""Forecasts of a build: the rates of finished steps, applied to the text of the steps to run."""
+"""Forecasts of a build: the rates of finished steps are applied to the text of the steps to run."""
 
 import pytest
 
@@ -21,7 +21,9 @@ def plan_of(path, *overrides):
 
 @pytest.fixture
 def built(built_corpus_file, tmp_path):
-    """A finished build with convenient times: one second per kB of text, and 0 for everything else."""
+    """A finished build with recorded times that are easy to compute with: one second per kB of text that a
+    step reads.
+    """
     for path in (tmp_path / "out").glob("*/run.json"):
         run = read_json(path)
         write_json(
@@ -139,7 +141,9 @@ def allocate(size):
 
 @pytest.mark.long
 def test_a_task_is_measured_by_itself():
-    """The peak memory of a small task is small even after a large one in the same process, where the kernel reports it."""
+    """Where the kernel reports it, the peak memory of a small task is small even after a large task in the
+    same process.
+    """
     small = measured(allocate, 1)[1]
     if not small:
         pytest.skip("the kernel does not say how much memory a process used")

@@ -29,7 +29,6 @@ steps:
 
 
 def install(root, name="shouting", version="1.0", point="shouts = shouting:Shouts", module=None):
-    """Write the metadata that pip leaves for an installed package."""
     info = root / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -40,7 +39,6 @@ def install(root, name="shouting", version="1.0", point="shouts = shouting:Shout
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A directory on the import path with the template installed."""
     site = tmp_path / "site"
     shutil.copytree(TEMPLATE / "shouting", site / "shouting")
     install(site)
@@ -75,7 +73,7 @@ def test_the_template_measures_and_a_filter_decides(site, tmp_path, capsys):
 
 
 def test_changed_code_runs_again_and_a_changed_version_too(site, tmp_path):
-    """Steps that depend on the stage run again, too, but sources are not read again."""
+    """The steps that depend on the stage run again as well, but sources are not read again."""
     file = corpus_file(tmp_path)
     before = steps(pipelines.build(file, in_process=True))
     code = site / "shouting" / "__init__.py"
@@ -94,7 +92,6 @@ def steps(corpus):
 
 
 def forget(site):
-    """Clear what the process knows of the package, as if it were a new one."""
     import importlib
 
     sys.modules.pop("shouting", None)
@@ -114,8 +111,6 @@ def test_a_worker_with_other_code_ends_the_build(site, tmp_path, monkeypatch):
 
 @dataclass(frozen=True)
 class Longest(CorpusStage):
-    """A corpus stage defined in this module: the length of the longest text, found by one task per part."""
-
     def reads(self):
         return (pipelines.TEXT,)
 
@@ -185,8 +180,6 @@ def test_knobs_are_checked(site, tmp_path):
 
 @dataclass(frozen=True)
 class Length(PartStage):
-    """A part stage defined in this module: the length of a text."""
-
     shortest: int = 0
 
     def reads(self):

@@ -15,7 +15,9 @@ from pipelines.planning.published import _differences, add_published_files
 
 @pytest.fixture
 def unrepeatable(corpus_file):
-    """`corpus_file` with a tokenizer that differs with every training: (configuration, inventories)."""
+    """Return the configuration and inventories of `corpus_file`, with a tokenizer that comes out differently
+    each time it is trained.
+    """
     corpus_file.write_text(corpus_file.read_text().replace("vocab_size: 600", "vocab_size: 400, kind: wordpiece"))
     config = load_corpus_config(corpus_file)
     return config, take_inventory(config.sources, config.place)

@@ -1,4 +1,6 @@
-"""A source with too few documents stops plan and build; the error lists the fields of its records and says what to check."""
+"""A source with too few documents stops plan and build; the error lists the fields of its records and says
+what to check.
+"""
 
 import gzip
 import io
@@ -34,7 +36,6 @@ NEWS = [{"id": n, "text": f"the {n}th report of the day", "domain": "news"} for 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """A corpus file of two sources of 50 records: `web`, and `news`, which is compressed."""
     for name in ("web", "news"):
         (tmp_path / name).mkdir()
     (tmp_path / "web" / "a.jsonl").write_text(jsonl(NEWS))
@@ -128,7 +129,6 @@ def test_what_the_first_records_do_not_show_is_found_once_all_are_read(corpus, t
 
 
 def tar_of(folder: Path, **members: list) -> None:
-    """Replace the folder's file by a tar archive `a.tar` with members NAME.jsonl."""
     (folder / "a.jsonl").unlink()
     with tarfile.open(folder / "a.tar", "w") as archive:
         for name, records in members.items():
@@ -177,7 +177,9 @@ def test_a_null_text_is_reported_with_the_other_columns(corpus, tmp_path, kind, 
 
 @pytest.mark.parametrize("files", [1, 30])
 def test_json_lines_that_are_read_as_json_stop_plan_and_build(corpus, tmp_path, files):
-    """Only the first object of each file would become a document; the rest would be set aside as one record."""
+    """Only the first object of each file would become a document; the rest of the file would be set aside as
+    one record.
+    """
     (tmp_path / "web" / "a.jsonl").unlink()
     for number in range(files):
         (tmp_path / "web" / f"{number}.json").write_text(jsonl(NEWS))

@@ -1,4 +1,4 @@
-"""`columns` of sources: the steps that they stand for, and what is refused before anything is read."""
+"""`columns` of sources: the steps that they stand for, and what is refused before any source is read."""
 
 import pytest
 import yaml

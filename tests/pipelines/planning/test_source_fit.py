@@ -1,4 +1,6 @@
-"""Warnings of plan and report about rules that do not fit a source: texts of one line, long texts, words without spaces."""
+"""Warnings of plan and report about rules that do not suit a source: texts of one line, long texts, words
+without spaces.
+"""
 
 import json
 from pathlib import Path
@@ -42,7 +44,6 @@ CAP = "filter: [{signal: word_count, at_most: 50000}]"
 
 
 def notices(folder: Path, texts: list[str], *steps: str) -> list[str]:
-    """Return the warnings about a source `web` of these texts, in a corpus with another source `other`."""
     config = load_corpus_config(corpus(folder, {"web": texts, "other": LINES}, *steps))
     return list(fit_notices("web", find_tests(config, "web"), measure_texts(config, texts)))
 

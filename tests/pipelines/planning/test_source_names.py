@@ -1,4 +1,6 @@
-"""Names of sources: those of crawls are valid, and a name is never confused with one that begins with it."""
+"""Names of sources: those of crawls are valid, and a name is never confused with a longer one that begins
+with it.
+"""
 
 import pytest
 
@@ -17,7 +19,6 @@ CRAWL, LONGER = "CC-MAIN-2024-10", "CC-MAIN-2024-10-2"
 
 @pytest.fixture
 def crawls(tmp_path, monkeypatch):
-    """A corpus file over two sources, where one name is a prefix of the other."""
     monkeypatch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
     for name in (CRAWL, LONGER):
         (tmp_path / name).mkdir()

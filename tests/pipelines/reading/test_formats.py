@@ -1,4 +1,4 @@
-"""Every format reads the same records from a plain file, under every compression and from every archive."""
+"""Every format gives the same records from a plain file, from a compressed file and from an archive."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""Formats of other packages: the reader of the docs as if it were installed, and readers that fail."""
+"""Formats of other packages: the reader in the docs, as if it were installed, and readers that fail."""
 
 import importlib
 import re
@@ -40,7 +40,6 @@ def write_corpus(root, kind):
 
 
 def install(site, name, points, code):
-    """Write what pip leaves for an installed package: its module and its metadata."""
     info = site / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -51,7 +50,6 @@ def install(site, name, points, code):
 
 
 def forget():
-    """Clear what the process knows of the packages, as if it were a new one."""
     for name in ("subtitles", "failing"):
         sys.modules.pop(name, None)
     importlib.invalidate_caches()
@@ -61,7 +59,6 @@ def forget():
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A directory on the import path with the package of the docs and one that fails."""
     site, page = tmp_path / "site", PAGE.read_text()
     section = page[page.index("## Formats of your own") :]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)

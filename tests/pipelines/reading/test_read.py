@@ -24,8 +24,8 @@ from pipelines.reading.sources.source import Source, check_format
 
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
-    """Three JSONL files of 100 records each, one of them compressed, with every tenth record broken; and one file without
-    records.
+    """Three JSONL files of 100 records, one of them compressed, with every tenth record broken; and one file
+    without records.
     """
     root = tmp_path / "web"
     root.mkdir()
@@ -153,7 +153,7 @@ def test_output_matches_the_recorded_version(source: Source) -> None:
         + [[i.hex() for i in p.documents["id"].to_pylist()]]
         for p in parts_of(replace(source, max_document_bytes=200, oversized="split"), 5000)
     ]
-    assert (read.VERSION, digest(found)) == (6, "2f3b53f7a4e177950a41f04ca7c3617f")
+    assert (read.VERSION, digest(found)) == (7, "2f3b53f7a4e177950a41f04ca7c3617f")
 
 
 def test_depends_on_the_version_of_unicode() -> None:
@@ -235,7 +235,7 @@ def test_real_text_is_read_whole(shared_data: Path, name: str, documents: int) -
 
 
 def test_bytes_and_control_characters_are_counted_where_a_part_begins_anew(tmp_path):
-    """A document that no longer fits into a part is counted in the next one."""
+    """A document that no longer fits into a part is counted in the next part."""
     for number in range(6):
         (tmp_path / f"{number}.txt").write_text("x\x01" * 300 + "\n")
     source = Source("s", str(tmp_path), "text", part_bytes=700)

@@ -1,5 +1,5 @@
-"""Sources behind URLs: reading from an S3 server on loopback gives the same as reading from disk, and
-forbidden URLs are refused.
+"""Sources behind URLs: an S3 server on loopback gives the same documents as the disk, and forbidden URLs are
+refused.
 """
 
 import gzip

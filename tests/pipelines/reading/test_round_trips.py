@@ -1,5 +1,5 @@
 """Records written by common libraries come back in order, through any compression and archive, in parts of
-any size. For any bytes in a file, every record becomes a document or is quarantined.
+any size. Whatever bytes a file holds, every record becomes a document or is quarantined.
 """
 
 import bz2
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 def rows_of(texts: st.SearchStrategy[str], extra: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Row]]:
-    """A strategy for lists of 1 to 12 rows, so that batches of several sizes are normalised."""
+    """Return a strategy for lists of 1 to 12 rows, so that batches of several sizes are normalised."""
     one = st.builds(Row, texts, st.none() | st.text("abc:/é", min_size=1, max_size=5), extra)
     return st.lists(one, min_size=1, max_size=12)
 
@@ -110,7 +110,6 @@ def zstd(data: bytes) -> bytes:
 
 
 def members(compress: Callable[[bytes], bytes]) -> Callable[[bytes, int], bytes]:
-    """Return a function that compresses data as two concatenated members (or frames), cut at a given offset."""
     return lambda data, cut: compress(data[:cut]) + compress(data[cut:])
 
 
@@ -127,7 +126,6 @@ FORMATS = {
 
 
 def expected(rows: list[Row], kind: str) -> tuple[list[tuple[str, str | None]], list[tuple[int, str]]]:
-    """Return the expected (text, URL) pairs and the (row number, reason) pairs of rejected rows."""
     texts, aside = [], []
     for number, row in enumerate(rows):
         try:

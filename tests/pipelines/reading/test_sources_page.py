@@ -1,4 +1,4 @@
-"""The corpus files in docs/sources.md can be built, each from files of the format its section describes."""
+"""The corpus files in docs/sources.md can be built, each from files in the format that its section describes."""
 
 import bz2
 import gzip
@@ -40,7 +40,6 @@ PAGE_WITH_TABLE = f"""<html><head><meta name="date" content="DATE"></head><body>
 
 
 def build(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> OpenCorpus:
-    """Build, in `folder`, the corpus of the first YAML block below a heading."""
     monkeypatch.chdir(folder)
     (folder / "corpus.yaml").write_text(SECTIONS[heading][0])
     return pipelines.build("corpus.yaml", in_process=True)

@@ -55,7 +55,6 @@ def report(corpus):
 
 
 def tables(markdown):
-    """Return the tables of a Markdown text as rows of cells, parsed as a Markdown renderer would."""
     page = MarkdownIt("commonmark").enable("table").render(markdown)
     return [
         [

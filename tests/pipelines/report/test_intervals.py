@@ -1,5 +1,5 @@
-"""Confidence intervals: they have their nominal coverage, agree with textbook formulas, and are exact if
-everything is sampled.
+"""Confidence intervals have their nominal coverage, agree with textbook formulas, and are exact if everything
+is sampled.
 """
 
 import numpy as np
@@ -21,7 +21,6 @@ DRAWS = 2000
 
 
 def covered(truth: float, intervals: list[SampleEstimate]) -> float:
-    """Return the share of the intervals that contain the truth."""
     return float(np.mean([each.low <= truth <= each.high for each in intervals]))
 
 
@@ -53,7 +52,9 @@ def test_sums_and_shares_of_sums_are_covered_as_often_as_promised():
 
 
 def test_formulas_of_the_books():
-    """Wilson's, Student's and Garwood's intervals, for samples that are small compared with the population."""
+    """The intervals are those of Wilson, Student and Garwood where samples are small compared with the
+    population.
+    """
     low, high = estimate_count(10, 100, 10**9)[1:]
     z = norm.ppf(0.975)
     for end in (low / 1e9, high / 1e9):  # the ends solve (p - share)^2 = z^2 p (1 - p) / n

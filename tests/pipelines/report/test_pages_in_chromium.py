@@ -46,7 +46,6 @@ WIDTHS = (700, 1600)  # CSS pixels
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The report, the page of a rehearsal, a diff and a datasheet, by name."""
     root = tmp_path_factory.mktemp("pages")
     (root / "web").mkdir()
     (root / "code").mkdir()

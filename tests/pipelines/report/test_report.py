@@ -1,4 +1,4 @@
-"""The report: its numbers, its independence of how the corpus was built, and the escaping of document text."""
+"""The report: its numbers do not depend on how the corpus was built, and document text is escaped."""
 
 import dataclasses
 import html.parser
@@ -175,8 +175,8 @@ def test_the_page_shows_the_numbers_of_the_json(report, page):
 
 
 def without_identities(report):
-    """Return the report without everything that identifies the configuration: fingerprints, directories and
-    the configuration itself.
+    """Return the report as JSON without what identifies the configuration: fingerprints, directories and the
+    configuration itself.
     """
     kept = {
         name: value
@@ -221,8 +221,6 @@ def test_a_report_that_is_there_is_not_written_again(built):
 
 
 class Tags(html.parser.HTMLParser):
-    """Collects all tags and attributes of a page, and the text outside styles."""
-
     def __init__(self):
         super().__init__()
         self.tags, self.attributes, self.open = Counter(), [], []

@@ -1,4 +1,4 @@
-"""Orthogonal Procrustes and CSLS against scipy and plain loops."""
+"""Orthogonal Procrustes and CSLS, compared with scipy and plain loops."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_csls_ranks_as_equation_6_in_loops(random, keys):
 
 
 def test_csls_corrects_a_hub():
-    """A hub is the nearest target of every query by cosine, but not by CSLS."""
+    """The hub is the nearest target of every query by cosine, but of no query by CSLS."""
     queries = unit_rows(np.hstack([np.full((6, 1), 0.7), np.sqrt(0.51) * np.eye(6), np.zeros((6, 6))]))
     own = np.hstack([np.zeros((6, 1)), 0.91 * np.eye(6), np.sqrt(1 - 0.91**2) * np.eye(6)])  # cosine 0.65 to its query
     targets = unit_rows(np.vstack([own, np.eye(1, 13)]))  # the hub has 0.7 to every query

@@ -1,4 +1,4 @@
-"""`vectors train` on a small corpus: what it reads, its reproducibility, and what it refuses."""
+"""`vectors train` on a small corpus: what it reads, its reproducibility, and the input it refuses."""
 
 import json
 from collections import Counter
@@ -29,8 +29,8 @@ TOPICS = [("cat", "dog", "horse", "sheep", "goat"), ("gold", "iron", "zinc", "ti
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Documents on one of two topics. Some are copies, which are dropped; all contain an address, which is
-    edited.
+    """A corpus of documents on two topics, with email addresses and some copies, and one document of unusual
+    tokens.
     """
     root = tmp_path_factory.mktemp("corpus")
     random = Random(0)
@@ -108,8 +108,8 @@ def test_words_that_fasttext_would_read_as_marks_are_words(corpus, tmp_path):
 
 
 def test_vectors_begin_where_the_seed_says(tmp_path):
-    """The seed determines all initial rows, not only those of fastText's first block; a learning rate near 0
-    leaves them there.
+    """The seed determines all initial rows, not only those of fastText's first block. A learning rate near 0
+    leaves the rows unchanged.
     """
     path = tmp_path / "words.txt"
     path.write_text("a b c d e f g h\n" * 10)

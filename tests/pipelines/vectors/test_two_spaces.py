@@ -1,6 +1,4 @@
-"""Alignment of two spaces, and words that moved between them, on spaces with a known relation; and the
-commands.
-"""
+"""Alignment of two vector spaces with a known relation, words that moved between them, and the commands."""
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ SIZE, DIMENSIONS = 400, 12
 
 @pytest.fixture
 def spaces():
-    """A clustered space, and a rotated noisy copy of it in which a third of the words have other names."""
+    """A clustered space, and a rotated, noisy copy in which a third of the words have other names."""
     random = np.random.default_rng(5)
     centres = random.normal(size=(20, DIMENSIONS))
     matrix = centres[np.arange(SIZE) % 20] + random.normal(size=(SIZE, DIMENSIONS)) * 0.6
@@ -52,7 +50,7 @@ def test_unrelated_spaces_are_at_chance(spaces):
 
 
 def test_held_out_pairs_do_not_change_the_map(spaces):
-    """Without refinement, the map depends on the training pairs alone: wrong partners for held-out words
+    """Without refinement, the map depends on the training pairs alone. Wrong partners for held-out words
     change only the scores.
     """
     source, target = spaces

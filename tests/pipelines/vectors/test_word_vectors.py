@@ -18,7 +18,7 @@ from pipelines.vectors.word_vectors import (
 
 @pytest.fixture
 def royal():
-    """Words with three dimensions: royalty, gender, and being a person."""
+    """Words with three hand-picked dimensions: royalty, gender, and being a person."""
     meanings = {
         "man": (0, 1, 1), "woman": (0, -1, 1), "king": (1, 1, 1), "queen": (1, -1, 1), "throne": (2, 0, 0), "cat": (0, 0, -1),
     }  # fmt: skip

@@ -16,22 +16,24 @@ DISK_ERRORS = ("Input/output error", "No space left on device", "Stale file hand
 
 
 def _is_repeated(kind, path, number):
-    """Whether a command retries a failed operation: writing a temporary file, after a transient error."""
+    """Return whether a command retries the failed operation, as it does when writing a temporary file fails
+    with a transient error.
+    """
     return kind in ("create", "part", "rest", "fsync") and path.endswith(".tmp") and number in (errno.EIO, errno.ESTALE)
 
 
 @cache
 def reference_of(config):
-    """Return the files of an undisturbed build."""
     with remembered():
         return undisturbed(config)
 
 
 def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "errors", "power"), builds=2):
-    """Concurrent builds of the same corpus. Without leases all of them work at the same time.
+    """Return a scenario of concurrent builds of the same corpus. Without leases, all builds work at the same
+    time.
 
-    If machines may lose power, all builds run on one machine with its own disk; otherwise each has a machine
-    of its own, and the disk belongs to a server.
+    If machines may lose power, all builds run on one machine with its own disk. Otherwise each build has its
+    own machine, and the disk belongs to a server.
     """
     config = config or corpus()
     reference = reference_of(config)
@@ -58,5 +60,4 @@ def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "erro
 
 
 def builds_without_leases():
-    """Two builds that work at the same time, as no lease holds either back."""
     return two_builds(lease=False)

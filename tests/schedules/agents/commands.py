@@ -1,8 +1,8 @@
-"""Commands of pipelines as functions for agents: the product's code from the lease on, without its command
-line.
+"""Commands of pipelines as functions for agents: the product's code from taking the lease onwards, without
+the command line.
 
-Each function here returns a function that a simulated process runs. The result is 0 or the message with which
-the command ends; like the command line, it catches UserErrors and StorageErrors, and nothing else.
+Each function here returns a function for a simulated process to run. Its result is 0 or the message with
+which the command ends: UserErrors, StorageErrors and OSErrors are caught.
 """
 
 from contextlib import nullcontext
@@ -52,7 +52,7 @@ class TaskCluster:
 
 
 class WorkerCluster:
-    """Runs tasks in processes of their own, two at a time, as Ray does; they outlive a driver that is killed."""
+    """Runs tasks in separate processes, two at a time. As on Ray, the tasks outlive a driver that is killed."""
 
     workers, peak_bytes = 2, 0
 
@@ -101,8 +101,6 @@ def _run_task(function, item, outcome):
 
 
 def command(function):
-    """Return a function that ends as a command line does: with 0, or with the message of a user error."""
-
     def run():
         try:
             function()
@@ -114,10 +112,10 @@ def command(function):
 
 
 def build(config, say=print, *, lease=True, world=None, variant=None):
-    """`pipelines build`, with tasks on workers of `world` if given; a `variant` is published next to the
+    """`pipelines build`, with its tasks on workers if `world` is given; a `variant` is published next to the
     corpus.
 
-    Without a lease, which saves work but guards nothing, builds overlap more often.
+    The lease only saves work and is not needed for safety. Without it, builds overlap more often.
     """
 
     def run():
@@ -132,35 +130,31 @@ def build(config, say=print, *, lease=True, world=None, variant=None):
 
 
 def gc(config):
-    """`pipelines gc --delete --keep 0`, which keeps no step for the sake of an earlier build."""
+    """`pipelines gc --delete --keep 0`, which keeps no steps of earlier builds."""
     return command(lambda: collect_garbage([config], delete=True, keep=0))
 
 
 def finish_forgetting():
-    """`pipelines forget` without documents, which finishes an interrupted one."""
+    """`pipelines forget` without documents, which finishes an interrupted run."""
     return command(lambda: erase(LocalPath(OUTPUT), None, None, None))
 
 
 def forget(document=FORGOTTEN):
-    """`pipelines forget`, including its search of the output for what it has removed."""
+    """`pipelines forget`, including the final search of the output for what was removed."""
     ids = sources_directory() / f"{document.replace('/', ' ')}.txt"
     ids.write_text(f"{document}\n")
     return command(lambda: erase(LocalPath(OUTPUT), ids, None, None))
 
 
 def export(output=EXPORT):
-    """`pipelines export`."""
     return command(lambda: export_corpus(LocalPath(OUTPUT), LocalPath(output), "jsonl", None))
 
 
 def index(corpus=OUTPUT):
-    """`pipelines index` of a corpus, or of an earlier build of it."""
     return command(lambda: index_corpus(LocalPath(corpus)))
 
 
 def read():
-    """Read everything that the corpus manifest reaches."""
-
     def run():
         corpus = open_corpus(LocalPath(OUTPUT))
         for part in corpus.parts():

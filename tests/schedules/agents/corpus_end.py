@@ -1,5 +1,5 @@
-"""Checks of an output at the end of a run: running the same command once more finishes it, as if nothing had
-happened.
+"""Checks of an output at the end of a run: running the same command once more completes the output as if
+nothing had gone wrong.
 """
 
 import itertools
@@ -27,7 +27,6 @@ _NOT_COMPARED = ("run.json", "forgotten.json", ".checksums.json")
 
 
 def undisturbed(config):
-    """Return the files of a corpus built by a single, undisturbed build."""
     world = Simulation(Default())
     process = world.start("build", build(config, world.say))
     world.run()
@@ -36,15 +35,14 @@ def undisturbed(config):
 
 
 def files_below(disk, root=OUTPUT):
-    """Return {path relative to `root`: content}."""
     return {path.removeprefix(f"{root}/"): data for path, data in disk.files(root).items()}
 
 
 def check_ends(world, allowed=()):
     """Check that every process that was not killed ended with 0 or with an allowed message.
 
-    `allowed` holds patterns of messages, either for all processes or a mapping by process. If a process was
-    suspended, messages that the takeover of the lease has stopped are allowed too.
+    `allowed` holds message patterns, either for all processes or as a mapping by process. If a process was
+    suspended, messages that another process has taken over the lease are allowed too.
     """
     suspended = any(decision.action == "suspend" for decision in world.record)
     stopped = (r"taking over the lease has stopped and keeps others from it",) if suspended else ()
@@ -61,7 +59,7 @@ def _says(process, patterns):
 
 
 def run_again(world, name, make, allowed=()):
-    """Run one more command, alone and undisturbed, within a bounded number of operations; return its
+    """Run one more command, alone and undisturbed, with a limit on the number of operations; return its
     simulation.
     """
     again = Simulation(Default(), disk=world.disk)
@@ -73,8 +71,8 @@ def run_again(world, name, make, allowed=()):
 
 
 def check_corpus(world, config, reference, objects=None, root=OUTPUT):
-    """Build once more, and check that the corpus is complete, equals the reference if one is given, and that
-    nothing is left over.
+    """Build once more and check that the corpus is complete, equals the reference (if given), and leaves
+    nothing over.
     """
     said = _build_again(world, config)
     if not _has_nothing_to_do(said):
@@ -100,11 +98,11 @@ def _check_finished(world, config):
 
 
 def lose_power_at_last(world):
-    """In a fraction of the schedules, make a machine lose power after all commands have ended; then check the
-    output.
+    """In a fraction of the schedules, make a machine lose power after all commands have ended. In every
+    schedule, check the output, since the last operation may itself have been a loss of power.
 
-    The output is checked in every schedule, since the last operation may itself have been a loss of power. A
-    command that has forgotten a document must have left no file with it, even if temporary files reappear.
+    A command that has forgotten a document must not leave any file containing it, even if temporary files
+    reappear.
     """
     chance = Random(f"at last/{world.seed}")
     if chance.randrange(_POWER) == 0:
@@ -115,7 +113,6 @@ def lose_power_at_last(world):
 
 
 def check_without(world, commands):
-    """Check that no file of the output holds a document that one of the commands forgets."""
     texts = [TEXTS[FORGETTING[command]].encode() for command in commands]
     held = [path for path, data in files_below(world.disk).items() if any(text in data for text in texts)]
     assert not held, f"a forgotten document is in {held[0]}"
@@ -124,10 +121,10 @@ def check_without(world, commands):
 def check_once(name, world, check):
     """Call `check(world)`, unless it has already passed on a disk with the same contents.
 
-    Commands that run alone, undisturbed and with fixed randomness do the same to the same contents. Three
-    things may differ between disks that count as the same: times in `run.json`, which these commands do not
-    read; what the lease of a dead process says, as only its changes matter; and the contents of temporary
-    files, which are removed. A fraction of the known disks is checked all the same.
+    Commands that run alone, undisturbed and with fixed randomness always do the same to the same contents.
+    Disks count as the same even if they differ in three things: the times in `run.json`, which these commands
+    do not read; the contents of a dead process's lease, of which only changes matter; and the contents of
+    temporary files, which are removed. A fraction of the known disks is checked again anyway.
     """
     failed = any(process.result != 0 for process in world.processes.values())
     key = (name, failed, _digest(world.disk))
@@ -138,8 +135,8 @@ def check_once(name, world, check):
 
 
 def _digest(disk):
-    """Return a digest of all names and contents of a disk and its object store, except for what `check_once`
-    lets differ.
+    """Return a digest of all names and contents of a disk and its object store, except for the differences
+    that `check_once` ignores.
     """
     known = xxhash.xxh3_128()
     for path, data in (
@@ -160,8 +157,8 @@ def _has_nothing_to_do(said):
 
 
 def _varies(path):
-    """Whether a file may differ between runs: it holds times, or the output of a step that is not
-    reproducible.
+    """Return whether a file may differ between runs because it holds times or the output of a step that is
+    not reproducible.
     """
     step = path.partition("/")[0].partition("-")[0]
     return path.rpartition("/")[2] in _NOT_COMPARED or step in ("learn", "pack", "funnel") or path == "manifest.json"

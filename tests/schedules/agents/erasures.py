@@ -1,6 +1,7 @@
 """Scenarios: builds concurrent with gc, forget, export and readers, on an output with a published corpus.
 
-A message is allowed if it is true of what has happened: who is working there, who took over, what changed.
+Each command may end only with messages that fit the scenario: that another command is working there, that
+another has taken over, or that something has changed.
 """
 
 import re
@@ -93,27 +94,23 @@ _MAKE = {
 
 
 def _other():
-    """Return the configuration of the build that meets the other commands; it differs from the published one
-    in one knob.
-    """
     return corpus(least=20)
 
 
 def _earlier(world):
-    """Return the manifest of the earlier build."""
     (name,) = (name for name in world.disk.names(OUTPUT) if name.startswith("earlier-"))
     return f"{OUTPUT}/{name}"
 
 
 @cache
 def published_corpus(kind="used"):
-    """Return a snapshot of a disk with a published corpus, of one of these kinds:
+    """Return a snapshot of a disk with a published corpus of one of these kinds:
 
     - `used`: with steps of an earlier build of another configuration.
-    - `reread`: as `used`, but the earlier build read the sources into other parts.
+    - `reread`: as `used`, but the earlier build split the sources into other parts.
     - `new`: without an earlier build.
-    - `interrupted`: as `new`, and `forget` was killed after writing its tombstone.
-    - `receipts`, `steps`: documents were forgotten in a copy, which was then copied back over the output of a killed build.
+    - `interrupted`: as `new`, but `forget` was killed after writing its tombstone.
+    - `receipts`, `steps`: documents were forgotten in a copy, which was copied back over a killed build's output.
     """
     if kind in _KILLED_AT:
         return _copied(kind)
@@ -143,8 +140,8 @@ _KILLED_AT = {"receipts": r".*/short.web-\w+/units/web-00001.json", "steps": r".
 
 
 def _copied(kind):
-    """Kill a build, run `forget` in a copy made before it, and copy the corpus back; what the killed build
-    left stays.
+    """Kill a build, run `forget` in a copy made before the build, and copy the corpus back, leaving behind
+    what the killed build wrote.
     """
     new, copies = published_corpus("new"), []
     for name, make in (("build", lambda world: build(_other(), world.say)), ("forget", lambda world: forget())):
@@ -177,7 +174,7 @@ def _copied(kind):
 
 
 def meeting(*names, faults=("kills", "suspensions", "power"), disk="used"):
-    """Commands that run concurrently: any of build, gc, forget, export and read; a name may occur twice."""
+    """Return a scenario in which the named commands run concurrently; a name may occur twice."""
 
     def start(world):
         world.facts["published"] = Published(world)
@@ -212,8 +209,8 @@ def meeting(*names, faults=("kills", "suspensions", "power"), disk="used"):
 
 @contextmanager
 def _overtaken():
-    """While the block runs, an overtaken build finds no published steps when it first looks, as if it had
-    looked before they were published and before anything was forgotten.
+    """While the block runs, hide published steps from an overtaken build the first time it looks, as if it
+    had looked before they were published and before anything was forgotten.
     """
     looked, find_published = set(), building._find_published
 
@@ -229,8 +226,8 @@ def _overtaken():
 
 
 class _Late:
-    """Checks that no export of a corpus that still has forgotten documents is published long after `forget`
-    has finished.
+    """Checks that no export that still contains forgotten documents is published long after `forget` has
+    finished.
     """
 
     def __init__(self, world):
@@ -238,7 +235,6 @@ class _Late:
         world.watch(self.look)
 
     def look(self, world, event):
-        """Called after an operation that has changed the disk."""
         if event.operation != "rename":
             return
         if event.other == f"{OUTPUT}/forgotten.json" and not parsed(world.disk.peek(event.other))["pending"]:
@@ -252,14 +248,13 @@ class _Late:
 
 
 class _Leases:
-    """Checks that a command that has lost its lease begins to remove at most one more step."""
+    """Checks that a command begins to remove at most one more step after losing its lease."""
 
     def __init__(self, world):
         self.held, self.lost = set(), {}  # by name: who had the lease; the operations that it had done when it lost it
         world.watch(self.look)
 
     def look(self, world, event):
-        """Called after an operation that has changed the disk."""
         if f"{OUTPUT}/.lease" in (event.path, event.other):
             holder = (parsed(world.disk.peek(f"{OUTPUT}/.lease")) or {}).get("started")
             for agent in world.agents:
@@ -275,7 +270,7 @@ class _Leases:
 
 
 def _forget_again(world, commands):
-    """Forget once more: it finishes what was interrupted, or reports that the document is not there."""
+    """Run `forget` once more: it finishes an interrupted run, or reports that the document is not there."""
     run_again(world, "build", lambda again: build(corpus(), again.say), allowed=("forgetting was interrupted",))
     if len(commands) > 1:  # one refuses to begin before the other is finished
         run_again(world, "forget", lambda again: finish_forgetting(), allowed=(_NOT_THERE,))
@@ -284,7 +279,6 @@ def _forget_again(world, commands):
 
 
 def _index_again(world):
-    """Index once more, and check that every part has a complete index and that nothing is left over."""
     run_again(world, "index", lambda again: index())
     found = files_below(world.disk, f"{OUTPUT}/{INDEX_FOLDER}")
     left = [path for path in found if path.endswith(".tmp")]
@@ -303,10 +297,10 @@ def _index_again(world):
 
 
 def _export_again(world, others):
-    """Export once more, and check that nothing is left over.
+    """Export once more and check that nothing is left over.
 
-    Unless `others` change the corpus or the export, at most one existing file is rewritten: one that the
-    killed export had not recorded yet.
+    Unless `others` change the corpus or the export, at most one existing file is rewritten, namely a file
+    that the killed export had not yet recorded.
     """
     said = ("is not empty", "holds another export", *_MESSAGES["export"])
     written, place = [], f"{EXPORT}/data"
@@ -324,7 +318,6 @@ def _export_again(world, others):
 
 
 def _check_export(world):
-    """Check that an export with export.json is complete."""
     record = parsed(world.disk.peek(f"{EXPORT}/export.json"))
     for file in record["files"] if record else ():
         content = world.disk.peek(f"{EXPORT}/{file['path']}")

@@ -21,8 +21,8 @@ _PUBLISHES = ("rename", "link", "put")
 
 
 class Published:
-    """Checks the output after each operation. `root` is its path on the simulated disk, or in the store
-    `objects`.
+    """Checks the output after each operation. `root` is its path on the simulated disk, or in the object
+    store if `objects` is given.
     """
 
     def __init__(self, world, root=OUTPUT, objects=None):
@@ -37,7 +37,6 @@ class Published:
         world.watch(self.look)
 
     def look_at_all(self):
-        """Start over from the current contents."""
         self.named.clear()
         self.bytes.clear()
         self.gone, self.pending = self._tombstone()
@@ -48,7 +47,6 @@ class Published:
                 self._published(directory, "")
 
     def look(self, world, event):
-        """Called after an operation that has changed the disk."""
         if self.seen != len(world.record):
             decided, self.seen = world.record[self.seen :], len(world.record)
             if any(decision.action == "power" for decision in decided):
@@ -60,7 +58,6 @@ class Published:
                 self._changed(path, event)
 
     def _removed_as_a_whole(self, directory, event):
-        """Handle the renaming of a step's directory, to another name or back to its own."""
         if "/" not in directory and event.operation == "rename":
             if self.disk.peek(f"{self.root}/{directory}{_STEP_MANIFEST}") is None:
                 self.named.pop(directory, None)
@@ -98,8 +95,8 @@ class Published:
             assert not gone, f"{event.agent} has kept an earlier build without its step {gone[0]}"
 
     def _is_unused(self, name, agent):
-        """Check that what gc and forget remove for good is no step of the corpus, a variant or an earlier
-        build, unless it has been rebuilt since.
+        """Check that a step removed for good by gc or forget is not used by the corpus, a variant or an
+        earlier build, unless it has been rebuilt since.
         """
         if agent.startswith(("gc", "forget")):
             for file in self.disk.names(self.root):
@@ -108,14 +105,14 @@ class Published:
                     assert name not in used or name in self.named, f"{agent} has removed {name}, a step of {file}"
 
     def _is_published_or_aside(self, step):
-        """Whether a step is published, or set aside by gc, which puts it back once it sees that a corpus
-        needs it.
+        """Return whether a step is published or has been set aside by gc, which puts the step back if a
+        corpus turns out to need it.
         """
         return step in self.named or any(name.startswith(f".{step}.") for name in self.disk.names(self.root))
 
     def check_late(self):
-        """Check that, in the end, every command that was not killed has removed the receipts it wrote into
-        published steps.
+        """Check that every command that was not killed has removed the receipts it wrote into published
+        steps.
         """
         if any(decision.action in ("fail", "power") for decision in self.world.record):
             return
@@ -137,7 +134,6 @@ class Published:
         assert before == data or not self._reproducible(manifest), f"{agent} has published {directory} with other bytes"
 
     def _whole(self, directory, name, agent):
-        """Check that a file named in a manifest exists and matches it."""
         if name in self.named[directory]:
             content = self.disk.peek(f"{self.root}/{directory}/{name}")
             assert content is not None, f"{directory}/{name} is in a manifest and missing ({agent})"
@@ -148,7 +144,6 @@ class Published:
         return manifest["step"] not in ("learn",)
 
     def _corpus(self, agent):
-        """Check that no step of the published corpus holds a forgotten document."""
         records, pending = self._tombstone()
         if not pending:
             self._says_what_is_forgotten(agent)
@@ -158,9 +153,7 @@ class Published:
                 self._without(texts, directory, agent)
 
     def _says_what_is_forgotten(self, agent):
-        """Check that the published corpus's fingerprint and the mark of each step agree with what is
-        forgotten.
-        """
+        """Check that the published corpus's fingerprint and each step's mark match the forgotten documents."""
         corpus = parsed(self.disk.peek(f"{self.root}/manifest.json"))
         tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json")) or {"records": {}}
         if corpus is not None:
@@ -175,7 +168,6 @@ class Published:
                 assert same, f"{step['directory']} of the corpus is as it was before documents were forgotten ({agent})"
 
     def _tombstone(self):
-        """Return the documents named in the tombstone, and those whose removal is unfinished."""
         tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json")) or {"records": {}, "pending": []}
         records = frozenset(f"{source}/{name}" for source, names in tombstone["records"].items() for name in names)
         return records, frozenset(f"{doc['source']}/{doc['path']}#{doc['record']}" for doc in tombstone["pending"])
@@ -189,13 +181,12 @@ class Published:
 
 
 def corpus_steps(disk, root):
-    """Return the directories of the steps of the published corpus; empty if there is no corpus."""
     manifest = parsed(disk.peek(f"{root}/manifest.json"))
     return [step["directory"] for step in manifest["steps"]] if manifest else []
 
 
 def parsed(data):
-    """Parse one of our JSON files; None if it is missing or incomplete."""
+    """Parse a JSON file written by the product; return None if it is missing or incomplete."""
     return _parsed(data) if data is not None else None
 
 
@@ -209,7 +200,6 @@ def _parsed(data):
 
 @lru_cache(maxsize=1 << 12)
 def files_of(data):
-    """Return {path: (bytes, checksum)} of the files that a step's manifest names."""
     manifest = _parsed(data)
     records = [*(part["file"] for part in manifest["parts"]), *manifest["files"]]
     return {record["path"]: (record["bytes"], record["xxh3_128"]) for record in records}
@@ -217,5 +207,4 @@ def files_of(data):
 
 @lru_cache(maxsize=1 << 14)
 def checksum_of(content):
-    """Return the xxh3_128 of the content in hex."""
     return xxhash.xxh3_128_hexdigest(content)

@@ -1,9 +1,9 @@
-"""Results that do not depend on storage are computed once per test process and reused in all schedules.
+"""Results that do not depend on storage, computed once per test process and reused in all schedules.
 
-Everything here is pure: plans, documents read from the sources on the real disk, the tables in a file of
-given content, what is computed from such tables, and the JSON of given values. Reusing a result never skips
-an operation on the simulated output. Tables are written without compression, whose set-up would take longer
-than everything else.
+Everything here is pure: plans, documents read from sources on the real disk, tables read from files of given
+content, values computed from such tables, and the JSON of given values. Reusing a result never skips an
+operation on the simulated output. Tables are written without compression, because setting up the compressor
+would take longer than everything else.
 """
 
 import json
@@ -44,7 +44,7 @@ def _frozen(value):
 
 
 def plan_once(config, found, poison=None, files=None):
-    """`make_plan`, cached; `found` is always what `inventories` returns."""
+    """`make_plan`, cached. `found` is not part of the key because it is always the result of `inventories`."""
     key = (config, _frozen(poison), _frozen(files))
     if key not in _plans:
         _plans[key] = make_plan(config, found, poison, files)
@@ -52,7 +52,6 @@ def plan_once(config, found, poison=None, files=None):
 
 
 def read_once(source, files, part_bytes, poison=(), forgotten=()):
-    """`read_documents` as a list, cached."""
     key = (source, tuple(file.path for file in files), part_bytes, tuple(poison), tuple(forgotten))
     if key not in _documents:
         _documents[key] = list(read_documents(source, files, part_bytes, poison, forgotten))
@@ -60,16 +59,15 @@ def read_once(source, files, part_bytes, poison=(), forgotten=()):
 
 
 def check_sample_once(source, files):
-    """`check_sample`, cached."""
     if source not in _samples:
         _samples[source] = check_sample(source, files)
     return _samples[source]
 
 
 def json_once(value):
-    """`_with_checksum`, cached by the marshalled value, as indented JSON is made by slow Python code.
+    """`_with_checksum`, cached by the marshalled value because writing indented JSON is slow in pure Python.
 
-    `run.json` holds times, so it hardly ever repeats: it is written without indentation instead.
+    `run.json` holds times and hardly ever repeats, so it is written without indentation instead.
     """
     if "finished" in value:
         return json.dumps({**value, "checksum": store.digest(value)}).encode()
@@ -80,14 +78,13 @@ def json_once(value):
 
 
 def value_once(data):
-    """`_parse_intact`, cached; each call returns a new object."""
     if data not in _values:
         _values[data] = marshal.dumps(_parse_intact(data))
     return marshal.loads(_values[data])
 
 
 def columns_once(path, wanted, expected):
-    """`_columns`, cached by the name under which the simulated host lends the file, which identifies its
+    """`_columns`, cached by the name under which the simulated host lends the file; this name identifies the
     contents.
     """
     key = (lent(path), tuple(wanted), tuple(expected.items()))
@@ -98,7 +95,7 @@ def columns_once(path, wanted, expected):
 
 
 def once_by_id(function):
-    """Return a function of one immutable value that is computed once for each object."""
+    """Cache a function of one immutable value by the value's id."""
     memory = {}
 
     def remembering(value):
@@ -115,8 +112,8 @@ def once_by_id(function):
 def provenance_of_ours(module, name):
     """`_provenance`, except that stages defined in the tests count as the product's own.
 
-    Otherwise the names of steps, and with them the order of directories, would depend on the text of all
-    tests, and a seed would not give the same schedule tomorrow.
+    Otherwise the names of steps, and with them the order of directories, would depend on the source of the
+    tests, so that editing a test would change the schedule of a seed.
     """
     return () if module.startswith("tests.") else _provenance(module, name)
 
@@ -158,8 +155,6 @@ _schema_facts = once_by_id(manifest.schema_facts)
 
 
 class SilentDisplay:
-    """Stands in for a console and for a display of progress."""
-
     def __init__(self, *_, **__):
         self.print = self.say = self.progress = lambda *_, **__: None
 
@@ -172,7 +167,6 @@ class SilentDisplay:
 
 @contextmanager
 def remembered():
-    """While the block runs, the product uses the cached results."""
     with replaced(
         (provenance, "_provenance", provenance_of_ours),
         (build, "make_plan", plan_once),

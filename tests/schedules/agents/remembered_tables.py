@@ -1,9 +1,9 @@
-"""Functions of tables are computed once although they read: later calls repeat their reads and reuse the
+"""Functions of tables, cached although they read from disk: later calls repeat the reads and reuse the
 result.
 
-A function whose result depends only on its arguments and on what `read_table` returns is run once, and its
-reads are recorded. Later calls repeat these reads, operation by operation. If every table is the same object
-as before, so is the result.
+A function whose result depends only on its arguments and on the tables returned by `read_table` runs once,
+and its reads are recorded. Later calls repeat these reads, operation by operation, and reuse the result if
+every table is the same object as before.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ _field_names: dict[type, tuple[str, ...]] = {}
 
 
 def read_and_tell(directory, record, columns, expected):
-    """`read_table`, recorded by the calls in progress."""
+    """`read_table`, with each read recorded for the cached calls in progress."""
     wanted = tuple(columns)
     table = _read_table(directory, record, wanted, expected)
     for heard in _listening.get(greenlet.getcurrent(), ()):
@@ -34,9 +34,9 @@ def read_and_tell(directory, record, columns, expected):
 
 
 def once(function: Callable, key: Callable) -> Callable:
-    """Return `function`, computed once for each `key(*arguments)`.
+    """Return `function`, cached by `key(*arguments)`.
 
-    A key may hold the ids of objects, since the arguments are kept alive as long as the entry.
+    A key may contain ids of objects, since an entry keeps its arguments alive.
     """
     memory: dict[Any, tuple] = {}
 
@@ -63,8 +63,8 @@ def once(function: Callable, key: Callable) -> Callable:
 
 
 def part_key(part: Part) -> tuple:
-    """Return what determines the data read from a part; the names of its directories encode how they were
-    made.
+    """Return a key for the data read from a part. Directory names are sufficient because they encode how
+    their contents were made.
     """
     annotations = tuple((each.step, str(each.directory), each.file, id(each.table)) for each in part.annotations)
     return (part.source, part.index, str(part.directory), part.documents, part.order, annotations, id(part.loaded))
@@ -94,8 +94,8 @@ _written: dict[int, tuple[pa.Table, bytes]] = {}
 
 
 def write_plain(table: pa.Table) -> Callable:
-    """`write_table` without compression, whose set-up would take longer than everything else; each table is
-    serialised once.
+    """`write_table` without compression, because setting up the compressor would take longer than everything
+    else. Each table is serialised once.
     """
 
     def write(sink):

@@ -1,4 +1,4 @@
-"""The corpora that agents build: two sources on the real disk, and configurations made of toy stages."""
+"""The corpora that agents build: two sources on the real disk, and configurations of toy stages."""
 
 import json
 import tempfile
@@ -24,8 +24,8 @@ _kept_directories: list[tempfile.TemporaryDirectory] = []
 
 @cache
 def sources_directory(parts: int = 3) -> Path:
-    """Return a directory with the sources `web` and `books`, each with `parts` files of three documents; a
-    file is a part.
+    """Return a directory with the sources `web` and `books`, each with `parts` files of three documents. Each
+    file becomes one part.
     """
     directory = tempfile.TemporaryDirectory(prefix="schedules-")
     _kept_directories.append(directory)
@@ -61,20 +61,16 @@ _shape = SHAPES["whole"]
 
 
 def choose_shape(name: str) -> None:
-    """Set the shape of all corpora of this process from now on."""
     global _shape
     _shape = SHAPES[name]
 
 
 def parts_of_each() -> int:
-    """Return the number of parts of each source."""
     return _shape[2]
 
 
 def corpus(least: int = 30, part_bytes: int = 800) -> CorpusConfig:
-    """Return the configuration of the chosen shape. `least` is a knob of one of its steps, `part_bytes` the
-    size of parts.
-    """
+    """Return the configuration of the chosen shape. `least` is a knob of one of its steps."""
     return _corpus(*_shape, least, part_bytes)
 
 
@@ -92,7 +88,7 @@ def _corpus(names: str, sources: tuple[str, ...], parts: int, least: int, part_b
 
 @cache
 def inventories(sources):
-    """Return what `take_inventory` finds, which is the same in every schedule."""
+    """Return the result of `take_inventory`, which is the same in every schedule."""
     from gristmill.storage.disk import LocalPath
 
     return take_inventory(sources, LocalPath("/nonexistent"))

@@ -1,8 +1,9 @@
-"""Toy stages that do next to nothing, but write in all the ways that real stages do.
+"""Toy stages that compute next to nothing, but write in all the ways that real stages do.
 
 `Length` and `Short` are fused into one task per part. `Elect` is a corpus stage that writes a column for each
-part in a task of its own, after tasks that leave files in `work/`. `Learn` is not reproducible: of several
-builds, the first publishes. `Pack` reads the file that `Learn` has written, and writes one file per part.
+part in a separate task, after tasks that leave files in `work/`. `Learn` is not reproducible, so of several
+builds only the first publishes its result. `Pack` reads the file written by `Learn` and writes one file per
+part.
 """
 
 from dataclasses import asdict, dataclass
@@ -26,8 +27,6 @@ _LENGTH, _DROPS = pa.schema([("length", pa.int64())]), pa.schema([(DROP, pa.stri
 
 @dataclass(frozen=True)
 class Length(PartStage):
-    """Writes the length of each text in bytes."""
-
     def reads(self):
         return (TEXT,)
 
@@ -40,8 +39,6 @@ class Length(PartStage):
 
 @dataclass(frozen=True)
 class Short(PartStage):
-    """Drops short documents."""
-
     least: int = _LEAST
 
     def reads(self):
@@ -82,8 +79,6 @@ def _elect_part(task):
 
 @dataclass(frozen=True)
 class Elect(CorpusStage):
-    """Runs two rounds of tasks with intermediate files in between; drops nothing."""
-
     def reads(self):
         return (Column("length"), Drop())
 
@@ -99,8 +94,6 @@ class Elect(CorpusStage):
 
 @dataclass(frozen=True)
 class Learn(CorpusStage):
-    """Writes a file with random content under a unique name."""
-
     @property
     def reproducible(self):
         return False
@@ -136,8 +129,6 @@ def _pack_part(task):
 
 @dataclass(frozen=True)
 class Pack(CorpusStage):
-    """Writes one file per part, which depends on what was learnt."""
-
     def reads(self):
         return (TEXT, Drop(), StepFiles("learn"))
 

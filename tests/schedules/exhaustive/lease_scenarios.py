@@ -1,4 +1,4 @@
-"""Processes that take a lease, work under it, and remove something if they still hold it."""
+"""Processes that take a lease, work while holding it, and check at the end that they still hold it."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,13 @@ SUSPENSIONS = (4.0, 8.0)  # longer than TIMEOUT; the second also than what anoth
 
 
 def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
-    """One process for each entry of `machines` takes the lease of a place; entries may be equal.
+    """Return a scenario in which processes take the same lease, one process per entry of `machines`. A
+    machine may be listed more than once.
 
     Two processes hold the lease at the same time only if one of them was suspended, or if they are on two
     machines (which share no lock) and have both taken over the lease of a third process that was suspended or
-    killed. A process that passes `Lease.check` was the last to take the lease. All processes end; afterwards
-    another one gets the lease at once if nothing holds it, otherwise after the time-out.
+    killed. A process that passes `Lease.check` was the last to take the lease. All processes end, and
+    afterwards another process gets the lease, at the latest soon after the time-out.
     """
 
     def start(world: Simulation) -> None:
@@ -70,7 +71,6 @@ def _took_over_at_once(world: Simulation, both: Sequence[str]) -> bool:
 
 
 def three_processes() -> Scenario:
-    """Two processes on one machine and one on another."""
     return take_lease("aab")
 
 
@@ -81,7 +81,6 @@ def assert_here(world: Simulation, holds: bool, what: str) -> None:
 
 
 def judge(world: Simulation) -> None:
-    """Check what must hold at the end."""
     processes = world.processes.values()
     for process in processes:
         lost = isinstance(process.error, ConflictError)

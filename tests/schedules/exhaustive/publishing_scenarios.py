@@ -37,8 +37,8 @@ _MANIFEST = f"{ROOT}/{_STEP}/manifest.json"
 
 
 def write_new() -> Scenario:
-    """Two processes write a new file while a third sweeps temporary files: one of the two succeeds, and its
-    bytes stay.
+    """Two processes write the same new file while a third sweeps temporary files. One of the two writers
+    succeeds, and its bytes stay.
     """
     path = f"{ROOT}/file"
 
@@ -63,7 +63,9 @@ def write_new() -> Scenario:
 
 
 def publish_the_first() -> Scenario:
-    """Two builds of a step that is not reproducible: both get the manifest of the first, which never changes."""
+    """Two builds publish a step that is not reproducible. Both get the manifest of the first, which never
+    changes.
+    """
 
     def work(name: str) -> StepManifest:
         root = LocalPath(ROOT)
@@ -97,8 +99,8 @@ def publish_the_first() -> Scenario:
 
 
 def publish_a_step(units: int = 1) -> Scenario:
-    """Two builds of a step with `units` units of work: whenever it is published, its files exist and are
-    complete; nothing is left over.
+    """Two builds publish a step with `units` units of work. Whenever the step is published, its files exist
+    and are complete, and nothing is left over.
     """
 
     def build_step(root: LocalPath) -> StepManifest:
@@ -137,7 +139,7 @@ def publish_a_step(units: int = 1) -> Scenario:
 
 
 def publish_a_removed_step() -> Scenario:
-    """A build publishes a step whose file exists while another command removes the step, which is never
+    """A build publishes a step whose file exists while another command removes the step. The step is never
     published without the file.
     """
 
@@ -171,8 +173,8 @@ def publish_a_removed_step() -> Scenario:
 
 
 def write_while_forgetting() -> Scenario:
-    """A task that started earlier writes a file while `forget` writes its tombstone and removes the step: no
-    file is left after the removal, and none appears later.
+    """A task that started earlier writes a file while `forget` writes its tombstone and removes the step.
+    After the removal, no file is left and none appears later.
     """
     text, root = b"to be forgotten", LocalPath(ROOT)
 
@@ -213,8 +215,8 @@ def write_while_forgetting() -> Scenario:
 
 def write_while_old_files_are_removed() -> Scenario:
     """A task that started earlier writes a file of a published step while `forget`, resumed after a kill,
-    removes the files that the rewritten step's manifest does not name. No such file is left afterwards, and
-    none appears later.
+    removes all files that the rewritten step's manifest does not name. The file is not there afterwards and
+    does not appear later.
     """
     root, name = LocalPath(ROOT), f"{_STEP}/parts/unit"
 
@@ -250,8 +252,8 @@ def write_while_old_files_are_removed() -> Scenario:
 
 
 def write_while_removed() -> Scenario:
-    """A process writes a file into a directory that another process creates too and removes: the file is
-    written, before the removal or after it.
+    """A process writes a file into a directory that another process also creates and then removes. The file
+    is written, either before or after the removal.
     """
     place = LocalPath(ROOT) / "units"
 
@@ -272,7 +274,7 @@ def write_while_removed() -> Scenario:
 
 
 def _nothing_to_check() -> None:
-    """Stands in for `Lease.check`, as no other command removes anything here."""
+    """Stand in for `Lease.check` where no other command removes anything."""
 
 
 def _unit(out: StepOutput, unit: str) -> Receipt:
@@ -284,7 +286,6 @@ def _manifest(*records: FileRecord) -> StepManifest:
 
 
 def _never_changes(path: str, world: Simulation, event: Event) -> None:
-    """Check that what is published is never published again with other bytes, and does not disappear."""
     content, before = world.disk.peek(path), world.facts.get(path)
     assert before is None or content == before, f"{path} was replaced or removed by {event.agent}'s {event.operation}"
     if content is not None and before is None:
@@ -292,7 +293,6 @@ def _never_changes(path: str, world: Simulation, event: Event) -> None:
 
 
 def _is_whole(world: Simulation, event: Event) -> None:
-    """Check that the files of a published step exist and are complete."""
     manifest = world.disk.peek(_MANIFEST)
     if manifest is None:
         return

@@ -1,4 +1,4 @@
-"""Processes that write the ledger and checkpoints of a run, and that replace or read an export."""
+"""Processes that write the ledger and checkpoints of a run, or that replace or read an export."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,6 @@ def _save(step: int, attempt: str | None = None) -> None:
 
 @cache
 def _begun_run() -> Node:
-    """Return a disk with a checkpoint of step 1 and its ledger."""
     return _prepared(partial(_save, 1))
 
 
@@ -55,7 +54,7 @@ def _prepared(work: Callable[[], None]) -> Node:
 
 
 def save_while_another_copies() -> Scenario:
-    """A trainer saves step 2 while another command copies the ledger; in the end the ledger is that of the
+    """A trainer saves step 2 while another command copies the ledger. In the end, the ledger is that of the
     newest checkpoint.
     """
 
@@ -70,8 +69,8 @@ def save_while_another_copies() -> Scenario:
 
 
 def save_by_two_attempts() -> Scenario:
-    """A saves step 2 while B begins another attempt and saves the step after the newest checkpoint: either A
-    saves first, or A is superseded.
+    """Process A saves step 2 while B begins another attempt and saves the step after the newest checkpoint.
+    Either A saves first, or A is superseded.
     """
 
     def work_again() -> None:
@@ -144,8 +143,6 @@ def _write_export(place: LocalPath, step: int) -> None:
 
 @cache
 def _exports() -> Node:
-    """Return a disk with an export of step 1, and two more that are ready to be published."""
-
     def prepare() -> None:
         for place, step in ((_EXPORT, 1), (f"{_WORK}/A.tmp", 2), (f"{_WORK}/B.tmp", 3)):
             _write_export(LocalPath(place), step)
@@ -159,8 +156,8 @@ def _replace(name: str) -> bool:
 
 
 def replace_twice() -> Scenario:
-    """Two processes replace an export of step 1 with those of steps 2 and 3: it is always complete or absent,
-    and in the end it is the later one.
+    """Two processes replace an export of step 1, one with step 2 and the other with step 3. The export is
+    always complete or absent, and in the end it is the later one.
     """
 
     def start(world: Simulation) -> None:
@@ -177,8 +174,8 @@ def replace_twice() -> Scenario:
 
 
 def replace_while_another_reads() -> Scenario:
-    """A process replaces an export while another reads it: the reader gets one of the two exports as a whole,
-    or a message.
+    """A process replaces an export while another reads it. The reader gets one of the two exports as a whole,
+    or an error message.
     """
 
     def start(world: Simulation) -> None:

@@ -1,10 +1,11 @@
-"""Exhaustive search: all interleavings of a small scenario, with a few faults at any place, except those that
-only reorder commuting operations.
+"""Exhaustive search: all interleavings of a small scenario, with a few faults at any point, except those that
+differ only in the order of commuting operations.
 
-A depth-first search that reruns the scenario for each branch. Sleep sets skip equivalent orders of commuting
-operations, and states seen before are skipped too (Godefroid 1996, sections 5 and 6.3). Which operations
-commute follows from their effects: the paths that each transition has read and changed. A state consists of
-the disk, the clock, and what each agent has seen so far, as the agent is a function of that.
+The search is depth-first and reruns the scenario for each branch. It uses sleep sets to skip equivalent
+orders of commuting operations, and it skips states seen before (Godefroid 1996, sections 5 and 6.3). Whether
+operations commute is determined from the paths that each transition has read and changed. A state consists of
+the disk, the clock, and everything each agent has seen so far, since an agent's behaviour is a function of
+what it has seen.
 """
 
 from collections.abc import Callable, Hashable
@@ -34,15 +35,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a transition has read and changed. Two transitions commute unless one changes what the other reads
-    or changes.
+    """The paths that a transition has read and changed. Two transitions commute unless one of them changes
+    what the other reads or changes.
     """
 
     read: frozenset[str]
     changed: frozenset[str]
 
     def commutes(self, other: "Effects") -> bool:
-        """Whether the order of the two transitions makes no difference."""
         if _ALL in (self.changed, other.changed):
             return False
         return not (self.changed & (other.read | other.changed) or other.changed & self.read)
@@ -50,8 +50,8 @@ class Effects:
 
 @dataclass
 class _Choice:
-    """A state on the current path: the options still to be tried, those that need not be (`asleep`), and the
-    one being tried.
+    """A state on the current path: the options still to be tried, those that can be skipped (`asleep`), and
+    the option being tried.
     """
 
     left: list[Option]
@@ -61,7 +61,7 @@ class _Choice:
 
 @dataclass
 class Report:
-    """Statistics of what was explored. `failure` is a story, or empty."""
+    """Statistics of the search. `failure` is the story of the failing run, or empty."""
 
     states: int = 0
     transitions: int = 0
@@ -74,8 +74,8 @@ class Report:
 
 
 class _ObservedHost(SimulatedHost):
-    """A host whose methods, wrapped by `_observe`, record what they return or raise as seen by the current
-    agent.
+    """A host that records what its methods return to the current agent, or the errors they raise. `_observe`
+    wraps the methods.
     """
 
 
@@ -142,7 +142,7 @@ class _Observed(Simulation):
         return hash((self.now, tuple(agents), tuple(processes), facts, _contents(self.disk.root)))
 
     def _node_number(self) -> int:
-        """Return a file number that does not depend on what other agents have created before."""
+        """Return a file number that does not depend on the files other agents have created."""
         agent = self.current
         return 1 if agent is None else (agent.number + 1) << 32 | agent.ops
 
@@ -155,8 +155,7 @@ def _contents(node: Node) -> Hashable:
 
 @lru_cache(maxsize=100_000)
 def _effects(kind: str, path: str, other: str) -> Effects:
-    """Return the paths that an operation reads and those that it changes; `PATH/` stands for the names in a
-    directory.
+    """Return the paths that an operation reads and changes; `PATH/` stands for the names in a directory.
 
     Operations that look up a path also read the directories that lead to it.
     """
@@ -183,7 +182,7 @@ def _ancestors(path: str) -> list[str]:
 
 
 class _Search:
-    """The depth-first search, in the form of a strategy for each run."""
+    """The depth-first search, implemented as a strategy that chooses the transitions of each run."""
 
     seed = 0
 
@@ -198,11 +197,10 @@ class _Search:
         self._before = 0.0
 
     def begin(self) -> None:
-        """Prepare for another run."""
         self._depth, self.cut = 0, False
 
     def disturb(self, world: World, current: Agent) -> None:
-        """Do nothing: faults are options like any other."""
+        """Do nothing: the search chooses faults like any other option."""
 
     def choose(self, world: World, current: Agent | None) -> Agent | None:
         """Repeat the path up to its last choice, then continue with the first option of each state."""
@@ -219,7 +217,6 @@ class _Search:
         return _do(world, choice.taken)
 
     def _enter(self, world: _Observed, current: Agent | None) -> bool:
-        """Add a new state to the path; False if there is nothing to try in it."""
         asleep = self.asleep_after(world)
         key = hash((world.state(), *self._left().values()))
         options, before = self._options(world, current), self.known.get(key)
@@ -235,7 +232,7 @@ class _Search:
         return True
 
     def asleep_after(self, world: _Observed) -> dict[Option, Effects]:
-        """Return the options that need not be tried after the last transition, whose effects are now known."""
+        """Return the options that can be skipped after the last transition, now that its effects are known."""
         if not self.path:
             return {}
         last = self.path[-1]
@@ -263,7 +260,6 @@ class _Search:
         return options
 
     def back(self) -> bool:
-        """Go back to the last state with an untried option; False if there is none."""
         while self.path:
             choice = self.path[-1]
             choice.left = [option for option in choice.left if option not in choice.asleep]
@@ -304,7 +300,7 @@ def explore_all(
     commuting: bool = True,
     progress: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """Run all essentially different schedules of a scenario, with up to the given numbers of faults, until
+    """Run all schedules of a scenario that are not equivalent, with up to the given numbers of faults, until
     one fails.
     """
     search, report = _Search(kills, suspensions, seconds, commuting), Report()
@@ -351,14 +347,15 @@ def _run(scenario: Scenario, search: _Search, *, trace: bool) -> tuple[Simulatio
 
 
 def all_ended(world: Simulation) -> None:
-    """Check that every process was killed or has ended without an error."""
     for process in world.processes.values():
         assert process.done or process.killed, f"{process.name} has not ended"
         assert process.error is None, f"{process.name} ended with {process.error!r}"
 
 
 def next_run(world: Simulation, work: Callable[[], object]) -> None:
-    """Run `work` on the disk that is left, alone and undisturbed, and check that it ends without an error."""
+    """Run `work`, alone and undisturbed, on the disk as the processes left it, and check that it ends without
+    an error.
+    """
     after = Simulation(Default(), world.disk, op_seconds=0)
     process = after.start("after", work)
     after.run(500)

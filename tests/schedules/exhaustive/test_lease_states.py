@@ -1,5 +1,5 @@
-"""The lease, in every interleaving of two or three processes, with a kill and a suspension anywhere. Prints
-the numbers of states.
+"""The lease in every interleaving of two or three processes, with a kill or suspension at any point. Prints
+the number of states explored.
 """
 
 import pytest

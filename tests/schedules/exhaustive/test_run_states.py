@@ -1,5 +1,5 @@
-"""Ledger, checkpoints and exports, in every interleaving of two processes, with a kill or a suspension
-anywhere. Prints the numbers of states.
+"""Ledger, checkpoints and exports in every interleaving of two processes, with a kill or suspension at any
+point. Prints the number of states explored.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""The exhaustive search on toy scenarios: it finds bugs that only one order shows, and skipping commuting
-orders misses none.
+"""The exhaustive search on toy scenarios: it finds bugs that occur in only one order, and skipping commuting
+orders does not hide any.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from tests.schedules.simulation import Simulation
 
 
 def counting(processes: int, ends: set, *, locked: bool = False) -> Scenario:
-    """Processes that each write a file of their own, then add 1 to a shared file."""
+    """Return a scenario of processes that each write a file of their own, then add 1 to a shared file."""
 
     def add(world: Simulation, name: str) -> None:
         with world.host.open(f"{ROOT}/{name}", "wb") as own:

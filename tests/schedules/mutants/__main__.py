@@ -1,7 +1,7 @@
 """Count the schedules needed to find each mutant.
 
-Usage: `python -m tests.schedules.mutants --schedules 2000 [NAME ...]`. Each mutant is explored in a process
-of its own, with the same seeds.
+Usage: `python -m tests.schedules.mutants --schedules 2000 [NAME ...]`. Each mutant is explored in a separate
+process, with the same seeds.
 """
 
 import argparse
@@ -58,8 +58,8 @@ def find(
 
 
 def _explore(name: str, schedules: int, seconds: float, first: int, shape: str, *more: str) -> str:
-    """Explore a mutant in a process of its own; return the line that `find` prints there, or the end of the
-    error.
+    """Explore a mutant in a separate process; return the line that `find` prints there, or the end of the
+    error output.
     """
     command = [sys.executable, "-m", "tests.schedules.mutants", "--here", name, "--schedules", str(schedules)]
     command += ["--seconds", str(seconds), "--first", str(first), "--corpus", shape, *more]
@@ -68,7 +68,6 @@ def _explore(name: str, schedules: int, seconds: float, first: int, shape: str, 
 
 
 def main() -> int:
-    """Return 0 if all mutants are found."""
     parser = argparse.ArgumentParser(prog="python -m tests.schedules.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of a patch, without hyphens; all by default")
     parser.add_argument("--schedules", type=int, default=2000)

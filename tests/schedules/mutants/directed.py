@@ -1,10 +1,11 @@
-"""Directed schedules: those with the fewest switches where two agents interact, which random ones take long
-to find.
+"""Directed schedules: those with the fewest switches at points where two agents interact, which random
+schedules take long to find.
 
-One agent is stopped before an operation that publishes or removes something. Another runs to its end, or to
-one of its operations in the same directory, and the first one continues. In other schedules the machine loses
-power right after such an operation, or the first agent is suspended for long if the two do not share a
-machine. Last come schedules in which one agent checks what it publishes between two operations of the other.
+One agent is stopped before an operation that publishes or removes something. Another agent runs to its end,
+or to one of its operations in the same directory, and then the first agent continues. In other schedules, the
+machine loses power right after such an operation, or the first agent is suspended for a long time if the two
+do not share a machine. Last come schedules in which one agent checks what it publishes between two operations
+of the other.
 """
 
 import itertools
@@ -46,8 +47,8 @@ def directed_schedules(scenario: Scenario) -> Iterator[Directed]:
 
 
 def _windows(scenario: Scenario, first: str, second: str) -> Iterator[Directed]:
-    """Yield schedules in which `first` checks what it is about to publish between two operations of `second`,
-    and publishes it after `second` has ended.
+    """Yield schedules in which `first` checks its output before publishing, between two operations of
+    `second`, and publishes after `second` has ended.
     """
     start = (Decision("", 0, "run", first),)
     for number, (kind, path, _) in enumerate(_operations(scenario, start)[first], 1):
@@ -63,7 +64,6 @@ def _windows(scenario: Scenario, first: str, second: str) -> Iterator[Directed]:
 
 
 def _operations(scenario: Scenario, decisions: Directed) -> dict[str, list[tuple[str, str, str]]]:
-    """Return the operations of each agent in a schedule as (kind, path, other path)."""
     found: dict[str, list[tuple[str, str, str]]] = {}
     for event in run(scenario, Replay(decisions, 0), trace=True)[0].trace or ():
         if event.operation not in _FAULTS:
@@ -79,5 +79,7 @@ def _stops(operations: list[tuple[str, str, str]]) -> Iterator[tuple[int, tuple[
 
 
 def _meet(one: tuple[str, str], two: tuple[str, str]) -> bool:
-    """Whether two operations are in the same directory, or one is on the directory of the other."""
+    """Return whether two operations are in the same directory, or one is on the directory that contains the
+    other.
+    """
     return any({a, a.rpartition("/")[0]} & {b, b.rpartition("/")[0]} for a in one if a for b in two if b)

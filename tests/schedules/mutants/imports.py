@@ -1,4 +1,4 @@
-"""Imports a module of the product with one piece of its text replaced."""
+"""Import a module of the product with one piece of its text replaced."""
 
 import importlib.machinery
 import sys
@@ -14,13 +14,12 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class Finder:
-    """Finds the module of a mutant ahead of all other finders."""
+    """Import finder that handles the mutated module ahead of all other finders."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
 
     def find_spec(self, name, path=None, target=None):
-        """Return the module's specification, with a loader that replaces text; None for all other modules."""
         if name != self._mutant.module:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -30,6 +29,6 @@ class Finder:
 
 
 def import_mutated(mutant: Mutant) -> None:
-    """Make this process import the mutant from now on."""
+    """Make this process import the mutated module in place of the original."""
     assert mutant.module not in sys.modules, f"{mutant.module} is imported already"
     sys.meta_path.insert(0, Finder(mutant))

@@ -1,7 +1,7 @@
-"""Mutants: each patch in `patches/` removes one protection of the product.
+"""Mutants: each patch in `patches/` removes one safeguard from the product.
 
-Its first line names the commands that must run concurrently for the harm to show. The rest is a diff hunk
-without line numbers, which applies wherever its lines are found.
+The first line of a patch names the commands that must run concurrently for the bug to show. The rest is a
+diff hunk without line numbers, which applies wherever its lines are found.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ _PATCHES = Path(__file__).with_name("patches")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant: its name, which says what is removed; the module; the commands; and the lines to replace,
-    with their replacement.
+    """One mutant: a name that describes what is removed, the module and commands concerned, and the lines to
+    replace with their replacement.
     """
 
     name: str
@@ -23,7 +23,6 @@ class Mutant:
     new: str
 
     def apply(self, source: str) -> str:
-        """Return the text of the module without the protection."""
         count = source.count(self.old)
         assert count == 1, f"{self.name}: its lines occur {count} times in {self.module}, expected once"
         return source.replace(self.old, self.new)

@@ -1,5 +1,5 @@
-"""All mutants apply to the current code. `python -m tests.schedules.mutants` checks, with many schedules,
-that all are found.
+"""All mutants apply to the current code. `python -m tests.schedules.mutants` runs many schedules to check
+that every mutant is found.
 """
 
 from importlib.util import find_spec

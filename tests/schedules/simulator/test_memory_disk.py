@@ -1,4 +1,6 @@
-"""The file system in memory behaves like the real one, and loses only what a real one may lose."""
+"""The file system in memory behaves like the real one, and a loss of power destroys only what could be lost
+on a real disk.
+"""
 
 import random
 from collections.abc import Callable
@@ -19,8 +21,6 @@ NAMES = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "missing/a", "a/below")
 
 
 def operations(host: Host, root: str) -> dict[str, Callable[[str, str], object]]:
-    """Return the operations, each on two paths, that a random test calls."""
-
     def write(mode: str, path: str) -> None:
         with host.open(path, mode) as file:
             file.write(path.removeprefix(root).encode() + mode.encode())
@@ -89,7 +89,6 @@ def test_an_open_file_stays_readable_when_its_name_is_gone():
 
 
 def written(seed: int, *, fsync: bool, fsync_directory: bool) -> tuple[bytes | None, list[str]]:
-    """Return what a loss of power leaves of a file that was replaced by a rename."""
     disk = MemoryDisk()
     host = SimulatedHost(World(Default()), disk, scratch())
 

@@ -17,7 +17,7 @@ STRATEGIES = {
 
 
 def count_without_lock(choices):
-    """Two processes add 2 each to a counter without a lock. Returns the world and the counter."""
+    """Let two processes each add 2 to a counter without a lock; return the world and the counter."""
     world, count = World(choices, trace=True), [0]
 
     def add():
@@ -34,7 +34,7 @@ def count_without_lock(choices):
 
 
 def count_with_lock(choices):
-    """Like `count_without_lock`, with a lock that cannot be lost."""
+    """Like `count_without_lock`, but with a lock that cannot be lost."""
     world, count, holder = World(choices), [0], []
 
     def add():
@@ -242,7 +242,9 @@ def test_a_failing_run_is_shrunk_to_the_one_switch_that_it_needs():
 
 
 def disturbed(choices):
-    """Run three processes with pauses and operations of all kinds, some of them critical. Returns the world."""
+    """Run three processes with pauses and operations of all kinds, some of them critical, and return the
+    world.
+    """
     world = World(choices)
 
     def work():

@@ -26,13 +26,11 @@ _FAILED = (r"RemoteError: s3:.*: OSError", r"failed 3 times: s3:.*: OSError")
 
 @cache
 def store_corpus():
-    """Return the configuration of the builds."""
     return replace(corpus(), output=f"s3://{_ROOT}", remote=Remote(allow_private=True))
 
 
 @cache
 def store_reference():
-    """Return the objects of an undisturbed build."""
     world = Simulation(Default())
     with remembered():
         process = world.start("build", build(store_corpus(), world.say))
@@ -46,8 +44,6 @@ def _check_objects(world):
 
 
 def two_store_builds():
-    """Two builds, each on a machine of its own."""
-
     def start(world):
         world.facts["published"] = Published(world, _ROOT, Objects(world.disk))
         for number in range(2):

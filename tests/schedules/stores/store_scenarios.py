@@ -1,4 +1,4 @@
-"""Concurrent processes in an object store that take the same lease or write the same new file."""
+"""Concurrent processes that take the same lease or write the same new file in an object store."""
 
 from gristmill.errors import ConflictError, StorageError
 from gristmill.storage.lease import TIMEOUT_SECONDS, lock
@@ -15,17 +15,15 @@ _WORK = 12.0  # seconds: two heartbeats
 
 
 def place() -> RemotePath:
-    """Return the prefix that all processes use."""
     found = parse_location("s3://bucket/place", Remote(allow_private=True))
     assert isinstance(found, RemotePath)
     return found
 
 
 def take_store_lease() -> Scenario:
-    """Two processes take a lease and both end; the next process waits no longer than it would for a dead
-    holder.
+    """Two processes take a lease and both end; the next process waits no longer than for a dead holder.
 
-    A store has no conditional replacement, so a late heartbeat may overwrite another's lease. `check`
+    A store has no conditional replacement, so a late heartbeat may overwrite another process's lease. `check`
     therefore proves nothing there, and commands that remove files need a local directory.
     """
 
@@ -47,8 +45,8 @@ def take_store_lease() -> Scenario:
 
 
 def write_new_object() -> Scenario:
-    """Three processes write the same new file: one succeeds, and its bytes stay; late requests of the others
-    change nothing.
+    """Three processes write the same new file. At most one reports success, and its bytes stay; late requests
+    of the others change nothing.
     """
 
     def start(world: Simulation) -> None:
@@ -86,7 +84,9 @@ def _next_run(world: Simulation, work):
 
 
 def _all_ended(world: Simulation) -> None:
-    """Check that all processes ended; a suspended one may report that the store did not answer in time."""
+    """Check that all processes have ended. If anything but a kill occurred, a process may end with an error
+    of the store.
+    """
     disturbed = any(decision.action != "kill" for decision in world.record)
     for process in world.processes.values():
         assert process.done or process.killed, f"{process.name} has not ended"

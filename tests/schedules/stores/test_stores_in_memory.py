@@ -1,4 +1,4 @@
-"""Concurrent processes in an object store, with lost answers, failed and late requests, kills and
+"""Concurrent processes on an object store, with lost answers, failed and late requests, kills and
 suspensions.
 """
 

@@ -1,4 +1,4 @@
-"""Scenarios: concurrent runs of `pipelines submit` for the same command, with the same or different slots or
+"""Scenarios: concurrent runs of `pipelines submit` for the same command, with equal or different slots or
 code.
 """
 
@@ -16,11 +16,11 @@ _COMMAND = ("python", "-m", "pipelines", "build", "web.yaml")
 
 
 class MemoryCluster:
-    """Stands in for a client of Ray's job server. Each call is a request; a call that changes something is
-    also answered.
+    """Stands in for a client of Ray's job server. Each call is a request; a call that changes something also
+    waits for an answer.
 
-    Jobs run until they are stopped. A failed request raises what the real client raises, and may still have
-    taken effect.
+    Jobs run until they are stopped. A failed request raises the same error as the real client, and may still
+    have taken effect.
     """
 
     def __init__(self, world):
@@ -35,17 +35,14 @@ class MemoryCluster:
             raise RuntimeError(f"Request failed: {error}") from error
 
     def list_jobs(self):
-        """Return all jobs in their current state."""
         self._request("list")
         return [SimpleNamespace(**vars(job)) for job in self.known.values()]
 
     def get_job_info(self, job_id):
-        """Return one job in its current state."""
         self._request("get", job_id)
         return SimpleNamespace(**vars(self.known[job_id]))
 
     def submit_job(self, **request):
-        """Start a job; an id can be used only once."""
         name = request["submission_id"]
         self._request("put", name)
         if name in self.known:
@@ -59,7 +56,6 @@ class MemoryCluster:
         return name
 
     def stop_job(self, job_id):
-        """Stop a job."""
         self._request("delete", job_id)
         self.known[job_id].status = "STOPPED"
         self.world.disk.changes += 1
@@ -84,8 +80,8 @@ def _submit(cluster, work, say):
 
 
 def meeting_of_submissions(*works):
-    """Processes submit the same command at the same moment; in the end one job runs, and all of them know
-    which.
+    """Return a scenario in which processes submit the same command at the same moment. Unless a process is
+    killed or a request fails, one job runs in the end, and every process knows its name.
     """
 
     def start(world):
@@ -117,7 +113,6 @@ def _active(world):
 
 
 def _submit_again(world, work):
-    """Check that one more submission finds the running job and starts nothing else."""
     before = _active(world)
     again = Simulation(Default(), disk=world.disk)
     process = again.start("submit again", _submit(MemoryCluster(again), work, again.say))
@@ -128,10 +123,12 @@ def _submit_again(world, work):
 
 
 def two_slots():
-    """The same work for two slots, and again for the first."""
+    """Return a scenario that submits the same work for two slots, and for the first slot twice."""
     return meeting_of_submissions(_work("mon"), _work("tue"), _work("mon"))
 
 
 def two_versions():
-    """The same command with two versions of the code, and again with the first."""
+    """Return a scenario that submits the same command with two versions of the code, and with the first
+    version twice.
+    """
     return meeting_of_submissions(_work("mon"), _work("tue", "other code"), _work("mon"))

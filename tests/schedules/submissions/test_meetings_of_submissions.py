@@ -20,7 +20,7 @@ def test_of_submissions_at_the_same_moment_one_job_runs(scenario):
 
 
 def test_a_submission_attaches_to_no_job_that_is_about_to_be_stopped():
-    """Submission 3 finds the job that submission 1 has just started, and that will be stopped in favour of an
+    """Submission 3 finds the job that submission 1 has just started; that job will be stopped in favour of an
     older job of submission 2.
     """
     turns = [

@@ -1,4 +1,4 @@
-"""Scenarios: training concurrent with another attempt at the same run, exports, readers and reports."""
+"""Scenarios: training concurrent with another attempt at the same run, with exports, readers and reports."""
 
 from functools import cache
 
@@ -49,7 +49,6 @@ NAMES = tuple(_MAKE)
 
 @cache
 def undisturbed_run():
-    """Return the files of an undisturbed run."""
     with without_numbers():
         world = Simulation(Default())
         process = world.start("pretrain", pretrain(world.say))
@@ -60,7 +59,7 @@ def undisturbed_run():
 
 @cache
 def begun_run():
-    """Return a snapshot of a disk with a run that was killed after some steps, and an export of it."""
+    """Return a snapshot of a disk with a run that was killed after some steps, and an export of that run."""
 
     def stop(world, event):
         if event.other == f"{RUN}/ledger.json" and parsed(world.disk.peek(event.other))["step"] == _BEGUN:
@@ -79,8 +78,8 @@ def begun_run():
 
 
 def meeting_of_runs(*names, faults=("kills", "suspensions", "power"), begun=True):
-    """Commands that access one run concurrently, chosen from NAMES; a name may occur twice. A run that has
-    not `begun` has no directory yet.
+    """Return a scenario of commands from NAMES that access one run concurrently; a name may occur twice.
+    Unless `begun` is set, the run has no directory yet.
     """
     reference = undisturbed_run()
 
@@ -100,5 +99,4 @@ def meeting_of_runs(*names, faults=("kills", "suspensions", "power"), begun=True
 
 
 def two_pretrains():
-    """Two attempts at a run that has not begun."""
     return meeting_of_runs("pretrain", "pretrain", begun=False)

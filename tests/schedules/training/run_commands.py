@@ -1,8 +1,8 @@
 """Commands of trainers as functions for agents: the product's code, without its command line and its
 computation.
 
-Each returns a function that a simulated process runs. Its result is 0 or the message with which the command
-ends.
+Each function here returns a function for a simulated process to run. Its result is 0 or the message with
+which the command ends.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ _WORKER_SECONDS = 60.0  # for which a worker may be silent; training takes 12
 
 
 def pretrain(say=print, train=launch):
-    """`trainers pretrain`, from the lease on; `train` has the signature of `launch`."""
+    """`trainers pretrain`, from taking the lease onwards; `train` has the signature of `launch`."""
 
     def run():
         path = LocalPath(RUN)
@@ -44,7 +44,7 @@ def pretrain(say=print, train=launch):
 
 def pretrain_on_workers(world):
     """`trainers pretrain` on a cluster of one worker. The worker's process outlives a killed command, and is
-    taken for dead when it is silent.
+    assumed dead if it falls silent.
     """
 
     def train(config, tasks, path, workers, say):
@@ -82,17 +82,15 @@ def generate():
 
 
 def evaluate():
-    """Read what `trainers evaluate` reads of a run while it trains."""
+    """Read what `trainers evaluate` reads from a run that is still training."""
     return command(lambda: _use(RUN))
 
 
 def score_checkpoints(say=print):
-    """`trainers evaluate RUN --checkpoints`."""
     return command(lambda: evaluate_checkpoints([LocalPath(RUN)], None, None, (), None, EvaluationSettings(), say))
 
 
 def report():
-    """`trainers report`."""
     return command(lambda: write_report([LocalPath(RUN)], LocalPath(REPORT)))
 
 

@@ -21,9 +21,9 @@ class Whole:
     """Checks a run after each operation.
 
     - The newest published checkpoint exists and is complete, with the ledger of its step.
-    - The run's ledger is never of a later step.
-    - An export is complete or absent, and of a single step.
-    - Once another attempt has begun, earlier ones publish at most what they were about to.
+    - The run's ledger is never that of a later step.
+    - An export is complete or absent, and all its files are from one step.
+    - Once another attempt has begun, earlier attempts publish at most what they were already about to publish.
     """
 
     def __init__(self, world):
@@ -35,14 +35,12 @@ class Whole:
         world.watch(self.look)
 
     def look_at_all(self):
-        """Start over from the current contents."""
         steps = [
             step for step, name in self._checkpoints() if self._is_whole(f"{_CHECKPOINTS}/{name}", "checkpoint.json")
         ]
         self.newest = max(steps, default=0)
 
     def look(self, world, event):
-        """Called after an operation that has changed the disk."""
         decided, self.seen = world.record[self.seen :], len(world.record)
         if any(decision.action == "power" for decision in decided):
             self.look_at_all()
@@ -104,8 +102,8 @@ class Whole:
 
 
 def check_scores(world):
-    """Evaluate once more, and check that each existing checkpoint has the result of its own weights and that
-    nothing is left over.
+    """Evaluate once more, and check that each checkpoint has the result of its own weights and that nothing
+    is left over.
     """
     run_again(world, "score checkpoints", lambda again: score_checkpoints(again.say))
     found = files_below(world.disk, RUN)
@@ -124,8 +122,8 @@ def check_scores(world):
 
 
 def check_run(world, reference):
-    """Train once more, and check that the run finishes within a bounded number of operations, as if nothing
-    had happened.
+    """Train once more, and check that the run finishes within a limited number of operations as if it had
+    never been disturbed.
     """
     run_again(world, "pretrain", lambda again: pretrain(again.say))
     once = run_again(world, "pretrain", lambda again: pretrain(again.say))
@@ -149,9 +147,10 @@ def check_run(world, reference):
 
 
 def _trained(log):
-    """Return the (step, loss) pairs of the log that no later part of the run has repeated, sorted by step.
+    """Return the (step, loss) pairs of the log that are not superseded by a later part of the run, sorted by
+    step.
 
-    They must be sorted because a worker suspended right before writing its line may write it after others
+    Sorting is necessary because a worker suspended just before writing its line may write it after others
     have continued from an earlier step.
     """
     events = drop_superseded(events_of(log.split(b"\n")[:-1]))

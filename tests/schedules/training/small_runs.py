@@ -1,4 +1,5 @@
-"""A training run that takes no time: the real configuration, and stand-ins for corpus, data and engine.
+"""A training run that takes almost no time: the real configuration, with stand-ins for corpus, data and
+engine.
 
 The state of the stand-in engine is a single number determined by the steps done, so the expected contents of
 a checkpoint, an export and a log are known.
@@ -30,7 +31,6 @@ _kept_directories: list[tempfile.TemporaryDirectory] = []
 
 
 def state_after(steps: int) -> int:
-    """Return the engine's weight after `steps` steps."""
     value = 1
     for step in range(steps):
         value = (value * 31 + step + 7) % 9973
@@ -39,7 +39,7 @@ def state_after(steps: int) -> int:
 
 @dataclass(frozen=True)
 class StandInCorpus:
-    """A corpus of which only the tokenizer is ever read, from the real disk."""
+    """A corpus of which only the tokenizer is read, from the real disk."""
 
     fingerprint: str
     tokenizer: TokenizerRecord
@@ -48,7 +48,6 @@ class StandInCorpus:
 
 @cache
 def corpus() -> StandInCorpus:
-    """Return the corpus of all runs."""
     directory = tempfile.TemporaryDirectory(prefix="schedules-")
     _kept_directories.append(directory)
     path = LocalPath(directory.name)
@@ -60,9 +59,7 @@ def corpus() -> StandInCorpus:
 
 @cache
 def job():
-    """Return a resolved configuration: four steps with a checkpoint after each, of which the newest two are
-    kept.
-    """
+    """Return a resolved configuration that saves a checkpoint after every step and keeps the newest two."""
     recipe = RECIPES["llama_tiny"]()
     data = replace(recipe.data, corpora=("corpus",), weights={"web": 1.0})
     return replace(
@@ -78,8 +75,6 @@ def job():
 
 
 class _Order:
-    """An order of samples whose state is the number of samples drawn."""
-
     def phase_of(self, samples):
         return 0
 
@@ -97,8 +92,6 @@ class _Order:
 
 
 class _Data:
-    """Training data of one source."""
-
     sources = (SimpleNamespace(name="web", tokens=1000, text_bytes=4000),)
     row_lengths = (8,)
     order, since = _Order(), 0
@@ -125,7 +118,7 @@ READER = DataReader(lambda job: corpus(), lambda corpus, job, excluded: _Data(),
 
 
 class StandInEngine:
-    """An engine of one worker whose weight is a number."""
+    """A single-worker engine whose only weight is a number."""
 
     rank, world, zero_stage = 0, 1, 0
 

@@ -1,4 +1,4 @@
-"""Training concurrent with other commands: fixed seeds of each scenario, and regression tests of what
+"""Training concurrent with other commands: fixed seeds of each scenario, and regression tests for bugs that
 schedules have found.
 """
 
@@ -50,7 +50,6 @@ def test_an_export_removes_the_lease_that_a_killed_one_was_about_to_write():
 
 
 def suspended_anywhere(scenario, who, operations, seconds):
-    """Suspend a process before each of its first operations in turn; return the first failure, or None."""
     for number in range(1, operations):
         failed = run(scenario, Replay([Decision(who, number, "suspend", who, seconds)], 0))[1]
         if failed is not None:

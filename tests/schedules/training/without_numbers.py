@@ -1,5 +1,5 @@
-"""Stand-ins for the slow parts of training and related commands that do not depend on storage: models,
-configurations, pages.
+"""Stand-ins for the slow parts of training and related commands that do not depend on storage, such as
+models, configurations and report pages.
 """
 
 import json
@@ -44,23 +44,17 @@ def _job_once(data, where):
 
 
 class _Clock:
-    """Stands in for the module `time`."""
-
     @staticmethod
     def perf_counter():
         return host().monotonic()
 
 
 class _Page:
-    """Stands in for the page of a run, and lists what was read."""
-
     def __new__(cls, runs):
         return json.dumps([[each.state, each.last_step, [step for step, _, _ in each.checkpoints]] for each in runs])
 
 
 class _Evaluation:
-    """Stands in for an evaluation; its score is the model, which is a number."""
-
     def __init__(self, results, suite):
         self.value = results[0].value
 
@@ -69,8 +63,6 @@ class _Evaluation:
 
 
 class _Meter:
-    """Stands in for the cost meter of an evaluation."""
-
     def cost(self, scorer):
         return SimpleNamespace(plain=dict)
 
@@ -112,7 +104,6 @@ _COST = SimpleNamespace(sources="", fields=lambda flops: {}, finish=lambda step:
 
 @contextmanager
 def without_numbers():
-    """While the block runs, training takes no processor time."""
     with replaced(
         (store, "_with_checksum", json_once),
         (store, "_parse_intact", value_once),

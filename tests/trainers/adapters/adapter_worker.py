@@ -1,5 +1,5 @@
-"""Worker of test_adapters_zero: trains every kind of method under every ZeRO stage, three of them from the
-beginning and two resumed half way from the state of another stage. At stage `partitioned` every tensor is
+"""Worker of test_adapters_zero. Every method is trained from the beginning under three ZeRO stages, and
+resumed half way from each of these runs under another stage. At stage `partitioned`, every tensor is
 partitioned, however small.
 
 Started by `run_workers` as `adapter_worker.py OUTPUT`. The first worker writes {case: {stage: {"losses",
@@ -52,8 +52,8 @@ def configuration(stage: str) -> Any:
 
 
 def batch(case: str, step: int, part: int = 0, parts: int = 1) -> Batch:
-    """Return part `part` of the rows of a step. Each row holds two documents, each after its virtual tokens,
-    which have no targets.
+    """Return part `part` of `parts` of the rows of a step. Each row holds two documents. Virtual tokens,
+    which have no targets, precede each document.
     """
     method, generator = CASES[case], np.random.default_rng(step)
     ids = generator.integers(128, 200, (SEQUENCES, 2, 8))

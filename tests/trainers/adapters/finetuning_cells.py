@@ -1,8 +1,8 @@
-"""The fine-tuning matrix: every method on every architecture for every kind of task, each cell a tiny run.
+"""The fine-tuning matrix: every method on every architecture for every kind of task. Each cell is a tiny run:
 
 job -> rows of a task -> two steps -> checkpoint -> a fresh model -> the same predictions
 
-`docs/finetuning_matrix.py` runs all cells; the tests run a selection that covers every pair of values of two
+`docs/finetuning_matrix.py` runs all cells. The tests run a selection that covers every pair of values of two
 axes.
 """
 
@@ -61,13 +61,12 @@ WORDS = ("abcd", "bcde", "cde", "defgh", "ef", "fghi")
 
 
 def every_cell():
-    """Return (method, architecture, kind) for all values of the axes."""
     return list(itertools.product(*AXES))
 
 
 def is_sensible(method, architecture, kind):
-    """Whether a cell can be trained. Others are refused: encoders do not generate text, and generation has no
-    head to train.
+    """Return whether a cell can be trained. Encoders do not generate text, and generation has no head to
+    train, so such cells are refused.
     """
     if kind == "generate" and (ARCHITECTURES[architecture].family == "encoder" or method in ("head", "features")):
         return False
@@ -75,13 +74,12 @@ def is_sensible(method, architecture, kind):
 
 
 def pairs_of(cell):
-    """Return the pairs of values of two axes that a cell covers."""
     return set(itertools.combinations(enumerate(cell), 2))
 
 
 def pairwise_cover(cells):
-    """Return cells that cover every pair that any cell covers, chosen greedily by the number of pairs added,
-    ties by order (Cohen et al., 1997, section 4, without its random candidates).
+    """Return cells that cover every pair covered by any of the given cells. Cells are chosen greedily by the
+    number of new pairs, with ties broken by order (Cohen et al., 1997, section 4, without random candidates).
     """
     missing, chosen = set().union(*map(pairs_of, cells)), []
     left = {cell: pairs_of(cell) for cell in cells}
@@ -93,7 +91,7 @@ def pairwise_cover(cells):
 
 
 def write_rows(folder):
-    """Write the files of the tasks; each example serves all kinds of task."""
+    """Write the files of the tasks. Each example works for every kind of task."""
     rng = np.random.default_rng(0)
     for split, count in (("train", STEPS * BATCH), ("dev", 3)):
         rows = []
@@ -118,14 +116,12 @@ def write_rows(folder):
 
 @dataclass(frozen=True)
 class Refused:
-    """A cell that is refused, and why."""
-
     reason: str
 
 
 class Matrix:
-    """Runs cells in a folder with the tasks' files and a base model of each architecture in Hugging Face
-    format.
+    """Runs cells in a folder that holds the task files and, in Hugging Face format, a base model of each
+    architecture.
     """
 
     def __init__(self, folder):
@@ -163,7 +159,7 @@ class Matrix:
         return resolve_finetuning(job, corpus), corpus
 
     def make(self, method, architecture, kind):
-        """Run a cell. Returns `Refused` if the product refuses it, None if all is well; raises AssertionError
+        """Run a cell. Return `Refused` if the product refuses the cell, otherwise None; raise AssertionError
         if a check fails.
         """
         run = LocalPath(self._folder / f"run{next(self._made)}")
@@ -192,8 +188,8 @@ def fail(message):
 
 
 def train_steps(forward, job, corpus):
-    """Train two steps; check that each loss is finite, and that exactly the trained parameters have gradients
-    and change.
+    """Train for two steps. Check that every loss is finite, and that exactly the trainable parameters have
+    gradients and change.
     """
     data, parameters = task_training(corpus, job), dict(forward.model.named_parameters())
     before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
@@ -223,7 +219,7 @@ def train_steps(forward, job, corpus):
 
 
 def predict(forward, job, corpus):
-    """Return the outputs of a model on dev as arrays, and the scores of the predictions made from them."""
+    """Return a model's outputs on the dev split as arrays, and the scores of the resulting predictions."""
     held_out = task_split(corpus, job, "dev")
     forward.eval()
     if not job.writes_text:

@@ -1,5 +1,5 @@
-"""Methods under every ZeRO stage on two workers: the losses equal those of plain torch on one, and a run can
-resume under another stage.
+"""Methods under every ZeRO stage on two workers: the losses equal those of plain torch on one worker, and a
+run can resume under another stage.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A selection of the fine-tuning matrix, the page that shows all of it, and the cover of all pairs."""
+"""A selection of the fine-tuning matrix, the page that shows the whole matrix, and the pairwise cover."""
 
 import re
 from functools import cache
@@ -74,7 +74,7 @@ def test_the_selection_covers_every_pair_that_any_cell_covers():
 
 
 def test_the_page_shows_every_cell_of_the_product():
-    """If this fails, run `python docs/finetuning_matrix.py`."""
+    """If this test fails, run `python docs/finetuning_matrix.py` to update the page."""
     parts = re.split(r"^## (.*)$", PAGE.read_text(), flags=re.M)[1:]
     tables = dict(zip(parts[::2], parts[1::2], strict=True))
     reasons = re.findall(r"^\d+\. .+$", tables.pop("Why not"), re.M)

@@ -1,4 +1,6 @@
-"""Every method on every architecture: what is trained, packed rows, saving and loading, and merging."""
+"""Every method on every architecture: which parameters are trained, packed rows, saving and loading, and
+merging.
+"""
 
 from dataclasses import fields
 
@@ -64,8 +66,8 @@ cells = pytest.mark.parametrize(("case", "name"), CELLS)
 
 
 def thinned(chosen):
-    """Return parameters in which each case runs with every third architecture, and vice versa; the others are
-    marked slow.
+    """Return parameters that mark two thirds of the combinations as slow, so that each case runs by default
+    with every third architecture and vice versa.
     """
     places = {cell: list(CASES).index(cell[0]) + list(SIZES).index(cell[1]) for cell in chosen}
     return [pytest.param(*cell, marks=[pytest.mark.slow] * (place % 3 > 0)) for cell, place in places.items()]
@@ -129,8 +131,6 @@ def test_rows_of_a_batch_do_not_change_one_another(name):
 
 
 def beside(one, two):
-    """Return the inputs of two rows of the same length as one batch."""
-
     def both(first, second):
         if first is None:
             return None

@@ -1,4 +1,4 @@
-"""Counts of trained parameters against the papers' formulas, and what is refused."""
+"""Counts of trained parameters against the papers' formulas, and invalid methods that are refused."""
 
 import re
 
@@ -67,7 +67,7 @@ COUNTS = [
 
 @pytest.fixture(scope="module")
 def large():
-    """A function that returns a base-size model on the meta device, which takes no memory."""
+    """Return a function that returns a base-size model on the meta device, which takes no memory."""
     import copy
 
     with torch.device("meta"):
@@ -200,7 +200,6 @@ def test_more_tasks_than_a_multitask_prompt_has_are_refused():
 
 @pytest.fixture
 def saved(tmp_path):
-    """The directory of a saved adapter."""
     network, directory = applied("bert", CASES["lora"]), LocalPath(tmp_path / "adapter")
     save_adapter(directory, network, CASES["lora"], "bert", "encoder", base_fingerprint(base("bert"), "bert"))
     return directory

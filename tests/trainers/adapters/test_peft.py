@@ -1,4 +1,4 @@
-"""Against peft: saved adapters compute the same there, and 20 steps of training give the same losses."""
+"""Comparison with peft: saved adapters compute the same there, and 20 steps of training give the same losses."""
 
 import warnings
 from dataclasses import replace
@@ -31,7 +31,9 @@ NOT_THERE = {
 
 
 def stock(name, case):
-    """Return the model that peft wraps; for prompts and prefixes on encoders, the one without output layer."""
+    """Return the model for peft to wrap; for prompts and prefixes on encoders, this model has no output
+    layer.
+    """
     network = base(name).eval()
     del network.task_head
     return network.base_model if family(name) == "encoder" and case in (*PREFIXES, *PROMPTS) else network
@@ -83,8 +85,8 @@ BATCHES = [[ORDER.integers(128, 200, length) for length in ORDER.integers(4, 12,
 
 
 def targets(name, text):
-    """Return the target of each token: the next token in a decoder; in others the token itself, at every
-    third position.
+    """Return a target for each token: in decoders the next token, otherwise the token itself at every third
+    position.
     """
     found = np.full_like(text, -100)
     if family(name) == "decoder":
@@ -95,7 +97,6 @@ def targets(name, text):
 
 
 def our_losses(name, method, network):
-    """Return the losses of our method on packed rows, trained with plain torch."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer, losses = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0), []
     for texts in BATCHES:
@@ -111,8 +112,8 @@ def our_losses(name, method, network):
 
 
 def their_losses(name, case, model, network):
-    """Return the losses of peft on padded rows. `network` provides the output layer of an encoder whose stack
-    peft wraps.
+    """Return peft's losses on padded rows. If peft wraps an encoder without its output layer, `network`
+    provides that layer.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer, losses = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0), []
@@ -136,7 +137,6 @@ def their_losses(name, case, model, network):
 
 
 def in_peft(name, case, method, network):
-    """Return peft's model with our initial values."""
     whole = stock(name, case)
     config = method.peft_config(network, name, family(name))
     kind = peft.PEFT_TYPE_TO_CONFIG_MAPPING[peft.PeftType(config["peft_type"])]
@@ -225,7 +225,7 @@ def test_a_prefix_of_the_decoder_computes_what_past_keys_compute(name):
 
 @pytest.mark.long
 def test_adalora_removes_the_ranks_that_peft_removes():
-    """With the orthogonality penalty on singular vectors, and peft's schedule."""
+    """The run uses the orthogonality penalty on singular vectors and peft's schedule."""
     steps, warmup, final = STEPS, 2, 8
     method = replace(CASES["adalora"], warmup=warmup / steps, final=final / steps, interval=3)
     network, removed = applied("llama", method), 0

@@ -32,7 +32,6 @@ def _base(architecture):
 
 
 def base(architecture):
-    """Return a fresh copy of the tiny model of an architecture, with a three-class head."""
     network = _base(architecture).copy()
     torch.default_generator.manual_seed(1)
     network.task_head = torch.nn.Linear(32, 3)
@@ -44,15 +43,14 @@ def family(architecture):
 
 
 def applied(architecture, method, seed=0):
-    """Return a fresh copy with a method applied."""
     network = base(architecture)
     method.apply(network, architecture, family(architecture), seed, encode=lambda text: [150, 151, 152])
     return network
 
 
 def row(texts, method, first):
-    """Return (ids, positions, segments), each [1, length], of documents packed into one row, each after its
-    virtual tokens. Positions start after the prefix, if there is one.
+    """Return (ids, positions, segments), each [1, length], of documents packed into one row. Virtual tokens
+    precede each document, and positions start after the prefix, if there is one.
     """
     virtual = np.arange(first, first + method.virtual_tokens)
     documents = [np.concatenate([virtual, text]) for text in texts]
@@ -62,7 +60,7 @@ def row(texts, method, first):
 
 
 def inputs(architecture, method, texts, first=ROWS):
-    """Return the inputs of a packed row of these texts; the decoder of an encoder-decoder reads them
+    """Return the inputs of a packed row of these texts. In an encoder-decoder, the decoder reads the texts
     backwards.
     """
     ids, positions, segments = row(texts, method, first)
@@ -76,18 +74,16 @@ def inputs(architecture, method, texts, first=ROWS):
 
 
 def states(architecture, network, method, texts, first=ROWS):
-    """Return the hidden states [1, length, width] of a packed row."""
     return MODELS[architecture].hidden(network, inputs(architecture, method, texts, first))
 
 
 def outputs(architecture, network, method, texts, first=ROWS):
-    """Return the logits of vocabulary and head, concatenated: [1, length, ROWS + 3]."""
     its = states(architecture, network, method, texts, first)
     return torch.cat([MODELS[architecture].logits(network, its), network.task_head(its)], 2)
 
 
 def perturb(network):
-    """Change all trained parameters, so that adapters initialised to have no effect have one."""
+    """Change all trained parameters, so that adapters initialised to have no effect take effect."""
     torch.default_generator.manual_seed(2)
     with torch.no_grad():
         for parameter in network.parameters():

@@ -1,4 +1,4 @@
-"""The listings of what `pretrain` can be given contain every name with its meaning."""
+"""The lists of recipes and objectives for `pretrain` contain every name with its meaning."""
 
 import pytest
 

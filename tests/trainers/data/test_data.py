@@ -32,7 +32,7 @@ PACKINGS = ("concatenate", "best_fit", "documents", "full_sentences", "doc_sente
 
 
 def stream(source):
-    """Return the expected inputs and targets of the packed stream of a source, built document by document."""
+    """Return the expected inputs and targets of a source's packed stream, built document by document."""
     inputs, targets = [], []
     for record in source.shards:
         shard = open_shard(source.directory, record.file)
@@ -85,7 +85,7 @@ def test_an_epoch_covers_every_token_of_a_source_once(corpus, source, length):
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("length", [7, 64])
 def test_every_frame_is_read_once_with_its_marks_and_documents_are_found(corpus_directory, frame, packing, length):
-    """Compare with the documents read one by one; empty documents have no position if the frame has no marks."""
+    """The rows equal documents read one by one. Empty documents have no position if the frame has no marks."""
     opened = open_corpus((str(corpus_directory),), None, frame)
     for name in opened.train:
         data = Data(sequence_length=length, weights={name: 1.0}, packing=packing)
@@ -215,8 +215,6 @@ def test_how_a_step_is_split_changes_no_loss_but_by_rounding(corpus):
 
 @dataclass(frozen=True)
 class Reading(Causal):
-    """An objective that changes nothing but asks where sentences begin."""
-
     needs_sentences: ClassVar[bool] = True
 
     def apply(self, batch, context):
@@ -271,7 +269,6 @@ def test_validation_is_the_same_for_every_world_and_spread_over_the_split(corpus
     validation = validation_data(corpus, config, 256)
 
     def rows(size, world):
-        """Return the rows without their padding, by number."""
         found = {}
         for rank in range(world):
             for batch in validation.batches(size, rank, world):
@@ -348,7 +345,7 @@ def test_corpora_that_do_not_fit_together_are_refused(corpus_directory, tmp_path
 
 
 def huge(name, sequences, length=64):
-    """Return a source of `sequences` sequences whose shard exists only as a record."""
+    """Return a source of `sequences` sequences whose shard exists only as a record, without data."""
     tokens = sequences * length - 2 * 10**6  # two marks a document
     return SourceStream(
         name, LocalPath("nowhere"), (ShardRecord("x", 0, "", name, "train", 10**6, tokens, 4 * tokens),), Frame()
@@ -356,8 +353,8 @@ def huge(name, sequences, length=64):
 
 
 def least_peak(call):
-    """Return the lowest of the memory peaks of three calls, in bytes, and the result of the last call. The first call imports and
-    compiles, and threads left by other tests may allocate during any of them.
+    """Return the lowest memory peak of three calls, in bytes, and the result of the last call. The first call
+    imports and compiles, and threads left over from other tests may allocate during any call.
     """
     peaks = []
     for _ in range(3):
@@ -369,7 +366,7 @@ def least_peak(call):
 
 
 def test_a_log_line_takes_no_memory_by_the_number_of_sequences():
-    """With 10^9 sequences, 8 bytes for each would take 8 GB."""
+    """With 10^9 sequences, storing 8 bytes per sequence would take 8 GB."""
     sources, length = (huge("web", 10**9), huge("code", 10**9)), 64
     context = Context(0, SPECIAL_IDS, 512, "decoder", length)
     packed = PackedCorpus(sources, length, Causal(), context)

@@ -1,4 +1,4 @@
-"""Bits per byte of whole documents: the same documents and chunks in every run, and correct sums."""
+"""Bits per byte of whole documents: every run scores the same documents and chunks, and the sums are correct."""
 
 import math
 from dataclasses import replace
@@ -45,7 +45,7 @@ def total(data, config, size=8, world=1):
 
 
 def texts(source, budget):
-    """Return (tokens, bytes) of the documents with the smallest ids, as many as it takes to reach `budget`
+    """Return (tokens, bytes) of the documents with the smallest ids, as many as are needed to reach `budget`
     bytes.
     """
     found = []
@@ -60,7 +60,7 @@ def texts(source, budget):
 
 
 def by_hand(corpus, config, half, budget):
-    """Return bits and bytes by source, computed chunk by chunk with the plain model."""
+    """Return the bits and bytes of each source, computed chunk by chunk with the plain model."""
     model = build_model(config.model, SPECIAL_IDS, 0).eval()
     found = {}
     for name, source in sorted(corpus.validation.items()):
@@ -84,7 +84,6 @@ def few(monkeypatch):
 
 @pytest.fixture(scope="module")
 def plain(corpus):
-    """The plain configuration, its data, and their sums."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_loss, "BUDGET_BYTES", 1_000)
         config = configured(corpus)

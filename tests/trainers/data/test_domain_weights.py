@@ -77,8 +77,8 @@ def test_levels():
 
 @pytest.fixture(scope="module")
 def grouped(corpus_directory, tmp_path_factory):
-    """The tiny corpus with each training shard of `plays` as a domain; all its validation documents belong to
-    the first.
+    """The tiny corpus with every training shard of `plays` in a group of its own. All validation documents of
+    `plays` are in the group of the first shard.
     """
     directory = tmp_path_factory.mktemp("grouped") / "corpus"
     shutil.copytree(corpus_directory, directory)

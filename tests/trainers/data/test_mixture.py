@@ -1,5 +1,5 @@
-"""Mixtures in stages with epoch caps: the tokens read follow the request at every sample, across every
-change.
+"""Staged mixtures with epoch caps: at every sample, the tokens read from each source follow the requested
+mixture, including after a change of stage.
 """
 
 import math
@@ -41,8 +41,8 @@ def order(stages=THREE, sizes=SIZES, epochs=None, length=16):
 
 
 def request(stages, caps, tokens):
-    """Return the tokens requested from each source, counted token by token: the reference for the closed
-    form.
+    """Return the cumulative tokens requested from each source after every token, computed in a loop as a
+    reference for the closed form.
     """
     given, done = np.zeros(len(caps)), 0
     table = [given.copy()]
@@ -56,7 +56,6 @@ def request(stages, caps, tokens):
 
 
 def worst(drawn, samples):
-    """Return the largest deviation of the tokens read from the request, over all samples and sources."""
     total = np.cumsum(samples.tokens)
     wanted = np.array([drawn.mixture().requested(int(tokens)) for tokens in total])
     read = np.stack(
@@ -158,7 +157,6 @@ def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads
     steps, size = 30, 6
 
     def rows(batch):
-        """Return the rows other than padding, without the padding in them, by sample number."""
         arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
         assert (batch.targets[batch.sample < 0] == IGNORED).all()
         there = np.flatnonzero(batch.sample >= 0)
@@ -183,8 +181,6 @@ def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads
 
 @dataclass(frozen=True)
 class Reading(Causal):
-    """An objective that leaves batches unchanged."""
-
     def apply(self, batch, context):
         return batch
 
@@ -196,7 +192,9 @@ class Reading(Causal):
 def test_the_ledger_is_what_rows_hold_and_within_a_sequence_of_the_request_at_every_step(
     numbered_directory, frame, packing, phases
 ):
-    """With three stages and a cap, on shards without repeated tokens, no token is seen twice in an epoch."""
+    """The mixture has three stages and a cap. No shard repeats a token, so a token seen twice in an epoch
+    would reveal text that is read twice.
+    """
     corpus = open_corpus((str(numbered_directory),), None, frame)
     stages = (MixtureStage(1_500, {"plays": 1.0, "code": 3.0}), MixtureStage(4_000, {"plays": 1.0, "notes": 0.05}))
     weights, caps = {"code": 1.0, "plays": 0.5}, {"code": 0.8}

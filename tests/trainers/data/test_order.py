@@ -1,5 +1,5 @@
-"""The order of samples: exact shares at every sample, every sequence once per epoch, and a function of the
-sample number alone.
+"""The order of samples: the sources keep their shares at every sample, every sequence is read once per epoch,
+and a sample depends on its number alone.
 """
 
 import itertools
@@ -18,8 +18,8 @@ def order(weights, tokens, length=16, seed=0, fingerprint="corpus"):
 
 
 def staged(stages, tokens, epochs, length=16, seed=0, fingerprint="corpus"):
-    """Return an order over sources s0, s1 and so on. Stages are (tokens at the end, weights); `epochs` maps
-    source numbers to caps.
+    """Return an order over sources named s0, s1 and so on. `stages` holds pairs of (token count at which the
+    stage ends, weights), and `epochs` maps source numbers to caps.
     """
     streams = [Stream(f"s{i}", size) for i, size in enumerate(tokens)]
     names = [stream.name for stream in streams]
@@ -86,8 +86,8 @@ def test_drawn_counts_sequences_and_tokens():
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
 def test_every_order_of_a_small_source_is_equally_likely(count):
-    """The chi-square statistic of the orders of many epochs is within five standard deviations of a uniform
-    choice.
+    """The chi-square statistic of the orders of many epochs is within five standard deviations of its
+    expected value.
     """
     epochs, orders = 300 * math.factorial(count), math.factorial(count)
     read = order((1.0,), (16 * count,)).take(0, epochs * count).sequence.reshape(epochs, count)
@@ -118,14 +118,14 @@ def test_a_source_of_weight_zero_is_never_read():
 
 
 def listed(rng, tokens, length):
-    """Return the sequence sizes of a source as listed by a packing, each from 1 to `length` tokens."""
+    """Return random sequence sizes from 1 to `length` that add up to `tokens`, as a packing would list them."""
     ends = np.cumsum(rng.integers(1, length + 1, tokens))
     return np.diff([0, *ends[ends < tokens], tokens])
 
 
 def random_order(seed, phases=3):
-    """Return a random two-stage mixture over sources with and without listed sequences, read in phases of
-    different lengths, and the epoch limits of some of the sources.
+    """Return a random two-stage mixture read in phases of different sequence lengths, and the epoch limits of
+    some of its sources. Some sources list their sequences and some do not.
     """
     rng = np.random.default_rng(seed)
     names = [f"s{i}" for i in range(int(rng.integers(1, 6)))]
@@ -149,8 +149,8 @@ def random_order(seed, phases=3):
 @pytest.mark.long
 @pytest.mark.parametrize("phases", [1, 3])
 def test_phases_follow_the_mixture_within_a_sequence(phases):
-    """The deviation is at most one sequence length of the phase, plus, for a while after a switch, one of an
-    earlier phase.
+    """The deviation is at most the sequence length of the phase plus, after a change of phase, the longest
+    sequence length of an earlier phase.
     """
     for seed in range(60):
         drawn, limits = random_order(seed, phases)

@@ -1,5 +1,5 @@
-"""Order and packings for any sources, weights, lengths and stopping points: every token is read once per
-epoch, and the sample number is the only state.
+"""Properties of orders and packings for arbitrary sources, weights, lengths and stopping points: every token
+is read once per epoch, and the sample number is the only state.
 """
 
 import json
@@ -19,8 +19,8 @@ LENGTH = 16
 
 @st.composite
 def orders(draw):
-    """Draw two identical orders, their streams, and the sample at which their first phase ends (None for a
-    single phase).
+    """Draw two identical orders, their streams, and the sample at which the first phase ends (None if there
+    is only one phase).
     """
     tokens = draw(st.lists(st.integers(1, 200), min_size=1, max_size=4))
     weights = draw(st.lists(st.floats(0.01, 1), min_size=len(tokens), max_size=len(tokens)))

@@ -1,4 +1,6 @@
-"""Prefetching yields the same batches in order, and raises an error where the batch would have come."""
+"""Prefetching yields the same batches in the same order, and raises an error in place of the batch that
+failed.
+"""
 
 import threading
 

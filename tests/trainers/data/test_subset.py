@@ -1,4 +1,6 @@
-"""A run on a fixed random subset of each source repeats data as a larger run on the whole corpus would."""
+"""Training on a fixed random subset of each source, to repeat data as often as a larger run on the whole
+corpus would.
+"""
 
 from dataclasses import replace
 

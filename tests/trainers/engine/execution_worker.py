@@ -1,10 +1,10 @@
-"""Worker of test_execution: trains a list of runs, each new or continuing another.
+"""Worker of test_execution: trains a list of runs, some of which continue another run.
 
 Started by `run_workers` as `execution_worker.py CORPUS OUTPUT RUNS.json`. A run is {"name", "recipe", "set":
 {field: value}} with these optional fields:
 
-- "after": name of a run that this one continues, from its newest checkpoint but one.
-- "exports": true if it has an export and a page.
+- "after": name of the run that this run continues, from its second newest checkpoint.
+- "exports": true if the run writes an export and a page.
 - "backend": the backend of torch.compile for compiled blocks (default "inductor").
 """
 
@@ -37,7 +37,6 @@ SMALL = {
 
 
 def configuration(corpus, recipe, changes):
-    """Return the recipe scaled down, then with `changes` applied."""
     fields = plain(RECIPES[recipe]())
     for name, value in {**SMALL, **changes}.items():
         section, _, field = name.partition(".")

@@ -1,5 +1,5 @@
-"""Worker of test_frozen: trains only the first block of a model under every ZeRO stage, and resumes from the
-state of each stage under the next one.
+"""Worker of test_frozen: trains only the first block of a model under every ZeRO stage, and resumes from each
+stage's checkpoint under the next stage.
 
 Started by `run_workers` as `frozen_worker.py CORPUS OUTPUT`; the first worker writes {name: {stage:
 {"losses", "resumed", "state", "frozen"}}}.
@@ -24,7 +24,7 @@ RECIPE_NAMES = ("tiny_gpt2", "tiny_t5")
 def prepared(
     recipe: str, corpus: str, stage: int = 0, precision: str = "fp32"
 ) -> tuple[Pretraining, TrainingData, object]:
-    """Return (configuration, data, fresh model in which only the first blocks are trained)."""
+    """Return (configuration, data, fresh model). Only the first block of each stack is trainable."""
     whole = RECIPES[recipe]()
     config = replace(
         whole,

@@ -1,4 +1,4 @@
-"""Gradients in bf16 against fp32: many micro-batches and frequent tokens add no error of their own."""
+"""Gradients in bf16 against fp32: neither many micro-batches nor frequent tokens add errors of their own."""
 
 from dataclasses import replace
 from functools import cache
@@ -19,7 +19,7 @@ ROWS, LENGTH, VOCABULARY = 256, 8, 160
 
 
 def batches(size):
-    """Return ROWS rows of tokens of very different frequencies, in micro-batches of `size`."""
+    """Yield ROWS rows in micro-batches of `size`. Token frequencies follow a Zipf distribution."""
     ids = np.random.default_rng(0).zipf(1.3, (ROWS, LENGTH + 1)) % 32 + 128
     for first in range(0, ROWS, size):
         rows = ids[first : first + size]
@@ -30,8 +30,8 @@ def batches(size):
 
 @cache
 def gradients(precision, stage, size):
-    """Return a tenth of the gradient of each parameter, read from AdamW's first moment after one step. Stage
-    0 runs without DeepSpeed.
+    """Return a tenth of each parameter's gradient, which is AdamW's first moment after one step. Stage 0 runs
+    without DeepSpeed.
     """
     from trainers.engine import engine as module
     from trainers.engine.forward import forward_of

@@ -1,6 +1,7 @@
-"""Execution settings that change no loss: offload, activation checkpointing, torch.compile, and ZeRO stages
-under Muon and averaged SGD; and dropout, which resumes exactly. Small runs of 6 steps by two workers of one
-launch; one worker continues some of them.
+"""Execution settings that must not change the loss: offload, activation checkpointing, torch.compile, and
+ZeRO stages under Muon and averaged SGD. Runs with dropout must resume exactly.
+
+Two workers train small runs of 6 steps in one launch; one worker then continues some of them.
 """
 
 import json
@@ -91,7 +92,6 @@ def launch(workers, corpus, output, runs):
 
 @pytest.fixture(scope="module")
 def launched(corpus_directory, tmp_path_factory):
-    """The directory of the runs by two workers, and then by one."""
     output = tmp_path_factory.mktemp("execution")
     runs = NEW + RESUMED if shutil.which("g++") else [r for r in NEW + RESUMED if "muon" not in r["name"]]
     launch(2, corpus_directory, output, runs)
@@ -101,7 +101,7 @@ def launched(corpus_directory, tmp_path_factory):
 
 
 def expect(output, name, before, places):
-    """Assert that the losses of run `name` equal those of `before` from the step at which it began."""
+    """Assert that run `name` has the losses of run `before`, from the step at which `name` starts."""
     if not (output / name).exists():
         pytest.skip("DeepSpeed's Muon needs a C++ compiler, g++ is not there")
     expected, found = losses(output / before), losses(output / name)
@@ -161,9 +161,9 @@ def test_one_worker_resumes_the_run_of_two(launched, name, before):
 
 
 def test_muons_first_update_is_a_rotation_of_every_hidden_matrix(launched, corpus_directory):
-    """Newton-Schulz brings the singular values of an update near 1 (0.5 to 1.5 in Jordan et al., 2024), times
-    the learning rate and the root of the ratio of rows to columns. Parameters other than hidden matrices get
-    AdamW's step, of the size of the learning rate.
+    """Newton-Schulz brings the singular values of an update near 1 (0.5 to 1.5 in Jordan et al., 2024). The
+    update is scaled by the learning rate and, for tall matrices, by the square root of rows over columns.
+    Parameters other than hidden matrices get AdamW's step, which is as large as the learning rate.
     """
     path = launched / "muon-step"
     if not path.exists():
@@ -217,8 +217,8 @@ def test_what_the_first_batch_and_step_took_is_logged_and_the_time_for_data(laun
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, g++ is not there")
 def test_compiled_blocks_change_no_loss_for_any_width_of_rows(corpus_directory, tmp_path):
-    """Rows of whole documents, whose number of targets differs from step to step, with and without
-    recomputation. Recomputation only concerns the traced graphs, so no code is generated for that run.
+    """Rows hold whole documents, so the number of targets differs from step to step. The run with
+    recomputation uses a backend that generates no code, because recomputation affects only the traced graphs.
     """
     rows = {"data.packing": "best_fit"}
     compiled = execution(compile=True)

@@ -1,5 +1,6 @@
-"""A model of which only the first blocks are trained, under every ZeRO stage on two workers: its losses equal
-those of plain torch, frozen parameters have no state, and it resumes exactly under another stage.
+"""Models in which only the first blocks are trained, under every ZeRO stage on two workers: the losses equal
+those of plain torch, frozen parameters have no optimizer state, and training resumes exactly under another
+stage.
 """
 
 import json
@@ -27,7 +28,7 @@ def found(corpus_directory, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=RECIPE_NAMES)
 def expected(request, corpus_directory):
-    """The recipe, the names of trained parameters, and the losses of plain torch."""
+    """The recipe, the names of its trained parameters, and the losses computed with plain torch."""
     config, data, model = prepared(request.param, str(corpus_directory))
     forward = forward_of(model, config)
     groups = [{**group, "lr": RATE} for group in parameter_groups(model, config.optimizer)]

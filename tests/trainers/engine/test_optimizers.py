@@ -1,4 +1,4 @@
-"""The optimizer of each parameter, recomputed blocks, and dropout seeds."""
+"""The choice of optimizer for each parameter, activation recomputation, and dropout seeds."""
 
 import pytest
 import torch
@@ -61,8 +61,8 @@ def test_a_step_that_is_passed_over_leaves_weights_moments_and_count():
 
 
 def gradients(name, recompute):
-    """Return the gradients of a packed batch's nats, and the bytes that the forward pass keeps for the
-    backward pass in addition to weights.
+    """Return the gradients for a packed batch, and the bytes of activations that the forward pass keeps for
+    the backward pass.
     """
     model = build(name).train()
     prepare_blocks(model, Execution(activation_checkpointing=recompute))

@@ -1,5 +1,5 @@
-"""One worker without DeepSpeed against one under ZeRO: the same losses, norms and state, resuming in both
-directions; and averaged SGD against torch's.
+"""Training on one worker without DeepSpeed against training under ZeRO: the losses, norms and state are
+equal, and either resumes from the other. Averaged SGD is compared with torch's.
 """
 
 import numpy as np
@@ -41,7 +41,6 @@ def batches(step, parts):
 
 @pytest.fixture
 def make(monkeypatch):
-    """A function that returns an engine of the model, with or without DeepSpeed."""
     engines = []
 
     def make(zero, precision, parts, stage=2, optimizer=None):
@@ -57,7 +56,6 @@ def make(monkeypatch):
 
 
 def train(engine, steps, parts):
-    """Train some steps; return their losses and gradient norms."""
     rate = engine._config.optimizer.learning_rate
     made = [engine.train_step(list(batches(step, parts)), step, rate, 1, False) for step in steps]
     return np.array([(totals.loss, norm) for totals, norm in made])
@@ -127,8 +125,8 @@ def test_averages_are_those_of_zero_and_take_the_place_of_the_weights_for_a_whil
 
 
 def test_weights_and_averages_are_those_of_the_authors_code(make):
-    """As in salesforce/awd-lstm-lm, main.py: clipping, torch.optim.SGD, and a new torch.optim.ASGD once it is
-    triggered.
+    """Follows main.py of salesforce/awd-lstm-lm: clip the gradients, step torch.optim.SGD, and replace it
+    with a new torch.optim.ASGD once averaging is triggered.
     """
     engine, trigger, steps = make(False, "fp32", 2, optimizer=ASGD), 4, 11
     network = build_model(MODEL, SPECIAL_IDS, 0)

@@ -1,4 +1,4 @@
-"""Attention without a mask is used only where every position of every row may see all that it then sees."""
+"""The attention mask is omitted only if every position of every row may then attend to all that it sees."""
 
 from dataclasses import replace
 
@@ -32,7 +32,6 @@ def padded():
 
 
 def read(name, batch, isolation=True, **changed):
-    """Return the nats of a batch, and whether the model was given a mask."""
     forward = Forward(build(name), TINY[name].architecture, isolation)
     seen = []
     hidden = forward._architecture.hidden

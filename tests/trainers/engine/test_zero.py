@@ -1,5 +1,5 @@
-"""ZeRO stage, number of workers, micro-batch size and loader threads change no token and no loss (to 5
-decimals in fp32), for every family of models and every objective.
+"""ZeRO stage, number of workers, micro-batch size and loader threads change neither the tokens nor the losses
+(to 5 decimals in fp32), for every family of models and every objective.
 """
 
 import os
@@ -55,7 +55,7 @@ def corpora(corpus_directory, salient_directory):
 
 @pytest.fixture(scope="module")
 def launched(corpora, tmp_path_factory):
-    """The run directories by number of workers, launched on first use."""
+    """A function that launches the runs for a number of workers once, and returns their directory."""
 
     @cache
     def directory(world):
@@ -121,8 +121,8 @@ def test_resuming_half_way_equals_not_stopping_also_under_another_stage(launched
 @pytest.mark.parametrize("name", ["tiny_canine", "tiny_canine_c", "tiny_elmo"])
 @pytest.mark.parametrize("world", [1, 2])
 def test_another_number_of_workers_resumes_exactly(launched, corpora, tmp_path, name, world):
-    """Three workers or two stop half way, and two or one continue; the result equals that of a run never
-    stopped.
+    """One worker continues the first half of a run of two or three workers, or two workers continue that of
+    one. The losses equal those of the uninterrupted run.
     """
     trained = WORLDS_OF[name][-1] if world == 1 else 1
     whole, last = launched(trained) / name, f"step-{FAMILY_STEPS:08d}"
@@ -138,7 +138,6 @@ def test_another_number_of_workers_resumes_exactly(launched, corpora, tmp_path, 
 
 @pytest.mark.parametrize("name", ["stage0", "tiny_roberta", "tiny_t5"])
 def test_every_execution_gives_a_model_with_the_same_likelihoods(launched, name):
-    """Items get the same score in nats, however their model was trained."""
     contexts, continuations = (
         ["a cab bade", "", "fed a hag", "a big head"],
         [" a dead face", "bag", " cafe", " fed a deaf hag"],
@@ -179,7 +178,9 @@ def test_a_loss_that_is_no_number_on_one_worker_is_skipped_by_all(launched):
 
 
 def test_files_that_take_longer_than_the_time_limit_of_collectives_end_no_run(launched):
-    """Two checkpoints, the search for one, and the export each take half as long again as the limit of 2 s."""
+    """The time limit is 2 s. The two checkpoints, the search for a checkpoint and the export each take at
+    least 3 s.
+    """
     run = launched(2) / "slow_writer"
     assert len(read_events(run / "log.jsonl", "checkpoint")) == 2
     assert read_events(run / "log.jsonl", "finished")
@@ -188,8 +189,8 @@ def test_files_that_take_longer_than_the_time_limit_of_collectives_end_no_run(la
 
 
 def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched, corpus_directory, tmp_path):
-    """Covers another number of workers, SIGTERM, resuming a resumed run, and a finished run that recomputes
-    nothing.
+    """Covers a change in the number of workers, SIGTERM, a run that resumes twice, and a finished run that
+    has nothing to do.
     """
     run = tmp_path / "run"
     ignored = shutil.ignore_patterns(f"step-{STEPS:08d}", "finished.json", "export", "log*")
@@ -223,9 +224,7 @@ def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched
 
 
 def check_export(run, corpus_directory):
-    """Assert that the exported model's validation loss, computed with plain transformers, equals the logged
-    one.
-    """
+    """Assert that the exported model, evaluated with plain transformers, has the logged validation loss."""
     from trainers.evaluation.evaluate import evaluate
 
     logged = read_events(run / "log.jsonl", "validation")[-1]

@@ -1,9 +1,10 @@
 """Worker of test_zero: trains under every ZeRO stage, and one model of each family, in the same processes.
-Several workers also resume; two also train a run in which only one of them gets a NaN loss.
+Launches with several workers also resume runs; launches with two also train runs in which one worker gets a
+NaN loss.
 
 Started by `run_workers` as `zero_worker.py CORPUS OTHER OUTPUT`, where OTHER has the columns `spans` and
 `target`. Each run is a directory below OUTPUT, with a record of what it read next to it. If names of runs
-follow OUTPUT, these are continued and nothing else is done.
+follow OUTPUT, the worker only continues those runs.
 """
 
 import os
@@ -50,31 +51,31 @@ POISONED_STEP = 5
 
 
 def execution(stage: int, world: int) -> dict[str, int]:
-    """Return the settings of the run under a ZeRO stage with `world` workers, chosen so that all runs
-    together cover every pair of settings.
+    """Return the execution settings for a ZeRO stage with `world` workers, chosen so that the runs together
+    cover every pair of settings.
     """
     return {"zero_stage": stage, "micro_batch": 1 + (stage + world) % 3, "loader_threads": (stage + 2 * world) % 3}
 
 
 def without_dropout(model: Model) -> Model:
-    """Return the model without dropout, whose random numbers depend on how a batch is divided."""
+    """Return the model without dropout, because dropout masks depend on how a batch is divided."""
     return replace(model, **{name: 0.0 for name in ("dropout", *RECURRENT_RATES) if name in model.traits.has})
 
 
 def pretraining_of(family: str) -> Pretraining:
-    """Return the recipe of a family."""
     recipe, *objectives = VARIED.get(family, (family,))
     whole = RECIPES[recipe]()
     return replace(whole, objective=objectives[0]) if objectives else whole
 
 
 def corpus_for(objective: TrainingObjective, corpora: tuple[str, str]) -> str:
-    """Return the second corpus if the first lacks a column that the objective needs, otherwise the first."""
     return corpora[bool(objective.span_types or objective.needs_pairs)]
 
 
 def configuration(corpora: tuple[str, str], recipe: str, steps: int, **execution: int) -> Pretraining:
-    """Return a recipe, or one of VARIED, for some steps of SEQUENCES sequences, with every step logged."""
+    """Return a recipe, or an entry of VARIED, for `steps` steps of SEQUENCES sequences, with every step
+    logged.
+    """
     whole = pretraining_of(recipe)
     objective = Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective
     small = replace(
@@ -94,7 +95,6 @@ def configuration(corpora: tuple[str, str], recipe: str, steps: int, **execution
 
 
 def runs(corpora: tuple[str, str], world: int) -> dict[str, Pretraining]:
-    """Return what `world` workers train, by name."""
     stages = {
         f"stage{stage}": configuration(corpora, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
     }
@@ -107,11 +107,11 @@ def runs(corpora: tuple[str, str], world: int) -> dict[str, Pretraining]:
 
 
 def without_corners() -> None:
-    """Replace ReLU by softplus from now on.
+    """Replace ReLU with softplus from now on.
 
-    The gradient of ReLU jumps at 0. Of the hundred thousand inputs of a step, some are so near 0 that the
-    order of summation decides their sign; losses then differ from the fourth decimal on, with some numbers of
-    workers on some CPUs.
+    The gradient of ReLU jumps at 0. Among the hundred thousand inputs of a step, some are so close to 0 that
+    the order of summation decides their sign. On some CPUs and with some numbers of workers, the losses then
+    differ from the fourth decimal on.
     """
     import torch
 
@@ -121,8 +121,8 @@ def without_corners() -> None:
 
 
 def poison(rank: int) -> list[object]:
-    """Make the second worker's loss at POISONED_STEP of each run NaN from now on. Return the list of calls,
-    which must be cleared before each run.
+    """From now on, make the second worker's loss NaN at POISONED_STEP of each run. Return the list that
+    counts the calls, which must be cleared before each run.
     """
     from trainers.engine.forward import Forward
 
@@ -141,16 +141,16 @@ def poison(rank: int) -> list[object]:
 
 
 def no_process(*arguments: object, **named: object) -> None:
-    """Stands in for subprocess.Popen and ends the worker; an error would not do, as DeepSpeed catches those
-    of its processes.
+    """Stand in for subprocess.Popen and end the worker. Raising an error would not do, because DeepSpeed
+    catches errors when it starts a process.
     """
     print(f"training starts a process: {arguments}", flush=True)
     os._exit(1)
 
 
 def slow_writer(rank: int, seconds: float) -> None:
-    """From now on, make a checkpoint, an export and the search for a checkpoint each take the first worker
-    half as long again as `seconds`, the time limit of collectives.
+    """On the first worker, delay every checkpoint, export and search for a checkpoint from now on by one and
+    a half times `seconds`, the time limit of collectives.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Runs whose checkpoints are random models, and a task of each kind in small files."""
+"""Fixtures for evaluation: runs whose checkpoints are random models."""
 
 from dataclasses import replace
 
@@ -14,7 +14,6 @@ from trainers.runs.run import fingerprints, open_run, read_config
 
 
 def save_random(path, corpus, step, seed):
-    """Save a checkpoint of random weights."""
     config = read_config(path)
     model = build_model(config.model, corpus.tokenizer.specials, seed=seed)
     noise = torch.Generator().manual_seed(seed)
@@ -27,7 +26,7 @@ def save_random(path, corpus, step, seed):
 
 @pytest.fixture(scope="session")
 def random_run(corpus_directory, tmp_path_factory):
-    """A function that makes a run of a recipe with a checkpoint of random weights at each step."""
+    """A function that makes a run of a recipe with a checkpoint of random weights at each given step."""
 
     def make(recipe, seed=3, steps=(7,), corpus_directory=corpus_directory, objective=None, positions=None):
         config = RECIPES[recipe]()

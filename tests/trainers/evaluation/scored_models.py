@@ -1,5 +1,5 @@
-"""Tiny models with a real tokenizer, and the likelihoods that stock `transformers` gives them, one text at a
-time.
+"""Tiny models with a real tokenizer, and the likelihoods that stock `transformers` gives them for single
+texts.
 """
 
 from functools import cache
@@ -89,9 +89,6 @@ def ids_of(folder, text):
 
 
 def likelihoods(network, wanted, **arrays):
-    """Return the log-likelihood of each id in `wanted` at its position in one text, in float64; ids of -100
-    are skipped.
-    """
     with torch.no_grad():
         logits = network(**{name: torch.tensor([ids]) for name, ids in arrays.items()}).logits[0].double()
     chosen = [(place, token) for place, token in enumerate(wanted) if token != IGNORED]
@@ -99,8 +96,8 @@ def likelihoods(network, wanted, **arrays):
 
 
 def reference(name, folder, context, continuation, word_ends=None):
-    """Return the log-likelihood of the ids of a continuation, by a plain loop. `word_ends[i]` is the end of
-    what is masked together with token i of the continuation.
+    """Return the log-likelihood of the ids of a continuation, computed in a plain loop. When an encoder
+    predicts token i of the continuation, the tokens from i up to `word_ends[i]` are masked.
     """
     _, network = network_of(name)
     specials, both = SPECIAL_IDS, [*context, *continuation]

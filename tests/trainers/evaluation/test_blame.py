@@ -1,4 +1,6 @@
-"""Blame on a corpus built from text: a planted garbage document ranks first, with its full history."""
+"""Blame on a corpus built from text: a planted garbage document ranks first and is reported with its full
+history.
+"""
 
 import json
 import random
@@ -66,8 +68,8 @@ steps:
 
 @pytest.fixture(scope="module")
 def found(directory, tmp_path_factory):
-    """(run, data, step): the run has a checkpoint at step 3 of a model trained on everything but the garbage
-    document, which is read at `step`.
+    """(run, data, step): the run's checkpoint at step 3 holds a model trained on everything but the garbage
+    document, which the run reads at `step`.
     """
     corpus = open_corpus((str(directory),), None)
     recipe = llama_tiny()
@@ -116,8 +118,8 @@ def test_the_garbage_document_is_first_with_url_and_history(found, capsys):
 
 
 def test_where_no_checkpoint_before_the_step_is_kept_the_first_one_after_it_finds_the_garbage(found, tmp_path, capsys):
-    """Under the initial weights the garbage does not stand out, so nothing would be found in the first steps
-    of a long run.
+    """The garbage does not stand out under the initial weights, so without a later checkpoint blame would
+    find nothing in the first steps of a long run.
     """
     run, _, step = found
     copy = shutil.copytree(run, tmp_path / "run")
@@ -138,9 +140,7 @@ def test_where_no_checkpoint_before_the_step_is_kept_the_first_one_after_it_find
 
 
 def test_the_losses_are_those_of_the_step(found):
-    """The documents' tokens and nats add up to those of the step's sequences; each document is scored without
-    seeing the others.
-    """
+    """The documents' tokens add up to those of the step's sequences, and their excess losses add up to zero."""
     run, data, step = found
     result = blame(run, step, pytest.fail)
     samples = data.order.take((step - 1) * SEQUENCES, SEQUENCES)

@@ -1,4 +1,4 @@
-"""The n-gram losses with which docs/reproduced.md compares those of models."""
+"""The n-gram losses that docs/reproduced.md compares with those of models."""
 
 from math import log
 
@@ -9,7 +9,9 @@ from benchmarks.character_ngrams import ngram_losses
 
 
 def test_losses_of_a_text_counted_by_hand():
-    """In `aab` three times and `b`, P(a) = 6/10; Witten-Bell with N = 10, T = 2 mixes in the uniform 1/2."""
+    """The training text is `aab` three times and then `b`, so `a` has a share of 6/10. Witten-Bell smoothing
+    with N = 10 and T = 2 mixes in the uniform 1/2.
+    """
     train = [np.array([1, 1, 2] * 3 + [2], np.uint16)]
     found = ngram_losses(train, [np.array([1, 1], np.uint16)])
     unigram = (6 + 2 * 0.5) / 12

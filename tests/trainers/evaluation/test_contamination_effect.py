@@ -1,4 +1,4 @@
-"""Items planted in a corpus: written, searched for, found, and left out of the score."""
+"""Items planted in a corpus are written, searched for, found, and left out of the score."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,6 @@ def passage(number):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """The directory of a corpus that contains items of the task next to it, and was searched for them."""
     root = tmp_path_factory.mktemp("planted")
     items = [{"p": passage(n), "q": f"is it number {n}", "y": n % 2} for n in range(ITEMS)]
     items[3]["p"] = items[2]["p"]

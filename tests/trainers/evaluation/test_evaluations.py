@@ -1,4 +1,4 @@
-"""`evaluate` on tasks, suites and texts: what it prints, writes and refuses."""
+"""The command `evaluate` on tasks, suites and texts: what it prints, writes and refuses."""
 
 import json
 import math
@@ -34,7 +34,6 @@ HOSTILE = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with a choice task, minimal pairs, a cloze task and texts, each with its YAML file."""
     folder = tmp_path_factory.mktemp("data")
     draw = np.random.default_rng(0)
     items = [

@@ -1,4 +1,4 @@
-"""Scores of few items, and rows of tasks of several kinds, without a model."""
+"""Scores of very few items, and one file of rows for tasks of several kinds, without a model."""
 
 import json
 
@@ -38,7 +38,6 @@ def text_result_of(model):
 
 @pytest.fixture
 def choices(tmp_path):
-    """One item with three candidates."""
     write_lines(tmp_path / "d.jsonl", [{"q": "q", "c": ["x", "y", "z"], "y": 0}])
     columns = {"text": "q", "candidates": "c", "label": "y"}
     prompt = {"context": "{text}", "continuation": " {candidate}"}
@@ -49,7 +48,6 @@ def choices(tmp_path):
 
 @pytest.fixture
 def labels(tmp_path):
-    """One classification item."""
     write_lines(tmp_path / "l.jsonl", [{"q": "q", "y": "no"}])
     prompt = {"context": "{text}", "continuation": " {label}"}
     columns = {"text": "q", "label": "y"}

@@ -1,4 +1,4 @@
-"""Evaluation on the splits that sources provide, of a run whose checkpoint is a freshly initialised model."""
+"""Evaluation on splits that the sources provide, for a run whose checkpoint is a freshly initialised model."""
 
 import json
 from collections import Counter
@@ -30,7 +30,6 @@ TEXTS = {
 
 
 def built(folder, splits):
-    """Build a corpus with a source for each split, and return its directory."""
     sources = ""
     for split in splits:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[split]))
@@ -44,9 +43,6 @@ def built(folder, splits):
 
 
 def begun(directory, path):
-    """Make a run on a corpus, with a checkpoint of initial weights; return its path, the corpus and the
-    configuration.
-    """
     corpus = open_corpus((str(directory),), None)
     recipe = llama_tiny()
     config = resolve(replace(recipe, data=replace(recipe.data, corpora=(str(directory),))), corpus)

@@ -74,7 +74,7 @@ def items(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=MODELS)
 def both(request, random_run, tmp_path_factory):
-    """A scorer of an export, and the harness's own model of it."""
+    """A scorer of an exported model, and the harness's own model of the same export."""
     recipe, objective = MODELS[request.param]
     run = random_run(recipe, objective=objective, positions=1024)
     export = export_checkpoint(run, LocalPath(tmp_path_factory.mktemp("export") / request.param))
@@ -148,7 +148,6 @@ def test_tokens_that_merge_across_the_border_belong_to_the_side_where_hflm_puts_
 
 
 def yaml_of(folder, **changes):
-    """Write a task file of lm-evaluation-harness whose data is a local file."""
     draw = np.random.default_rng(2)
     rows = [{"q": sentence(draw, 4), "c": [sentence(draw, 2), sentence(draw, 3)], "y": n % 2} for n in range(10)]
     write_lines(folder / "rows.jsonl", rows)
@@ -163,7 +162,6 @@ def yaml_of(folder, **changes):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Point the cache of `datasets` at a temporary directory."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""Items: prompts, few-shot examples, what is left out and what is refused."""
+"""Items: prompts, few-shot examples, items that are left out and tasks that are refused."""
 
 import numpy as np
 import pytest

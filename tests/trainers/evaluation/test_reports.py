@@ -1,5 +1,5 @@
-"""What an evaluation shows in addition to scores: items won and lost, scores over seeds, unknown tokens,
-costs, files.
+"""What an evaluation reports besides scores: items won and lost, scores over seeds, unknown tokens, costs and
+files.
 """
 
 import csv
@@ -27,7 +27,6 @@ PROMPT = {"context": "{text}", "continuation": " {candidate}", "normalise": "non
 
 
 def choice(folder, count=6):
-    """Write items with two candidates, of which the first is gold."""
     rows = [{"q": f"question {n} {HOSTILE}", "c": [f"good {n}", f"bad {n}"], "y": 0} for n in range(count)]
     write_lines(folder / "d.jsonl", rows)
     columns = {"text": "q", "candidates": "c", "label": "y"}

@@ -1,4 +1,4 @@
-"""Likelihoods equal those of stock transformers on one text at a time, also if other texts are packed with it."""
+"""Likelihoods equal those of stock `transformers` on single texts, even if several texts are packed together."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,6 @@ def folder(tmp_path_factory):
 
 
 def pairs(count=14):
-    """Return contexts of 0 to 13 words, each with a continuation of one word or more."""
     draw = np.random.default_rng(5)
     contexts = [" ".join(draw.choice(WORDS, number)) for number in range(count)]
     return contexts, [" " * bool(c) + " ".join(draw.choice(WORDS, 1 + len(c) % 3)) for c in contexts]
@@ -206,7 +205,7 @@ def test_greedy_continuations_are_those_that_the_model_would_write(folder):
 
 
 def test_of_equally_probable_tokens_the_first_is_the_greedy_one(folder):
-    """So a model that gives all tokens the same probability does not count as getting every continuation
+    """Otherwise, a model that gives all tokens the same probability would count as getting every continuation
     right.
     """
     _, network = network_of("llama")

@@ -1,5 +1,5 @@
-"""Suites of facts, of held-out documents, of templates and of several numbers of shots; and label
-calibration.
+"""The shipped suites of facts, held-out documents and templates, suites with several numbers of shots, and
+label calibration.
 """
 
 import json
@@ -35,7 +35,7 @@ FACTS = {"files": {"test": "P*.jsonl"}, "columns": {"subject": "s", "target": "o
 
 
 class Known:
-    """A scorer with a known log-probability for every continuation of a context."""
+    """A scorer that takes log-probabilities from a given function of context and continuation."""
 
     def __init__(self, of):
         self.of, self.asked = of, []
@@ -233,7 +233,6 @@ TEXTS = {"plays": ["a cab", "bad cafe, decade", "deaf"], "notes": ["a café"]}
 
 @pytest.fixture
 def held_out(corpus_directory, tmp_path):
-    """A corpus whose held-out documents are readable texts."""
     source, directory = LocalPath(corpus_directory), LocalPath(tmp_path)
     (directory / "tokenizer.json").write_atomic((source / "tokenizer.json").read_bytes())
     encoder = Encoder.load(str(directory / "tokenizer.json"))

@@ -1,4 +1,6 @@
-"""Generated answers equal those of `transformers` in any batch; stop sequences, sampling, scores."""
+"""Generated answers equal those of `transformers` however they are batched; stop sequences, sampling and
+scores.
+"""
 
 import copy
 import json
@@ -31,8 +33,8 @@ SAMPLED = Generation(until=("cat",), tokens=7, temperature=1.5, top_k=50, top_p=
 
 
 def parts(name, folder, context):
-    """Return what `transformers` reads for a context: the model's ids, the decoder's ids, and the tokens that
-    end a text.
+    """Return what `transformers` reads for a context: the model's input ids, the decoder's input ids (or
+    None), and the tokens that end a text.
     """
     ids, specials = ids_of(folder, context) if context else [], SPECIAL_IDS
     bos, eos, start, sentinel = (specials[each] for each in ("<bos>", "<eos>", "<pad>", "<extra_id_0>"))
@@ -50,7 +52,7 @@ def parts(name, folder, context):
 
 
 def generated(name, folder, context, tokens):
-    """Return the greedy text of `transformers`, and whether it ended by itself."""
+    """Return the text that `transformers` generates greedily, and whether it ended with an end token."""
     _, network = network_of(name)
     given, decoder, ends = parts(name, folder, context)
     allowed = {*range(encoder(folder).vocab_size)} - {*SPECIAL_IDS.values()} | {*ends}
@@ -219,7 +221,7 @@ def test_written_answers_in_the_command(decoder_run, other_run, tmp_path, capsys
 
 @pytest.mark.long
 def test_the_model_finds_the_answer_it_has_written(decoder_run, tmp_path, capsys):
-    """If the gold answers are what the model generates, exact match is 1, also with rows in another order."""
+    """With the model's own answers as gold answers, exact match is 1, even if the rows come in another order."""
     write_lines(tmp_path / "qa.jsonl", ROWS)
     fields = {**QA, "prompt": {**QA["prompt"], "generation": {"tokens": 6, "temperature": 1.0, "until": ["zzz"]}}}
     (tmp_path / "qa.yaml").write_text(json.dumps({"kind": "generate", **fields}))

@@ -1,4 +1,6 @@
-"""The tokenizer files in the export of a character model: transformers gives our ids and restores the text."""
+"""The tokenizer files in the export of a character model: `transformers` reads our ids from a text and
+restores the text.
+"""
 
 import pyarrow as pa
 

@@ -1,5 +1,5 @@
-"""Concurrent exports of one run, in separate processes or with one running between two operations of the
-other; and readers of a run in training.
+"""Concurrent exports of one run, either in separate processes or with one export running between two
+operations of another, and readers of a run that is still training.
 """
 
 import shutil
@@ -30,7 +30,6 @@ def corpus(corpus_directory):
 
 
 def save(run, corpus, step):
-    """Publish a checkpoint of a freshly initialised model, with the step as seed."""
     config = read_config(run)
     model = build_model(config.model, corpus.tokenizer.specials, seed=step)
     state = ((name, {"weight": tensor.detach().clone()}) for name, tensor in model.named_parameters())
@@ -49,7 +48,7 @@ def run(corpus, tmp_path):
 
 
 def step_of(export):
-    """Return the step of an export; checks that its files are complete and that nothing is left over next to
+    """Return the step of an export, after checking that it loads and that no temporary files are left next to
     it.
     """
     load_trained(export)
@@ -58,7 +57,7 @@ def step_of(export):
 
 
 def step_in(monkeypatch, name, other):
-    """Call `other` once, right before the next call of function `name` in `model_export`."""
+    """Call `other` once, just before the next call of the function `name` in `model_export`."""
     whole, waiting = getattr(model_export, name), [other]
 
     def stepped(*arguments):
@@ -70,7 +69,9 @@ def step_in(monkeypatch, name, other):
 
 
 def export_held(run, output, file):
-    """Export in a process of its own; before the tokenizer is saved, create FILE.held and wait for FILE.go."""
+    """Export a run, for use as a separate process. Before it saves the tokenizer, it creates FILE.held and
+    waits for FILE.go.
+    """
     whole = model_export.save_tokenizer
 
     def save_tokenizer(*arguments):
@@ -161,7 +162,7 @@ def test_a_late_export_does_not_replace_one_of_a_later_step(run, corpus, tmp_pat
 
 
 def test_an_earlier_step_that_is_asked_for_replaces_a_later_one(run, corpus, tmp_path):
-    """The run went back to an older checkpoint because the newer one was corrupt."""
+    """This happens when a run falls back to an older checkpoint because the newer one is corrupt."""
     save(run, corpus, 4)
     output = export_checkpoint(run, tmp_path / "model")
     save(run, corpus, 3)

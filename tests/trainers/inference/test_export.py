@@ -83,7 +83,9 @@ def test_evaluation_is_the_mean_over_documents_scored_alone_by_transformers(expo
 
 @pytest.mark.long
 def test_the_unigram_loss_is_that_of_the_training_tokens_shares(export, corpus_directory, corpus):
-    """Compare with torch, over the tokens of both splits and the end of each document."""
+    """The reference is computed with torch from the tokens of both splits, with an end token for each
+    document.
+    """
     found = evaluate(export, (str(corpus_directory),), tokens=10**6)
     size = corpus.tokenizer.vocab_size
 

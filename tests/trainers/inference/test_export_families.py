@@ -1,4 +1,4 @@
-"""Exports of every family: what plain transformers loads with the same loss, and what it must refuse."""
+"""Exports of every family: plain `transformers` loads them with the same loss, or must refuse them."""
 
 import json
 import re
@@ -110,8 +110,8 @@ def corpus(corpus_directory):
 
 @pytest.fixture(scope="module")
 def made(corpus_directory, salient_directory, tmp_path_factory):
-    """{name: (run, export)}. Each checkpoint is a model after a few large random steps, so that nothing in it
-    has its initial value.
+    """{name: (run, export)}. Random noise is added to every weight of each checkpoint, so that none has its
+    initial value.
     """
     found = {}
     for name, config in RUNS.items():
@@ -134,8 +134,8 @@ def made(corpus_directory, salient_directory, tmp_path_factory):
 
 
 def plain_losses(export, config):
-    """Return the validation losses of each source, of targets and of pairs, by a plain transformers class
-    reading each document (or pair) by itself.
+    """Return the validation losses of each source, computed by a plain `transformers` class that reads each
+    document (or pair) on its own.
     """
     import transformers
 
@@ -179,7 +179,6 @@ def plain_losses(export, config):
 
 
 def losses(place):
-    """Return the losses of each source according to `evaluate`."""
     return {
         source: {name: value for name, value in found.items() if name in ("loss", "sentence_loss")}
         for source, found in evaluate(place, tokens=2000)["sources"].items()
@@ -574,7 +573,7 @@ def test_a_mixtures_model_reads_a_prompt_as_the_part_that_it_is_for(
 
 @dataclass(frozen=True)
 class Backwards(Causal):
-    """An objective with its own prompt format: the gap is called `<sep>`, and the answer is read backwards."""
+    """An objective with its own prompt format: `<sep>` marks the gap, and the answer is read backwards."""
 
     @property
     def prompt_format(self):

@@ -74,7 +74,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bases(corpus_directory, tmp_path_factory):
-    """A function that returns a directory in Hugging Face format for an architecture, made on first use."""
+    """A function that returns the Hugging Face directory of a model of an architecture, made on first use."""
     made = {}
 
     def base(name):
@@ -106,7 +106,7 @@ def job_of(base, files, kind, method="full", head=None, **fields):
 
 
 def run_of(path, job):
-    """Make a run whose checkpoint has random changes in all trained parameters; return the run and its model."""
+    """Make a run whose checkpoint has noise added to all trained parameters, and return its model."""
     corpus = open_tasks(job)
     open_run(path, job, corpus)
     record = read_run(path)
@@ -123,7 +123,6 @@ def run_of(path, job):
 
 
 def predictions(forward, job):
-    """Return the outputs of the head, and the batches."""
     batches = list(task_split(open_tasks(job), job, "dev").batches(2, 0, 1))
     kind = forward.model.task_head.kind
     with torch.no_grad():
@@ -134,7 +133,6 @@ def predictions(forward, job):
 
 
 def segments_of(batch):
-    """Return the ids of every segment."""
     for ids, segments in zip(batch.inputs, batch.segments, strict=True):
         yield from (ids[segments == number] for number in range(segments.max() + 1))
 
@@ -362,7 +360,7 @@ def test_peft_loads_an_adapter_with_the_head_of_its_task(name, kind, method, bas
 
 
 def test_an_adapter_on_another_base_is_refused_whatever_the_base_lacks(bases, files, tmp_path):
-    """A stack without heads counts as the same base as the whole model; one with other weights does not."""
+    """A base without its language-model head counts as the same base; a base with other weights does not."""
     job = job_of(bases("roberta"), files, "classify", method="lora")
     run = LocalPath(tmp_path / "run")
     run_of(run, job)

@@ -1,4 +1,4 @@
-"""Answers equal those that `transformers` generates for each source by itself."""
+"""Answers equal those that `transformers` generates for each source on its own."""
 
 import numpy as np
 import pytest

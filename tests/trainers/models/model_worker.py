@@ -57,8 +57,8 @@ MODELS = {
 
 
 def prepared(name: str, corpora: tuple[str, str]) -> tuple[Pretraining, TrainingData, object]:
-    """Return (configuration, data, fresh model) of one of MODELS, on the second corpus if the first lacks a
-    column that it needs.
+    """Return (configuration, data, fresh model) for one of MODELS. The second corpus is used if the first
+    lacks a column that the objective needs.
     """
     recipe, sizes = MODELS[name]
     whole = pretraining_of(recipe)

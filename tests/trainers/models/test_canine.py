@@ -1,5 +1,5 @@
-"""CANINE: the characters of tokens against Python's, states against `transformers` on the text, padding,
-masks, sizes.
+"""CANINE: the characters of tokens against Python's decoder, states against `transformers` on the same text,
+padding, masks and sizes.
 """
 
 from dataclasses import replace
@@ -40,13 +40,12 @@ def network(tokenizer):
 
 
 def encoded(tokenizer, text):
-    """Return a document as training reads it; rare characters become several single-byte tokens."""
+    """Return a document as training reads it. Rare characters become several single-byte tokens."""
     ids, _ = Encoder.load(str(tokenizer)).encode(pa.array([text], pa.large_string()))
     return [SPECIAL_IDS["<cls>"], *ids.tolist(), SPECIAL_IDS["<sep>"]]
 
 
 def packed(documents):
-    """Return (ids, segments), int64 [1, length], of documents in a row followed by padding."""
     ids = [*chain.from_iterable(documents), *[SPECIAL_IDS["<pad>"]] * 5]
     segments = [*np.repeat(np.arange(len(documents)), list(map(len, documents))), *[-1] * 5]
     return torch.tensor([ids]), torch.tensor([segments])
@@ -59,8 +58,8 @@ def hidden(model, ids, segments, **others):
 
 
 def stock(network, codes, width=None):
-    """Return the states of a text's code points in transformers' model, padded to `width`, or to a multiple
-    of 128 that leaves at least 8 characters.
+    """Return the states that `transformers` computes for the code points of a text. The text is padded to
+    `width`, or by default to a multiple of 128 that leaves at least 8 characters.
     """
     width = width or -(-(len(codes) + 8) // 128) * 128
     ids = torch.tensor([[*codes, *[0] * (width - len(codes))]])
@@ -69,8 +68,8 @@ def stock(network, codes, width=None):
 
 
 def first_characters(definition, ids):
-    """Return the index of the character in which each token begins, from the tokens' bytes and Python's UTF-8
-    decoder.
+    """Return the index of the character in which each token begins, found by decoding the tokens' bytes with
+    Python's UTF-8 decoder.
     """
     spelled = [b"\0" if number < len(SPECIAL_IDS) else definition.token_bytes(number) for number in ids]
     whole, places, read = b"".join(spelled), [], 0
@@ -92,8 +91,8 @@ def test_a_packed_documents_states_are_those_of_transformers_on_its_text(network
 
 @pytest.mark.parametrize("size", [1, 3, 4, 118, 119, 120, 121, 126, 128, 256])
 def test_more_padding_changes_nothing(network, size):
-    """Also where a text exactly fills a downsampling block (molecule) or a local attention window, so that
-    `transformers` reads beyond it.
+    """This includes texts that fill a downsampling block (molecule) or a local attention window exactly, so
+    that `transformers` reads beyond the text.
     """
     codes = list(range(200, 200 + size))
     least = stock(network, codes)[:size]
@@ -165,8 +164,8 @@ def test_characters_beyond_the_table_share_its_last_position_and_rows_of_padding
 
 def test_the_published_size_has_the_parameters_of_transformers():
     """The checkpoints have 133 M parameters, or 121 M without the positions beyond 2,048, which were not
-    trained (google-research/language, canine/README.md). They lack the output layer, and the pooler belongs
-    to a head here.
+    trained (google-research/language, canine/README.md). Neither count includes an output layer. The pooler
+    is part of a head in our implementation, so it is added.
     """
     from transformers import CanineConfig, CanineModel
 

@@ -26,7 +26,6 @@ FIRST, FIRST_PLAIN = tiny("deberta", **OF_FIRST, mask_decoder=True), tiny("deber
 
 
 def build(model):
-    """Build a model whose biases and norms differ from their initial values."""
     network = build_model(model, SPECIAL_IDS, 0).eval()
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -37,8 +36,8 @@ def build(model):
 
 
 def bucket(distance):
-    """Return the bucket of a distance: half of the buckets hold one distance each, the others grow
-    logarithmically up to the longest distance.
+    """Return the bucket of a distance. Up to half of BUCKETS, every distance has its own bucket; beyond that,
+    bucket widths grow logarithmically up to the longest distance.
     """
     half = BUCKETS // 2
     if abs(distance) <= half:
@@ -48,7 +47,7 @@ def bucket(distance):
 
 
 def row_of(i, j, first):
-    """Return delta(i, j) of equation 3, the row of the table of 2 k distances; in version 1, k is the number
+    """Return delta(i, j) of equation 3, the row in the table of 2k distances. In version 1, k is the number
     of positions.
     """
     distance, most = (i - j, POSITIONS) if first else (bucket(i - j), BUCKETS)
@@ -56,8 +55,8 @@ def row_of(i, j, first):
 
 
 def split_projections(attention):
-    """Return the content projections of version 1, whose matrix holds the rows of query, key and value head
-    by head. Keys have no bias.
+    """Return the query, key and value projections of version 1, whose matrix stores their rows head by head.
+    Keys have no bias.
     """
     by_head = attention.in_proj.weight.view(HEADS, 3, WIDTH // HEADS, WIDTH)
     query, key, value = (by_head[:, part].reshape(WIDTH, WIDTH) for part in range(3))
@@ -69,9 +68,11 @@ def split_projections(attention):
 
 
 def attend(network, layer, queries, keys):
-    """Compute equation 4 for one document, states [length, width]: content to content, content to position
-    and position to content. As in the authors' code, both tables are read at delta(i, j). From version 2 on,
-    distances use the content projections, and their table has a norm.
+    """Compute equation 4 for one document, given states of shape [length, width]: content to content, content
+    to position and position to content.
+
+    As in the authors' code, both tables are read at delta(i, j). From version 2 on, distances use the content
+    projections, and a norm is applied to their table.
     """
     own, table = layer.attention.self, network.deberta.encoder.rel_embeddings.weight
     first, size = hasattr(own, "in_proj"), WIDTH // HEADS
@@ -95,7 +96,6 @@ def attend(network, layer, queries, keys):
 
 
 def run_layer(network, layer, queries, keys):
-    """Run one layer on one document: post-norm, with a residual connection from the queries."""
     attention = layer.attention.output
     states = attention.LayerNorm(queries + attention.dense(attend(network, layer, queries, keys)))
     inner = torch.nn.functional.gelu(layer.intermediate.dense(states))
@@ -103,7 +103,6 @@ def run_layer(network, layer, queries, keys):
 
 
 def by_hand(network, ids, decodes):
-    """Return the final states of one document."""
     embeddings = network.deberta.embeddings
     states = embeddings.LayerNorm(embeddings.word_embeddings(ids))
     layers = network.deberta.encoder.layer
@@ -144,7 +143,7 @@ def test_far_distances_share_a_bucket():
 
 @pytest.mark.parametrize(("model", "plain"), [(MODEL, PLAIN), (FIRST, FIRST_PLAIN)], ids=["version 2", "version 1"])
 def test_only_the_mask_decoder_knows_absolute_positions(model, plain):
-    """The table of positions is trained with the rest, and the layers below do not see it."""
+    """The position table is trained, but the layers below the mask decoder do not read it."""
     network, batch, name = build(model), packed("encoder"), model.architecture
     moved = tensors(batch, "cpu")
     with torch.no_grad():
@@ -209,8 +208,8 @@ def test_the_published_models_have_their_parameters(name):
 
 @pytest.mark.parametrize("kind", ["base", "large"])
 def test_the_first_version_has_the_parameters_of_its_class_in_transformers(kind):
-    """Counted with the output layer, for the configurations of microsoft/deberta-base and
-    microsoft/deberta-large.
+    """The configurations are those of microsoft/deberta-base and microsoft/deberta-large, with the output
+    layer.
     """
     architecture, sizes, _ = PUBLISHED[f"deberta-{kind}"]
     model = fill(Model(architecture, positions=512, **sizes), 1)

@@ -1,4 +1,4 @@
-"""DeBERTaV3: embeddings shared by two networks without conflicting gradients, and the detection head."""
+"""DeBERTaV3: embeddings that two networks share without conflicting gradients, and the detection head."""
 
 import math
 from dataclasses import replace
@@ -53,7 +53,6 @@ def losses(model):
 
 
 def gradients(model, name):
-    """Return the names of the parameters that a loss reaches."""
     model.zero_grad(set_to_none=True)
     losses(model)[1][name].sum().backward()
     return {key for key, each in model.named_parameters() if each.grad is not None and each.grad.any()}
@@ -75,7 +74,9 @@ def test_shared_embeddings_are_trained_by_both():
 
 
 def test_the_discriminator_reads_the_sum_of_both_tables_and_tells_by_the_first_state():
-    """As in equation 7 of the paper and in the head of the authors' code, for each document by itself."""
+    """The embeddings follow equation 7 of the paper, and the head follows the authors' code. Each document is
+    checked on its own.
+    """
     model = network()
     batch = texts([60, 25], 2)
     made = OBJECTIVE.apply(batch, CONTEXT)

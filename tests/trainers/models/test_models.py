@@ -37,7 +37,6 @@ def tiny(architecture, **others):
 
 # The initial weights of most architectures are small, and so would be what leaks; larger ones show it.
 def wide(architecture, **others):
-    """Return a tiny model with large initial weights, if its architecture lets these be chosen."""
     if "initializer_range" in ARCHITECTURES[architecture].has:
         others.setdefault("initializer_range", 0.2)
     return tiny(architecture, **others)
@@ -69,7 +68,7 @@ TINY = {name: wide(name) for name in ARCHITECTURES} | {
 
 
 def having(field):
-    """Return a pattern that matches the list of architectures with a field, as messages print it."""
+    """Return a pattern for the list of architectures that have a field, as error messages print it."""
     return "one of " + ", ".join(name for name, traits in ARCHITECTURES.items() if field in traits.has) + "$"
 
 
@@ -95,8 +94,8 @@ def test_the_seed_decides_the_weights_and_the_callers_random_state_is_kept(name)
 
 
 def rows(generator, lengths):
-    """Return (ids, positions, segments), each [1, width], of documents of these lengths packed into a row,
-    followed by padding.
+    """Return (ids, positions, segments), each [1, width], of documents of the given lengths packed into one
+    row and followed by padding.
     """
     width = sum(lengths) + 5
     ids = np.zeros((1, width), dtype=np.int64)
@@ -111,8 +110,8 @@ def rows(generator, lengths):
 
 
 def packed(family):
-    """Return a row of four documents in which every fifth token is a target. One document is longer than the
-    local attention window of ModernBERT.
+    """Return a batch of one row with four documents. One document is longer than ModernBERT's local attention
+    window.
     """
     generator = np.random.default_rng(0)
     inputs, positions, segments = rows(generator, [9, 1, 90, 17])
@@ -128,7 +127,6 @@ def packed(family):
 
 
 def alone(batch, segment):
-    """Return the arguments of the stock model for one document."""
     arguments = {"input_ids": batch.inputs[:, batch.segments[0] == segment]}
     if batch.decoder is not None:
         arguments["decoder_input_ids"] = batch.decoder.inputs[:, batch.decoder.segments[0] == segment]
@@ -185,7 +183,7 @@ def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_els
 @pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_weights_in_bf16_give_nearly_the_same_nats(name):
-    """As under DeepSpeed, parameters become bf16 and everything else stays fp32."""
+    """As under DeepSpeed, only the parameters become bf16."""
     network, batch = build(name), packed(TINY[name].family)
     forward = Forward(network, TINY[name].architecture)
     with torch.no_grad():
@@ -255,7 +253,7 @@ def test_a_sentence_pairs_nats_are_those_of_the_stock_model(architecture, label)
 
 
 def test_an_electra_without_a_generator_is_a_bert():
-    """So a BERT with a separate embedding width can be configured as such an ELECTRA."""
+    """A BERT with a separate embedding width can therefore be configured as an ELECTRA without a generator."""
     bert, electra = build("bert"), build("electra, embeddings of the width")
     renames = {
         "electra.": "bert.",

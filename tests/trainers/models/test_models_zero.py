@@ -1,6 +1,6 @@
-"""Every objective under every ZeRO stage on two workers, and models that differ from stock ones or are called
-in parts: tied stacks, layers that share parameters, an untied output layer, fixed tables, relative positions,
-layers called one by one, two losses, a generator.
+"""Every objective under every ZeRO stage on two workers, and models that differ from the stock ones or are
+called in parts: tied stacks, layers that share parameters, an untied output layer, fixed tables, relative
+positions, layers called one by one, two losses, and a generator.
 """
 
 import json

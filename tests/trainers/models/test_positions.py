@@ -1,4 +1,4 @@
-"""Position schemes, each by the property that defines it."""
+"""Position schemes, each tested by the property that defines it."""
 
 import math
 
@@ -45,8 +45,8 @@ def test_a_sinusoidal_table_replaces_the_learned_one_and_is_not_trained(architec
 
 
 def projections(layer, states):
-    """Return (queries, rows of W_K with its bias, values) of an attention layer, each [length, width], looked
-    up by the layer's names.
+    """Return (queries, (key weight, key bias), values) of an attention layer, whichever names its projections
+    have.
     """
     if hasattr(layer, "c_attn"):
         query, key, value = layer.c_attn(states).split(WIDTH, dim=-1)
@@ -59,7 +59,9 @@ def projections(layer, states):
 
 @pytest.mark.parametrize("architecture", ["bart", "bert", "gpt2", "roberta"])
 def test_clipped_relative_positions_are_added_to_the_keys(architecture):
-    """logit = W_Q x_i . W_K (x_j + RE(clip(j - i, -k, k))) / sqrt(d), by loops over i and j."""
+    """The expected logits, W_Q x_i . W_K (x_j + RE(clip(j - i, -k, k))) / sqrt(d), are computed in loops over
+    i and j.
+    """
     network = build(architecture, position="relative", relative_distance=DISTANCE, initializer_range=0.5)
     for table, _ in MODELS[architecture].tables(network):
         assert not table.weight.any()
@@ -100,7 +102,6 @@ def test_relative_positions_continue_after_a_cache():
 
 
 def rotated(network, vectors, positions):
-    """Return vectors [n, head width], rotated as the model rotates queries and keys at these positions."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     cosines, sines = network.model.rotary_emb(vectors[None], torch.tensor(positions)[None])
@@ -121,7 +122,7 @@ def test_rotary_products_depend_only_on_the_distance_and_position_0_is_the_ident
 
 
 def test_interleaved_and_split_rotary_embeddings_are_one_after_a_permutation():
-    """RoFormer rotates dimensions (2i, 2i + 1), Llama (i, i + d / 2)."""
+    """RoFormer rotates the dimensions (2i, 2i + 1) together, and Llama rotates (i, i + d / 2)."""
     network = build("llama")
     vectors = torch.randn(20, 8, generator=torch.Generator().manual_seed(2))
     positions = list(range(3, 23))
@@ -147,8 +148,9 @@ def test_a_model_with_rotary_positions_does_not_see_where_its_text_begins(archit
 
 
 def bucket(distance, buckets):
-    """Return the bucket of a distance (Raffel et al., 2020, section 2.1): half of the buckets hold one
-    distance each, the others grow logarithmically up to 128, beyond which all distances share one.
+    """Return the bucket of a distance (Raffel et al., 2020, section 2.1). The first half of the buckets hold
+    one distance each; the widths of the rest grow logarithmically up to 128, and larger distances share the
+    last one.
     """
     exact = buckets // 2
     if distance < exact:

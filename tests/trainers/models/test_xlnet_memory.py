@@ -1,4 +1,4 @@
-"""XLNet in windows of a row: against transformers' XLNet with its own memory, across document borders,
+"""XLNet trained on rows in windows: against transformers' XLNet with its own memory, across document borders,
 without gradients into the previous window, and for any division of a step.
 """
 
@@ -33,18 +33,19 @@ def network():
 
 
 def packed(sizes, count):
-    """Return `count` rows of 72 tokens, with documents of these sizes including their marks."""
+    """Return `count` rows of 72 tokens, with documents of the given sizes. The sizes include the marks."""
     batch = texts([size - 2 for size in sizes], count)
     return replace(batch, **{name: getattr(batch, name)[:, :LENGTH] for name in ARRAYS})
 
 
 def rows(sizes, count=2):
-    """Return permuted rows."""
     return OBJECTIVE.apply(packed(sizes, count), CONTEXT)
 
 
 def windowed(model, batch, isolation=True):
-    """Return the nats of the targets of rows read in windows with one set of weights, float32 [rows, length]."""
+    """Return the nats of the targets, float32 [rows, length], for rows read in windows without updates in
+    between.
+    """
     forward, carried = Forward(model, "xlnet", isolation), Carried()
     parts = [window(batch, first, WINDOW) for first in range(0, LENGTH, WINDOW)]
     with torch.no_grad():
@@ -53,7 +54,7 @@ def windowed(model, batch, isolation=True):
 
 
 def test_losses_are_those_of_transformers_with_its_memory():
-    """The test builds the masks itself; every target sees the whole memory."""
+    """The test builds the masks itself, and every target attends to the whole memory."""
     batch, model = rows([LENGTH]), network()
     found, checked = windowed(model, batch), 0
     model.transformer.mem_len, memory = WINDOW, None
@@ -133,8 +134,9 @@ def test_a_window_keeps_the_order_of_its_targets():
 
 
 def train(bptt=WINDOW, parts=1, steps=2, length=LENGTH, model=MODEL, **execution):
-    """Train some steps; return their losses and norms, and the final weights. One row ends before the others,
-    and the columns after the last token of each micro-batch are dropped.
+    """Train for a few steps, and return the losses, the gradient norms and the final weights.
+
+    One row ends before the other, and the columns after the last token of each micro-batch are dropped.
     """
     config = Pretraining(
         name="x", model=model, objective=OBJECTIVE, batch=BatchSize(sequences=2), budget=TrainingBudget(steps=steps),

@@ -22,7 +22,7 @@ TOKENS = TokenTexts(Definition("words", {"model": _WORDS, "added_tokens": [], "p
 
 
 def ids(words):
-    """Return the ids of words of the sentence above, and of the marks that tests write as X, Y, Z and M."""
+    """Return the ids of words of SENTENCE. X, Y and Z stand for sentinels, and M stands for the mask."""
     named = {
         "X": "<extra_id_0>",
         "Y": "<extra_id_1>",
@@ -36,12 +36,12 @@ def ids(words):
 
 
 def context(family="encoder_decoder", seed=3, start="<pad>"):
-    """Return what objectives know about a run with the vocabulary of these tests."""
     return Context(seed, dict(SPECIAL_IDS), VOCABULARY, family, 64, decoder_start=start, texts=TOKENS)
 
 
 def packed(rows, length=None, frame=False, cut=()):
-    """Return a batch with one row for each list of documents (lists of tokens), then padding.
+    """Return a batch with one row for each list of documents, where a document is a list of tokens, and
+    padding.
 
     With `frame`, each document begins with `<bos>` and has next-token targets. Rows in `cut` begin inside
     their first document and end inside their last.
@@ -66,15 +66,14 @@ def packed(rows, length=None, frame=False, cut=()):
 
 
 def random_rows(seed, count, sizes=(0, 1, 2, 3, 17, 40)):
-    """Return documents of random tokens for `count` rows."""
     rng = np.random.default_rng(seed)
     return [[rng.integers(FIRST, VOCABULARY, rng.choice(sizes)).tolist() for _ in range(rng.integers(0, 5))]
             for _ in range(count)]  # fmt: skip
 
 
 def paired(rows):
-    """Return a batch of rows of documents, each given as (number of tokens, index of the token at which the
-    target begins or None). All tokens of a row differ.
+    """Return a batch of rows of documents. Each document is given as (number of tokens, index of the token at
+    which the target begins or None). All tokens of a row differ.
     """
     numbers = [iter(range(FIRST, VOCABULARY)) for _ in rows]
     batch = packed(
@@ -91,7 +90,9 @@ def paired(rows):
 
 
 def random_pairs(seed, count=5):
-    """Return rows of documents: pairs, single sides, and some that begin in the middle of a target."""
+    """Return rows of random documents for `paired`: pairs, documents without a target, and documents that
+    begin in the middle of a target.
+    """
     rng = np.random.default_rng(seed)
 
     def document():
@@ -102,13 +103,12 @@ def random_pairs(seed, count=5):
 
 
 def chosen(batch, rows):
-    """Return a batch of the given rows of a batch."""
     arrays = {name: value[rows] for name, value in vars(batch).items() if value is not None}
     return Batch(**arrays)
 
 
 def both_sides(batch):
-    """Return {(row, segment): (encoder's tokens, decoder's tokens, targets)} of an encoder-decoder batch."""
+    """Return {(row, segment): (encoder tokens, decoder tokens, targets)} of an encoder-decoder batch."""
     found = {}
     for row in range(len(batch.inputs)):
         for number in sorted(set(batch.segments[row]) | set(batch.decoder.segments[row])):
@@ -120,7 +120,7 @@ def both_sides(batch):
 
 
 def one_side(batch):
-    """Return {(row, segment): (tokens, targets, prefix)} of a decoder's batch."""
+    """Return {(row, segment): (tokens, targets, prefix)} of a decoder batch."""
     found = {}
     prefix = np.zeros(batch.inputs.shape, bool) if batch.prefix is None else batch.prefix
     for row in range(len(batch.inputs)):
@@ -132,7 +132,7 @@ def one_side(batch):
 
 
 def over_workers(data, documents, size, world):
-    """Return {(sample, segment): value}, collecting what `documents` returns for the micro-batches of `size`
+    """Collect {(sample, segment): value} from `documents`, which is applied to the micro-batches of `size`
     rows of all workers.
     """
     found = {}

@@ -1,5 +1,5 @@
 """Bidirectional language modelling: targets and losses against a direct implementation of the paper, excluded
-documents, and what is refused.
+documents, and configurations that are refused.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ MODEL = fill(Model("elmo", layers=2, width=32, heads=1, positions=64, feed_forwa
 
 
 def texts(sizes, rows, seed=0):
-    """Return rows of framed documents of these sizes as the packer writes them, without targets."""
+    """Return rows of framed documents of the given sizes as the packer writes them, without targets."""
     rng = np.random.default_rng(seed)
     first, last = SPECIAL_IDS[CLS], SPECIAL_IDS[SEP]
     documents = [
@@ -46,8 +46,10 @@ def forward_of(seed=0):
 
 def plain_nats(model, ids):
     """Return {(direction, position): nats} of a document: p(t_k | t_1 .. t_k-1) and p(t_k | t_k+1 .. t_n)
-    (Peters et al., 2018, section 3.1). The position is that of the token read last; each prediction comes
-    from a model given nothing else.
+    (Peters et al., 2018, section 3.1).
+
+    The position is that of the token read last. For each prediction, the model reads only the tokens before,
+    or only the tokens after.
     """
     found = {}
     for k in range(len(ids)):

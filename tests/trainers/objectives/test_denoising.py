@@ -1,4 +1,4 @@
-"""BART's five noises: the paper's figure 2, what each leaves unchanged, and their shares."""
+"""BART's five kinds of noise: figure 2 of the paper, what each kind leaves unchanged, and their shares."""
 
 from collections import Counter
 from dataclasses import replace
@@ -38,7 +38,6 @@ def letters(text):
 
 
 def written(ragged):
-    """Return lists of letter ids as texts."""
     words = "".join("_" if token == MASK else chr(token - FIRST) for token in ragged.tokens.tolist())
     return [words[a:b] for a, b in pairwise(ragged.offsets.tolist())]
 
@@ -63,7 +62,7 @@ def test_the_papers_figure():
 
 
 def test_spans_of_infilling_become_one_mask_and_empty_ones_are_inserted():
-    """The figure's A_.D_E.: BC is one span, and an empty span lies between D and E."""
+    """A span of two tokens becomes one mask, and an empty span inserts a mask."""
     text, poisson = ragged(LETTERS), [exp(-3) * 3**k / factorial(k) for k in range(4)]
     below = np.cumsum([0, *poisson])
     lengths = np.array([below[0], below[2] + 0.01, 0, 0, 0, 0, 0]) + 1e-9
@@ -78,8 +77,8 @@ def test_spans_of_infilling_become_one_mask_and_empty_ones_are_inserted():
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
 def test_no_document_outgrows_its_row_however_short_its_spans(share):
-    """Rows stay within the position table. At a mean span of one token, half of all draws insert more than
-    they remove.
+    """Rows must stay within the position table. With a mean span of one token, about half of all draws insert
+    more than they remove.
     """
     sizes = np.arange(140).repeat(20)
     text = Ragged(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
@@ -101,7 +100,7 @@ def test_no_document_outgrows_its_row_however_short_its_spans(share):
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_infilled_rows_stay_within_the_position_table(share):
-    """Documents fill their rows, and spans are so short that empty ones outnumber the others."""
+    """Documents fill their rows, and spans are so short that many of them are empty."""
     objective = Denoising(infilling=share, mean_span=1.0, permute_sentences=False)
     settings = context()
     size = objective.room(settings.sequence_length, settings.family).length
@@ -135,8 +134,8 @@ def test_infilling_takes_its_share_in_spans_of_poisson_lengths():
 
 @pytest.mark.long
 def test_single_spans_are_poisson():
-    """With one token in a hundred to remove, the spans before the first nonempty one are empty, and hardly
-    any follow.
+    """Only one token in a hundred is removed, so the spans before the first nonempty one are empty, and
+    hardly any follow it.
     """
     count, size = 50_000, 100
     text = Ragged(np.tile(np.arange(size) + FIRST, count), np.arange(count + 1) * size)
@@ -173,7 +172,6 @@ def test_a_rotation_begins_anywhere():
 
 
 def sentences(text, starts):
-    """Return a document's sentences; each begins where `starts` says, or at the document's beginning."""
     begins = sorted({0, *np.flatnonzero(starts).tolist()})
     return [tuple(text[a:b]) for a, b in pairwise([*begins, len(text)])]
 
@@ -217,8 +215,8 @@ def test_every_order_of_sentences_is_as_likely():
 
 @given(st.integers(0, 1000))
 def test_what_no_noise_meets_is_in_the_input(seed):
-    """All noises except permutations keep the order: what remains of the text in the input is a subsequence
-    of the original.
+    """All kinds of noise except permutation keep the order, so the text that remains in the input is a
+    subsequence of the original.
     """
     rows = random_rows(seed, 4)
     objective = Denoising(infilling=0.3, masking=0.2, deletion=0.2, permute_sentences=False)

@@ -1,4 +1,4 @@
-"""Fill in the middle: the paper's two orders, their shares, and unchanged documents."""
+"""Fill in the middle: the paper's two orders, their shares, and documents that stay unchanged."""
 
 from collections import Counter
 from math import sqrt
@@ -34,7 +34,7 @@ def test_the_papers_orders():
 
 
 def parts(tokens):
-    """Return (prefix, middle, suffix) of a text that has been cut, in either order."""
+    """Return (prefix, middle, suffix) of a text that has been cut, for either order."""
     suffix, middle = tokens.index(SUFFIX), tokens.index(MIDDLE)
     return tokens[1:suffix], tokens[middle + 1 :], tokens[suffix + 1 : middle]
 

@@ -1,5 +1,5 @@
-"""Masks against the papers' descriptions: shares, whole words, spans, static copies, and that they depend on
-nothing else.
+"""Masks against the papers' descriptions: shares, whole words, spans and static copies. The division into
+batches does not change them.
 """
 
 from dataclasses import replace
@@ -22,8 +22,8 @@ UNITS = ("tokens", "words", "spans")
 
 
 def rows_of(documents, first=0):
-    """Return a batch with one row for each list of documents (arrays of tokens), between `<cls>` and `<sep>`,
-    then padding.
+    """Return a batch with one row for each list of documents. Documents are arrays of tokens, which are
+    framed by `<cls>` and `<sep>`.
     """
     shape = (len(documents), LENGTH)
     inputs, segments = np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
@@ -41,7 +41,6 @@ def rows_of(documents, first=0):
 
 
 def batch_of(sizes, rows, seed=0):
-    """Return rows of documents of these sizes, with an occasional unknown token."""
     rng = np.random.default_rng(seed)
 
     def text(size):
@@ -52,12 +51,11 @@ def batch_of(sizes, rows, seed=0):
 
 
 def eligible(batch):
-    """Return a boolean array of the positions that may be chosen."""
     return (batch.segments != PADDING) & ~np.isin(batch.inputs, list(SPECIALS.values()))
 
 
 def words_of(batch, row):
-    """Return the columns of each word of a row, according to the marks of its tokens."""
+    """Return the columns of each word of a row, according to the word marks of its tokens."""
     words, goes_on = [], False
     may = eligible(batch)[row]
     for column in range(LENGTH):
@@ -157,7 +155,9 @@ def test_short_documents_are_masked_no_more_than_long_ones():
 
 
 def test_span_lengths_are_those_of_spanbert():
-    """p = 0.2, truncated at 10, with a mean of 3.8 (Joshi et al., 2020, section 3.1)."""
+    """Lengths are geometric with p = 0.2 and at most 10, with a mean of 3.8 (Joshi et al., 2020, section
+    3.1).
+    """
     shares = np.diff([0, *longer_spans(0.2, 10), 1])
     assert len(shares) == 10
     assert (shares * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.005)
@@ -212,7 +212,7 @@ def test_the_split_into_batches_does_not_enter(unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_of_10_static_masks_each_is_seen_4_times_in_40_epochs(unit):
-    """As in BERT: 10 copies of the data, 40 epochs. The position of the sequence in the run does not matter."""
+    """BERT was trained on 10 copies of the data for 40 epochs. The sample number does not change the mask."""
     batch, objective = batch_of([200], 8), Masked(unit=unit, copies=10)
     seen = [{} for _ in range(8)]
     for epoch in range(40):
@@ -245,7 +245,9 @@ def test_static_masks_differ_between_sources_and_sequences():
 
 
 def test_rows_may_begin_with_their_own_mark_instead_of_documents():
-    """RoBERTa's full sentences: `<cls> ... <sep> ... <sep>`; the mark belongs to the first document."""
+    """This is RoBERTa's format of full sentences, `<cls> ... <sep> ... <sep>`. The mark belongs to the first
+    document of the row.
+    """
     objective = Masked(marks="rows")
     assert (objective.frame, objective.stream_length(128, "encoder")) == (Frame(None, "<sep>"), 127)
     assert (Masked().frame, Masked().stream_length(128, "encoder")) == (Frame("<cls>", "<sep>"), 128)

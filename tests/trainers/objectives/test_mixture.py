@@ -28,8 +28,8 @@ def rows(count, size=100):
 
 
 def test_ul2_is_as_published():
-    """Tay et al., table 1: (mean span, rate) of the R and X denoisers, and the S denoiser, which takes the
-    last quarter.
+    """Table 1 of Tay et al. gives the mean span and rate of the R and X denoisers. The S denoiser predicts
+    the last quarter.
     """
     spans = {(p.objective.mean_span, p.objective.rate): p.token for p in UL2 if isinstance(p.objective, SpanCorruption)}
     r, x = "<reserved_0>", "<reserved_2>"

@@ -1,5 +1,5 @@
-"""Pairs mixed with text: each pair against a direct implementation, documents as in span corruption, the rows
-of a corpus, and what is refused.
+"""Pairs mixed with text: pairs against a direct implementation, text as in span corruption, the rows of a
+corpus, and configurations that are refused.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
 """Permutation language modelling against a direct implementation of the paper, and against the losses of
-transformers' XLNet with its masks.
+transformers' XLNet with explicit masks.
 """
 
 import random
@@ -53,24 +53,21 @@ def reading(rng, count):
 
 
 def plain_texts(count, rows):
-    """Return rows of one document of `count` tokens, none of them special."""
     return rows_of([[np.full(count, 950)] for _ in range(rows)])
 
 
 def runs_of(chosen):
-    """Return how often runs of neighbouring targets have each length."""
     edges = np.diff(np.pad(chosen.astype(int), ((0, 0), (1, 1))), axis=1)
     return Counter((np.nonzero(edges == -1)[1] - np.nonzero(edges == 1)[1]).tolist())
 
 
 def assert_alike(found, expected):
-    """Assert that two counts agree within five standard deviations."""
     for number in found.keys() | expected.keys():
         assert found[number] == pytest.approx(expected[number], abs=5 * np.sqrt(2 * expected[number]) + 5)
 
 
 def chosen_of(made, segment=0):
-    """Return the targets of one document of each row, bool [rows, length of the document]."""
+    """Return the targets of a document of each row, bool [rows, length of the document]."""
     here = made.segments[0] == segment
     return (made.targets != IGNORED)[:, here]
 
@@ -78,7 +75,7 @@ def chosen_of(made, segment=0):
 @pytest.mark.long
 @pytest.mark.parametrize("count", [1, 5, 13, 40])
 def test_targets_are_those_of_the_paper(count):
-    """Positions of targets, their numbers and the lengths of their runs are as frequent as in a direct
+    """The positions of targets, their number and the lengths of their runs are distributed as in a direct
     implementation.
     """
     rows = 5_000
@@ -133,7 +130,7 @@ def test_orders_and_spans_are_functions_of_seed_and_sample_and_not_of_the_batch(
 
 
 def stock_nats(model, made, row, segment):
-    """Return {column: nats} of a document by itself, from `XLNetLMHeadModel` with explicit masks."""
+    """Return {column: nats} of a single document, computed by `XLNetLMHeadModel` with explicit masks."""
     here = np.flatnonzero(made.segments[row] == segment)
     order = [column - here[0] for column in made.factorization[row] if column in here]
     length = len(here)

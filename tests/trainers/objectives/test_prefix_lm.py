@@ -1,4 +1,6 @@
-"""Prefix language modelling in both forms, against the paper's example and the causal objective."""
+"""Prefix language modelling for encoder-decoders and for decoders, against the paper's example and the causal
+objective.
+"""
 
 from collections import Counter
 
@@ -67,8 +69,8 @@ def test_first_and_second_part_are_the_document(seed, share):
 
 @given(st.integers(0, 1000))
 def test_with_a_loss_on_the_prefix_a_decoder_learns_all_of_the_text(seed):
-    """The objective then equals the causal one, except for single-token documents and the first part of cut
-    ones.
+    """Without a bidirectional prefix, the objective then equals the causal one for documents of more than one
+    token.
     """
     rows = [[text for text in texts if len(text) > 1] for texts in random_rows(seed, 5)]
     batch = packed(rows, frame=True)

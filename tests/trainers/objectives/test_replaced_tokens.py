@@ -1,5 +1,6 @@
-"""Replaced token detection against a direct implementation of the paper, one token at a time, and against
-transformers' own loss; samples depend only on seed and sample number; and what is refused.
+"""Replaced token detection against a direct implementation of the paper, one token at a time, and against the
+loss of `transformers`. Also tests that samples depend only on seed and sample number, and which
+configurations are refused.
 """
 
 import math
@@ -41,7 +42,6 @@ NAMES = ["loss", "discriminator_loss", *OBJECTIVE.measures]
 
 
 def texts(sizes, rows):
-    """Return rows of documents of these sizes, with positions counted from 0 in each."""
     batch = batch_of(sizes, rows)
     begins = np.diff(batch.segments, prepend=PADDING) != 0
     columns = np.arange(batch.inputs.shape[1])
@@ -64,8 +64,8 @@ def softmax(logits):
 
 
 def draw(shares, first, second):
-    """Draw a token with two uniform numbers: first a group of neighbouring tokens in proportion to its share,
-    then a token from it.
+    """Draw a token with two uniform numbers: the first chooses a group of neighbouring tokens in proportion
+    to its share, and the second chooses a token of that group.
     """
     width = math.ceil(math.sqrt(len(shares)))
     groups = [shares[start : start + width] for start in range(0, len(shares), width)]
@@ -83,8 +83,8 @@ def draw(shares, first, second):
 
 
 def by_hand(model, original, made, row, segment):
-    """Return (nats of the generator, labels, logits of the discriminator, stock loss) of a document by
-    itself, from stock models.
+    """Return (nats of the generator, labels, logits of the discriminator, stock loss) of a single document,
+    computed by stock models.
     """
     parts = stock_parts(model, MODEL)
     here = made.segments[row] == segment
@@ -309,8 +309,8 @@ def test_a_task_trains_no_generator():
 
 @pytest.mark.slow
 def test_both_networks_learn_more_than_shares(corpus_directory):
-    """The generator's loss falls below that of a unigram model, and the discriminator's below the entropy of
-    its two classes.
+    """The generator's loss falls below that of a unigram model, and the discriminator's loss falls below the
+    entropy of its two classes.
     """
     recipe = RECIPES["tiny_electra"]()
     config = replace(recipe, data=replace(recipe.data, corpora=(str(corpus_directory),)))

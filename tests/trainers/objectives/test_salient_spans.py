@@ -1,5 +1,5 @@
-"""Salient spans: the example in the paper's text, a direct implementation of how spans are chosen, and what
-is refused.
+"""Salient spans: the example in the paper's text, a direct implementation of how spans are chosen, and
+configurations that are refused.
 """
 
 from collections import Counter
@@ -51,8 +51,8 @@ DATE, NAME = 0, 1
 
 
 def marked(rows):
-    """Return a batch of rows of documents, each given as (number of tokens, spans as (first, end, type),
-    tokens at which later sentences begin). No two tokens of a row are the same.
+    """Return a batch of rows of documents. Each document is given as (number of tokens, spans as (first, end,
+    type), tokens at which later sentences begin). All tokens of the batch differ.
     """
     number = iter(range(FIRST, VOCABULARY))
     batch = packed([[[next(number) for _ in range(size)] for size, _, _ in row] for row in rows])
@@ -68,7 +68,6 @@ def marked(rows):
 
 
 def random_documents(seed, count=5):
-    """Return rows of documents with sentences and with spans, adjacent or not."""
     rng = np.random.default_rng(seed)
 
     def document():
@@ -81,13 +80,12 @@ def random_documents(seed, count=5):
 
 
 def texts_of(batch):
-    """Return {(row, number of the document): its tokens}, before an objective is applied."""
     numbers = {(r, int(s)) for r, row in enumerate(batch.segments) for s in row if s != PADDING}
     return {(r, s): batch.inputs[r][batch.segments[r] == s].tolist() for r, s in numbers}
 
 
 def units(document, unit, types):
-    """Return the numbers of the spans of these types, grouped by document or by sentence."""
+    """Return the numbers of the spans of the given types, grouped by document or by sentence."""
     _, spans, starts = document
     found = {}
     for number, (first, _, kind) in enumerate(spans):
@@ -99,7 +97,7 @@ def units(document, unit, types):
 
 
 def pair_of(text, spans, gone):
-    """Return the input and target of a document without the spans numbered `gone`, as T5 writes them."""
+    """Return T5's input and target for a document from which the spans numbered `gone` are removed."""
     removed = {i for number in gone for i in range(*spans[number][:2])}
     source, target, used = [], [], iter(SENTINEL)
     for i, token in enumerate(text):

@@ -1,5 +1,5 @@
 """The span boundary objective against a direct implementation of the paper (Joshi et al., 2020, section 3):
-its spans by another sampler, its loss token by token; and what is refused.
+the spans against another sampler, the loss token by token, and configurations that are refused.
 """
 
 import math
@@ -33,7 +33,7 @@ def sample_spans(words, rng):
     """Sample spans of whole words, as lists of columns, until 15 % of the tokens are masked.
 
     Lengths in words are geometric with p = 0.2, redrawn above 10, and each span begins at a random word. A
-    word longer than the remaining budget is taken with a probability.
+    word longer than the remaining budget is masked with a probability of budget over length.
     """
     left, taken, spans = int(0.15 * sum(map(len, words)) + rng.random()), set(), []
     while left > 0 and len(taken) < len(words):
@@ -57,7 +57,6 @@ def sample_spans(words, rng):
 
 
 def our_spans(group):
-    """Return the columns of each span of a row."""
     spans = {}
     for column, first in enumerate(group):
         if first >= 0:

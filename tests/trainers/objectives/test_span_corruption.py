@@ -1,4 +1,4 @@
-"""Span corruption against the T5 paper's table, its published lengths, and every placement of spans."""
+"""Span corruption against the T5 paper's table and its published lengths, and for every placement of spans."""
 
 from collections import Counter
 from dataclasses import replace
@@ -41,8 +41,8 @@ PUBLISHED = [
 
 
 def pair(objective, noise, words=ORIGINAL):
-    """Return (input, target) of a document in which the words `noise` are noise, without the <eos> that both
-    end with.
+    """Return (input, target) of a document whose noise is the words in `noise`. The final <eos> of both is
+    removed.
     """
     documents = documents_of(packed([[ids(words)]]), context())
     chosen = np.isin(documents.content.tokens, ids(noise))
@@ -124,7 +124,6 @@ def test_published_amounts():
 
 
 def runs(mask):
-    """Return the number of runs of True."""
     return int(mask[0]) + int((np.diff(mask.astype(int)) == 1).sum())
 
 
@@ -173,7 +172,7 @@ def test_tokens_chosen_one_by_one_are_within_binomial_bounds():
 
 
 def is_part(some, all_of_them):
-    """Whether `some` is a subsequence of the list."""
+    """Return whether `some` is a subsequence of `all_of_them`."""
     rest = iter(all_of_them)
     return all(token in rest for token in some)
 

@@ -1,5 +1,5 @@
 """Translation language modelling: the paper's figure, a direct implementation of its text, the rows of a
-corpus, and what is refused.
+corpus, and configurations that are refused.
 """
 
 from dataclasses import replace
@@ -42,7 +42,9 @@ CLS, SEP = SPECIAL_IDS["<cls>"], SPECIAL_IDS["<sep>"]
 
 
 def read_plainly(tokens, at):
-    """Return (tokens, positions, types) of a document as in the paper's figure 1, with BERT's marks."""
+    """Return (token, position, type) of each place of a document as in the paper's figure 1, with BERT's
+    marks.
+    """
     source, target = (tokens, []) if at is None else (tokens[:at], tokens[at:])
     sides = [(side, kind) for kind, side in enumerate((source, target)) if side]
     found = []
@@ -53,7 +55,7 @@ def read_plainly(tokens, at):
 
 
 def documents_in(batch, arrays):
-    """Return {(row, segment): the values at each of its positions, as tuples}."""
+    """Return {(row, segment): the tuples of array values at the segment's positions}."""
     found = {}
     for row in range(len(batch.inputs)):
         for column in np.flatnonzero(batch.segments[row] != PADDING):
@@ -64,7 +66,6 @@ def documents_in(batch, arrays):
 
 
 def whole(batch):
-    """Return the inputs with the masked tokens restored."""
     return np.where(batch.targets == IGNORED, batch.inputs, batch.targets)
 
 

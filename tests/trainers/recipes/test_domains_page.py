@@ -1,5 +1,5 @@
-"""The corpora that docs/domains.md gives for a domain, a language and many languages can be built from
-samples, and their recipes train.
+"""The corpora that docs/domains.md gives for a domain, for a language and for many languages can be built
+from samples, and their recipes train.
 """
 
 import gzip
@@ -45,13 +45,13 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.ma
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The directory of the corpora built by tests, by recipe and changed fields."""
+    """The parent directory of the built corpora, which are named by recipe and changed fields."""
     return tmp_path_factory.mktemp("built")
 
 
 @pytest.fixture
 def sample(tmp_path, shared_data, monkeypatch, built):
-    """A function that builds the corpus of a recipe, with changed fields, from articles in three languages."""
+    """A function that builds the corpus of a recipe, with changed fields, from articles in several languages."""
     monkeypatch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
     monkeypatch.chdir(tmp_path)
     for name, languages in (("web", DOCUMENTS), ("papers", ["en"])):

@@ -1,4 +1,4 @@
-"""Recipes with tokenizers of the published sizes and special tokens: each one trains and exports."""
+"""Recipes with tokenizers of the published sizes and special tokens: each recipe trains and exports."""
 
 import json
 import os
@@ -121,8 +121,8 @@ TRAINED += ["camembert_base", "t5_v1_1_base", "deberta_base", "deberta_v2_xlarge
 
 
 def written(size: int, specials: dict[str, int]) -> bytes:
-    """Return a byte-level tokenizer.json of exactly `size` ids, without merges; the remaining ids are unused
-    tokens.
+    """Return a byte-level tokenizer.json with `size` ids and no merges. Ids that neither bytes nor special
+    tokens need are unused tokens.
     """
     taken = set(specials.values())
     free = [number for number in range(size) if number not in taken]
@@ -139,7 +139,6 @@ def written(size: int, specials: dict[str, int]) -> bytes:
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """A function that returns a corpus encoded with a published tokenizer, given its name."""
     made: dict[str, Path] = {}
 
     def make(name: str, content: bytes | None = None) -> str:
@@ -152,7 +151,7 @@ def corpora(tmp_path_factory):
 
 
 def narrow(recipe, directory, **model):
-    """Return a recipe with its vocabulary, objective and packing, but toy widths, for two steps."""
+    """Return a recipe at toy width for two steps, with its own vocabulary, objective and packing."""
     config = RECIPES[recipe]() if isinstance(recipe, str) else recipe
     sizes = {"layers": 2, "width": 16, "heads": 2, "positions": 64, "key_value_heads": None, "dropout": 0.0}
     own = {"head_width": None, "feed_forward": None, "decoder_layers": None}
@@ -286,8 +285,8 @@ def test_an_unknown_token_parts_documents_of_no_objective_that_reads_them_back(c
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("specials", [{"[PAD]": 2, "[CLS]": 0, "[SEP]": 1, "[MASK]": 3}, {"<|endoftext|>": 399}])
 def test_roberta_takes_padding_of_any_id(specials, corpora, tmp_path):
-    """Rows are full, so the last position is read. Plain transformers gives the same logits, also for padded
-    rows.
+    """Rows are full, so the last position is read. Plain `transformers` gives the same logits, even for
+    padded rows.
     """
     import transformers
 
@@ -330,7 +329,6 @@ def test_the_published_tokenizers_themselves(model, recipe, corpora, tmp_path):
 
 
 def _gpt2(folder: Path) -> bytes:
-    """Return GPT-2's published files as a tokenizer.json."""
     from tokenizers import AddedToken, ByteLevelBPETokenizer
 
     made = ByteLevelBPETokenizer(str(folder / "encoder.json"), str(folder / "vocab.bpe"))

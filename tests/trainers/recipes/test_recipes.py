@@ -85,8 +85,8 @@ def test_a_recipe_has_the_published_parameters(name):
 
 
 def test_the_recipes_without_a_count_are_those_that_the_page_of_training_files_names():
-    """The others are counted below, or in the tests of their architectures; ELMo is counted there without its
-    vocabulary.
+    """The parameters of all other large recipes are counted below or in the tests of their architectures.
+    ELMo is counted there without its vocabulary.
     """
     elsewhere = {"awd_lstm", "byt5_small", "elmo", "skip_thought"}
     large = {name for name in RECIPES if "tiny" not in name and name != "demo_decoder"}
@@ -108,8 +108,8 @@ def test_the_recipes_without_a_count_are_those_that_the_page_of_training_files_n
     ],
 )
 def test_a_model_of_a_language_or_domain_has_the_parameters_of_its_published_configuration(name, kind, sizes):
-    """Compared in the class that transformers has for it. The one for mT5 ties its output layer; the
-    published model does not.
+    """Parameters are counted in the corresponding class of `transformers`. Its class for mT5 ties the output
+    layer, but the published model does not.
     """
     head = (
         "ConditionalGeneration"
@@ -137,7 +137,7 @@ def test_models_of_many_languages_sample_them_by_a_power_of_their_size():
 
 
 def test_alephbert_with_one_token_type_has_the_parameters_of_its_published_configuration():
-    """OnlpLab/AlephBERT, models/alephbert-base/config.json."""
+    """The configuration is models/alephbert-base/config.json of OnlpLab/AlephBERT."""
     with torch.device("meta"):
         network = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=52000, type_vocab_size=1))
     assert parameters(RECIPES["alephbert_base"]().model) == sum(each.numel() for each in network.parameters()) + 768
@@ -169,14 +169,13 @@ def test_electras_networks_have_the_published_parameters(name, discriminator, ge
 
 
 def stock_parameters(kind, config):
-    """Return the number of parameters of a transformers class with a configuration."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in kind(config).parameters())
 
 
 def test_electra_large_has_the_parameters_of_its_published_configurations():
-    """google/electra-large-discriminator and electra-large-generator, config.json: the generator has a
-    quarter of the width, and the same embedding width.
+    """The configurations are those of google/electra-large-discriminator and google/electra-large-generator.
+    The generator has a quarter of the discriminator's width and the same embedding width.
     """
     sizes = {"vocab_size": 30522, "embedding_size": 1024, "num_hidden_layers": 24}
     wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}
@@ -191,7 +190,9 @@ def test_electra_large_has_the_parameters_of_its_published_configurations():
 
 
 def test_xlnets_have_the_parameters_of_their_published_configurations():
-    """xlnet-base-cased and xlnet-large-cased, config.json, with a vocabulary of 32,000 pieces."""
+    """The configurations are those of xlnet-base-cased and xlnet-large-cased, with a vocabulary of 32,000
+    pieces.
+    """
     base = {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072}
     large = {"d_model": 1024, "n_layer": 24, "n_head": 16, "d_inner": 4096}
     for recipe, sizes in (("xlnet_base", base), ("xlnet_large", large)):
@@ -200,10 +201,12 @@ def test_xlnets_have_the_parameters_of_their_published_configurations():
 
 
 def test_an_xlm_of_the_published_size_differs_by_its_language_embeddings_and_the_layer_before_its_output():
-    """xlm-mlm-tlm-xnli15-1024, config.json; Conneau et al. (2020, appendix, table of model sizes) give 250 M
-    for XLM-15. XLM adds an embedding of one of 15 languages to every token, where the model of
-    `tiny_translation_lm` adds one for the side of the pair. XLM also predicts directly from its states,
-    without BERT's dense layer and norm.
+    """The configuration is that of xlm-mlm-tlm-xnli15-1024. Conneau et al. (2020, appendix, table of model
+    sizes) give 250 M for XLM-15.
+
+    XLM adds an embedding of one of 15 languages to every token, whereas the model of `tiny_translation_lm`
+    adds an embedding of the side of the pair. XLM also predicts directly from its states, without BERT's
+    dense layer and norm.
     """
     sizes = {"vocab_size": 95000, "emb_dim": 1024, "n_layers": 12, "n_heads": 8, "n_langs": 15}
     published = stock_parameters(transformers.XLMWithLMHeadModel, transformers.XLMConfig(**sizes))
@@ -215,9 +218,9 @@ def test_an_xlm_of_the_published_size_differs_by_its_language_embeddings_and_the
 
 
 def test_skip_thoughts_have_the_matrices_of_the_papers_equations():
-    """Kiros et al. (2015, section 2.1): W and U of the reset gate, the update gate and the state in the
-    encoder, and C as well in the decoders; embeddings of 620, states of 2,400, 20,000 words. The biases are
-    our addition: two for each of the three, and one for the output.
+    """Kiros et al. (2015, section 2.1) define W and U for the reset gate, the update gate and the state, and
+    also C in the decoders. Embeddings have 620 dimensions, states 2,400, and the vocabulary 20,000 words. The
+    biases are our addition: two for each of these three, and one for the output.
     """
     words, embedding, state = 20_000, 620, 2400
     encoder = 3 * (state * embedding + state * state)
@@ -237,7 +240,7 @@ def test_skip_thoughts_have_the_matrices_of_the_papers_equations():
     ],
 )
 def test_what_alberts_layers_share_gives_the_published_parameters(sharing, narrow, wide):
-    """Lan et al. (2020, table 4), in millions, for embeddings of 128 and of 768."""
+    """Lan et al. (2020, table 4) give the counts in millions, for embedding widths of 128 and 768."""
     model = replace(RECIPES["albert_base"]().model, **sharing)
     counts = [parameters(replace(model, embedding_size=size), lambda network: network.albert) for size in (128, 768)]
     assert [int(count / 1e6) for count in counts] == pytest.approx([narrow, wide], abs=1)
@@ -247,8 +250,8 @@ def test_what_alberts_layers_share_gives_the_published_parameters(sharing, narro
 
 @pytest.mark.parametrize(("name", "published"), [("albert_large", 18), ("albert_xlarge", 60)])
 def test_the_larger_alberts_have_the_published_parameters(name, published):
-    """Lan et al. (2020, table 1), in millions. The 235 M given there for xxlarge do not match the stated
-    shape.
+    """Lan et al. (2020, table 1) give the counts in millions. Their 235 M for xxlarge do not match the shape
+    that they state.
     """
     assert parameters(RECIPES[name]().model, lambda network: network.albert) == pytest.approx(published * 1e6, rel=0.03)
 
@@ -301,8 +304,8 @@ def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
     ],
 )
 def test_a_recipe_trains_as_published(name, published):
-    """Batch size in sequences, steps, peak learning rate and warm-up steps, where the paper gives them for
-    AdamW.
+    """Compares batch size in sequences, steps, peak learning rate and warm-up steps, where the paper gives
+    them for AdamW.
     """
     config = RECIPES[name]()
     set_ = (config.batch.sequences, config.budget.steps, config.optimizer.learning_rate, config.schedule.warmup_steps)
@@ -313,7 +316,7 @@ def test_a_recipe_trains_as_published(name, published):
 
 @pytest.mark.parametrize("name", ["bert_base", "electra_small", "electra_base", "electra_large"])
 def test_embeddings_decay_as_in_the_authors_code(name):
-    """The authors' code excludes only biases and layer norms from decay (google-research/electra,
+    """The authors' code excludes only biases and layer norms from weight decay (google-research/electra,
     model/optimization.py, taken from BERT's).
     """
     optimizer = RECIPES[name]().optimizer

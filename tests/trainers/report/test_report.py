@@ -36,8 +36,8 @@ def step_fields(step, loss, source="web"):
 
 
 def make_run(directory, parts, source="web", **changes):
-    """Make a run whose parts are given as (first step, losses of its steps); a validation follows the last
-    step of each.
+    """Make a run whose parts are given as (first step, losses of its steps). A validation follows the last
+    step of each part.
     """
     config = plain(RECIPES["llama_tiny"]())
     config["batch"] = {"tokens": 2048, "sequences": 16}
@@ -77,7 +77,7 @@ def test_scores_of_different_versions_are_marked(tmp_path):
 
 
 class Strict(HTMLParser):
-    """A parser that tracks open tags and collects all text."""
+    """An HTML parser that checks that tags are closed in order, and collects all text."""
 
     def __init__(self):
         super().__init__()
@@ -170,7 +170,7 @@ def test_runs_are_overlaid_and_their_settings_compared(tmp_path):
 
 
 def figures(page):
-    """Return {title of a chart: the runs drawn in it}."""
+    """Return {title of a chart: numbers of the runs drawn in it}."""
     parts = re.findall(r"<figcaption>(.*?)</figcaption>(.*?)</figure>", page, re.DOTALL)
     return {title: set(map(int, re.findall(r"var\(--series-(\d)\)", drawn))) for title, drawn in parts}
 
@@ -195,8 +195,8 @@ def add_document_fields(directory, value, window=256):
     ids=["objective", "length", "packing", "mixture"],
 )
 def test_losses_of_different_things_are_never_drawn_over_one_another(tmp_path, changes, why):
-    """Two of three runs agree and share a chart; the chart of whole documents compares all runs that have
-    likelihoods.
+    """Two of three runs are comparable and share a chart. The chart of whole documents compares all runs that
+    have likelihoods.
     """
     data = plain(RECIPES["llama_tiny"]())["data"] | {"corpora": ["corpus"]}
     changes = {**changes, "data": data | changes.get("data", {})}

@@ -13,7 +13,6 @@ FLOPS = {"read": 4e9, "decoded": 0.0, "predicted": 1e9}
 
 
 def part(begins, ends, workers=1, joules=None, device="cpu"):
-    """Return the events of a part of a run with two steps."""
     measured = {"energy_from": "RAPL" if joules else ""}
     return [
         {"event": "start", "time": begins, "step": 0, "workers": workers, "device": device, "threads": 2, **measured},
@@ -23,7 +22,7 @@ def part(begins, ends, workers=1, joules=None, device="cpu"):
 
 
 def test_the_formula_is_that_of_strubell_et_al():
-    """Section 2: 1.58 t (p_c + p_r + g p_g) / 1000 kWh, and 0.954 pounds of CO2e per kWh."""
+    """Section 2 of the paper gives 1.58 t (p_c + p_r + g p_g) / 1000 kWh, and 0.954 pounds of CO2e per kWh."""
     cost = footprint(FLOPS, 7200, "NVIDIA A100-SXM4-80GB", 1)
     assert cost.kwh == pytest.approx(1.58 * 2 * 400 / 1000)
     assert cost.kg_co2e == pytest.approx(0.954 * 0.45359237 * cost.kwh)
@@ -41,7 +40,7 @@ def test_work_that_was_repeated_counts_twice_and_workers_count_each():
 
 
 def test_the_time_between_two_parts_costs_nothing():
-    """A part logs that it resumes before it logs its start."""
+    """A run logs that it resumes before it logs the start of the next part."""
     before = [{"event": name, "time": 900, "step": 2, "message": ""} for name in ("warning", "resume", "excluded")]
     assert run_cost(part(0, 100) + before + part(1000, 1050)).device_hours == pytest.approx(150 / 3600)
 

@@ -1,5 +1,5 @@
-"""Scores of fine-tuned runs: over seeds, with intervals, compared on the same examples, as lines and on the
-page.
+"""Scores of fine-tuned runs, averaged over seeds, with intervals and comparisons on the same examples,
+printed as lines and shown on the page.
 """
 
 from dataclasses import asdict
@@ -25,7 +25,7 @@ GOLD = np.arange(40) % 2
 
 
 def make_scored(folder, name, wrong, task="mine", examples=40, **changes):
-    """Make a run whose predictions differ from the gold in its first `wrong` examples."""
+    """Make a run whose predictions are wrong for the first `wrong` examples."""
     run = make_run(folder / name, [(0, [2.0])], **changes)
     rows = [{"a": f"text {n}", "y": int(GOLD[n])} for n in range(examples)]
     write_lines(folder / "dev.jsonl", rows)
@@ -46,7 +46,6 @@ def make_scored(folder, name, wrong, task="mine", examples=40, **changes):
 
 @pytest.fixture
 def seeds(tmp_path):
-    """Two configurations of three seeds each."""
     wrong = {"full": (8, 10, 12), "lora": (20, 18, 22)}
     return [
         make_scored(tmp_path, f"{method}_{seed}", count, seed=seed, method={"kind": method})

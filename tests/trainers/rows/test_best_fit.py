@@ -1,5 +1,5 @@
-"""Best-fit packing: nothing that fits is lost or cut, it needs as few sequences as the textbook algorithm,
-and the cache does not affect content.
+"""Best-fit packing: no document that fits is lost or cut, packing needs as few sequences as the textbook
+algorithm, and the cache does not change the content.
 """
 
 import math
@@ -36,13 +36,12 @@ def offsets(seed, documents=300, longest=200):
 
 
 def packed(ends, checksum="shard", length=LENGTH, frame=CAUSAL, seed=0, packing="best_fit"):
-    """Return the sequences of a shard with these document offsets."""
     return pack_shard(packing, lambda: Shard(None, ends, None, None, None, None, {}), checksum, length, frame, seed)
 
 
 def best_fit_rows(counts, length):
-    """Return how many sequences textbook best-fit decreasing needs, by linear search through the free space
-    of each.
+    """Return how many sequences textbook best-fit decreasing needs, found by linear search through the free
+    space of all sequences.
     """
     rooms = []
     for count in sorted(counts, reverse=True):

@@ -1,5 +1,5 @@
-"""Sentence pairs from the shards of a corpus: every token once per epoch, independence of the reader, and
-errors.
+"""Sentence pairs from the shards of a corpus: no token is read twice in an epoch, workers and micro-batches
+do not change the rows, and settings that do not fit together are refused.
 """
 
 from collections import Counter
@@ -57,12 +57,10 @@ def config(corpus_directory, request):
 
 
 def original(batch):
-    """Return the inputs before masking."""
     return np.where(batch.targets == IGNORED, batch.inputs, batch.targets)
 
 
 def text_of(source):
-    """Return how often each token occurs in a source."""
     held = (source.shard(number) for number in range(len(source.shards)))
     return sum((Counter(shard.tokens[shard.offsets[0] : shard.offsets[-1]].tolist()) for shard in held), Counter())
 
@@ -134,7 +132,7 @@ def test_workers_micro_batches_and_resuming_change_nothing(corpus_directory, obj
 
 
 def test_two_lengths_one_after_the_other(corpus_directory):
-    """As in BERT's schedule, pairs of one length are followed by pairs of another; the ledger counts both."""
+    """As in BERT's schedule, pairs of one length are followed by pairs of another. The ledger counts both."""
     config = configured(corpus_directory)
     config = replace(config, data=replace(config.data, phases=(LengthPhase(5, 24),)))
     config = resolve(config, corpus_of(config))
@@ -153,8 +151,8 @@ def test_two_lengths_one_after_the_other(corpus_directory):
 
 
 def test_as_many_copies_as_exchanges_are_copies_of_the_data(corpus_directory):
-    """As in BERT's data: 10 copies, each with its own pairs and masks, seen 4 times in 40 epochs (here 3
-    copies, 6 epochs).
+    """BERT was trained on 10 copies of the data for 40 epochs, and each copy had its own pairs and masks.
+    This test has 3 copies and 6 epochs.
     """
     config = configured(corpus_directory, NextSentence(copies=3, exchanges=3))
     corpus = corpus_of(config)
@@ -208,8 +206,8 @@ def test_validation_has_pairs_as_well(config):
 
 @pytest.mark.parametrize("packing", ["segment_pairs", "sentence_pairs", "full_sentences", "doc_sentences"])
 def test_robertas_input_formats(corpus_directory, packing):
-    """Liu et al., 2019, section 4.2: every row begins with its own mark and holds whole sentences, either as
-    two parts with a label, or without a label from several documents or one.
+    """Follows Liu et al. (2019, section 4.2): every row begins with its own mark and holds either two parts
+    with a label, or text from one or several documents without a label.
     """
     paired = packing.endswith("pairs")
     config = configured(corpus_directory, NextSentence() if paired else Masked(marks="rows"), packing)

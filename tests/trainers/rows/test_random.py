@@ -1,4 +1,4 @@
-"""Random numbers of objectives: uniform, independent, and a function of seed, key, column and name only."""
+"""Random numbers of objectives are uniform and independent, and depend only on seed, key, column and name."""
 
 import numpy as np
 

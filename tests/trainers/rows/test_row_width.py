@@ -1,5 +1,5 @@
-"""Rows of pair objectives: never wider than the sequence length for documents of any length, and no text
-lost, read twice or miscounted.
+"""Rows of pair objectives: they are never wider than the sequence length, whatever the lengths of the
+documents, and no text is lost, read twice or miscounted.
 """
 
 from collections import Counter
@@ -62,7 +62,9 @@ CASES = [
 
 
 def lengths_for(objective):
-    """Return the corpora that an objective reads. Single-token documents are refused if they give no target."""
+    """Return the names of the corpora that an objective reads. Objectives without a target in single-token
+    documents refuse a corpus of nothing else.
+    """
     return [name for name in LENGTHS if name != ("one" if objective.least_tokens > 1 else "one but for a few")]
 
 
@@ -104,7 +106,6 @@ def epoch_of(data):
 
 
 def text_of(source):
-    """Return every token of a source, in order."""
     held = [source.shard(number) for number in range(len(source.shards))]
     return np.concatenate([shard.tokens[shard.offsets[0] : shard.offsets[-1]] for shard in held]).astype(np.int64)
 
@@ -113,7 +114,7 @@ def text_of(source):
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize(("objective", "architecture"), CASES)
 def test_no_row_is_wider_than_the_sequence_length(corpora, objective, architecture, packing):
-    """Every packing reads every corpus; the two sequence lengths alternate over corpora and packings."""
+    """Every packing reads every corpus. The two sequence lengths alternate over corpora and packings."""
     for number, name in enumerate(lengths_for(objective)):
         length = (64, 90)[(number + PACKINGS.index(packing)) % 2]
         data = read(corpora[name, False], objective, architecture, length, packing)
@@ -146,7 +147,7 @@ def test_an_epoch_holds_every_token_once_and_counts_it(corpora, objective, archi
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("architecture", ["t5", "llama"])
 def test_inputs_and_targets_of_an_epoch_hold_every_token_once(corpora, architecture, packing):
-    """Span corruption moves the noise from the inputs to the targets."""
+    """Span corruption moves the noise from the inputs to the targets, so both are counted together."""
     for name in lengths_for(SpanCorruption()):
         data = read(corpora[name, True], SpanCorruption(), architecture, packing=packing)
         batch = data.rows(epoch_of(data))
@@ -200,8 +201,8 @@ def test_workers_micro_batches_and_resuming_change_nothing(corpora, objective):
 
 
 def test_rows_are_full_where_the_next_token_has_no_room(corpora):
-    """With T5's rows of 64, a row ends where one more token would not fit, and a single document still fills
-    a row.
+    """With T5's sequence length of 64, a row ends where one more token would not fit. Only the last row of
+    each of the three shards may be shorter.
     """
     data = read(corpora["any", True], SpanCorruption())
     samples = epoch_of(data)

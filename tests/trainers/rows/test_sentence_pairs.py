@@ -1,4 +1,6 @@
-"""Rows of sentence pairs: every token once in any exchange, parts made of whole sentences, true labels."""
+"""Rows of sentence pairs: every token is read once in any exchange, parts consist of whole sentences, and
+labels are true.
+"""
 
 from bisect import bisect_left, bisect_right
 
@@ -10,8 +12,8 @@ from trainers.rows.sentence_pairs import MARKS, PairPacking, pair_sentences
 
 
 def shard(seed, documents=80, longest=40):
-    """Return (offsets, sentences, sentence offsets) of a shard whose arrays do not start at 0. Some documents
-    are empty; some sentences begin where another one does or at the end of the document.
+    """Return (offsets, sentences, sentence offsets) of a random shard whose arrays do not start at 0. Some
+    documents are empty, and some sentences start where another one starts or at the end of the document.
     """
     rng = np.random.default_rng(seed)
     starts, sizes = [], []
@@ -26,7 +28,7 @@ def shard(seed, documents=80, longest=40):
 
 
 def boundaries(offsets, sentences, sentence_offsets):
-    """Return the positions, counted from the shard's first token, where sentences begin or documents end."""
+    """Return the positions, counted from the shard's first token, at which sentences begin or documents end."""
     found = set()
     for d in range(len(offsets) - 1):
         begin, size = int(offsets[d] - offsets[0]), int(offsets[d + 1] - offsets[d])
@@ -155,7 +157,7 @@ def test_where_one_document_is_all_of_a_shard_there_is_no_other_document_and_no_
 
 
 def test_only_the_text_distinguishes_pairs():
-    """The sizes of parts and rows have the same distribution in both classes."""
+    """The sizes of parts and rows have the same mean and standard deviation in both classes."""
     rng = np.random.default_rng(0)
     starts = [np.concatenate([[0], np.cumsum(rng.integers(5, 40, 60))]) for _ in range(2000)]
     offsets = np.concatenate([[0], np.cumsum([s[-1] for s in starts])])
@@ -188,9 +190,7 @@ def test_another_seed_makes_other_pairs_and_the_same_seed_the_same():
 
 
 def test_parts_that_are_cut_exchange_among_themselves():
-    """So an end within a sentence does not reveal the class: the part before it fills the rest of the row in
-    both classes.
-    """
+    """An end inside a sentence would otherwise reveal the class."""
     arrays = shard(4, documents=900, longest=90)
     pairs, places = pair_sentences(*arrays, 64, 2, False, 3, 4), set(boundaries(*arrays))
     ends, paired = (pairs.starts + pairs.sizes)[1::2].tolist(), pairs.sizes[1::2] > 0

@@ -10,9 +10,9 @@ PLAIN = np.empty(0, np.int64), 0  # no room for marks that an objective adds
 
 
 def shard(seed, documents=60):
-    """Return (tokens, offsets, sentences, sentence offsets) of a shard, whose offsets need not start at 0.
-    Some documents are empty; some sentences are longer than a sequence, or begin where another one does or at
-    the end of the document.
+    """Return (tokens, offsets, sentences, sentence offsets) of a random shard whose offsets do not start at
+    0. Some documents are empty, and some sentences start where another one starts or at the end of the
+    document.
     """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, 60, documents) * (rng.random(documents) < 0.9)
@@ -38,7 +38,7 @@ def sentences_of(offsets, values, value_offsets, lead, marks):
 
 
 def sequences(documents, length, across):
-    """Return the sizes of sequences of whole sentences, each with as many as fit."""
+    """Return the sizes of sequences of whole sentences, filled with as many sentences as fit."""
     rows, room = [], []
     for document in documents:
         for sentence in document:

@@ -1,5 +1,5 @@
-"""Checkpoints are complete, verified and few; a corrupt one is skipped with a warning, and the last good one
-survives every kill.
+"""Checkpoints are complete, verified and few. A corrupt checkpoint is skipped with a warning, and the last
+good one survives every kill.
 """
 
 import os
@@ -134,7 +134,7 @@ def test_the_state_of_the_order_is_kept(tmp_path):
 
 
 def run_apart(function, *arguments):
-    """Call a function of this file in a process of its own, and return its result."""
+    """Call a function of this file in a separate process, and return its result."""
     context = preloaded()
     answers = context.SimpleQueue()
     process = context.Process(target=_answer, args=(answers, function, *arguments))
@@ -149,7 +149,7 @@ def _answer(answers, function, *arguments):
 
 
 def save_limited(root, limit):
-    """Save with a limit on file size, and return the error."""
+    """Save a checkpoint with a limit on file size, and return the error as text."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         save(LocalPath(root), 2)
@@ -171,8 +171,8 @@ def test_no_space_while_saving_is_a_user_error_and_leaves_the_older_one(tmp_path
 
 
 def save_killed(root, new):
-    """Save to each directory of `root` in a process that is killed after n changes to the disk, where n is
-    the directory's name; return the exit statuses.
+    """Save a checkpoint to each directory of `root`, in a process that is killed after n changes to the disk,
+    where n is the directory's name. Return the exit statuses.
     """
     import safetensors.torch  # noqa: F401  # which saving imports: the first of the processes would write to disk for it
 
@@ -200,7 +200,9 @@ def save_killed(root, new):
 @pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 2)])
 def test_a_kill_at_any_moment_of_saving_leaves_a_good_one_and_no_rubbish_after_the_next(tmp_path, old, new):
-    """The process is killed before its first change to the disk, its second, and so on, until it completes."""
+    """The process is killed before its first change to the disk, then before its second, and so on, until it
+    completes.
+    """
     runs = [tmp_path / str(moment) for moment in range(30)]
     for run in runs:
         save(run, old)
@@ -309,8 +311,8 @@ def test_attempts_of_a_killed_trainer_are_removed_at_the_end(tmp_path):
 
 
 def test_checkpoints_that_are_removed_while_they_are_looked_for_are_not_corrupt(tmp_path, monkeypatch):
-    """The trainer has published another checkpoint, and is removing the first file, or all files, of the one
-    that was listed.
+    """The trainer has published another checkpoint and is removing the listed one, of which it has deleted
+    the first file or all files.
     """
     for removed in ("model.safetensors", ""):
         run = tmp_path / f"run{removed}"

@@ -1,5 +1,5 @@
 """Damage at rest: a flipped bit or a truncated end of any file of a run, an export or the cache of packings
-either is found on reading and reported with the file's name, or does not change what is read.
+is either detected on reading and reported with the file's name, or does not change what is read.
 """
 
 import shutil
@@ -41,7 +41,7 @@ def config(corpus):
 
 @pytest.fixture(scope="module")
 def run(corpus, config, tmp_path_factory) -> Path:
-    """A run with every kind of file that is ever read; its checkpoint is a freshly initialised model."""
+    """A run with every kind of file that is ever read. Its checkpoint is a freshly initialised model."""
     path = tmp_path_factory.mktemp("runs") / "run"
     open_run(path, config, corpus)
     source = corpus.train["plays"]
@@ -65,7 +65,6 @@ def export(run):
 
 
 def weights_of(path: Path) -> list:
-    """Return what our commands read of a run or an export."""
     from tokenizer.encode import Encoder
 
     trained = load_trained(path)

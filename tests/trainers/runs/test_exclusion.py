@@ -75,8 +75,8 @@ def test_excluded_documents_lose_their_targets_and_every_other_token_stays(corpu
 
 @pytest.mark.parametrize("isolation", [True, False])
 def test_what_an_excluded_document_says_reaches_no_other(corpus, isolation):
-    """The tokens of an excluded document do not affect the losses of others, even if the documents of a row
-    attend to one another.
+    """The tokens of an excluded document do not affect the losses of other documents, even if the documents
+    of a row attend to one another.
     """
     length, count = 64, 12
     whole = data(corpus, length)

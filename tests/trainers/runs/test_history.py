@@ -1,10 +1,9 @@
-"""Which measurements of a log count, also if a worker wrote its line late."""
+"""Which measurements in a log count, even if a worker wrote its line late."""
 
 from trainers.runs.history import drop_superseded
 
 
 def events(*pairs):
-    """Return events from (event, step) or (event, step, attempt)."""
     names = ("event", "step", "attempt")
     return [dict(zip(names, pair, strict=False)) for pair in pairs]
 

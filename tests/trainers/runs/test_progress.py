@@ -1,4 +1,4 @@
-"""Events become lines of output, including events written by another process."""
+"""Events are printed as lines, including events written by another process."""
 
 from trainers.runs.progress import Progress, followed, line
 

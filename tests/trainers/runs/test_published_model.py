@@ -1,4 +1,4 @@
-"""Models in Hugging Face format: their sizes, their tensors, and what is refused."""
+"""Models in Hugging Face format: their sizes, their tensors, and models that are refused."""
 
 import json
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_sizes_are_read_back_from_a_configuration(name, tmp_path):
 
 
 def test_the_published_sizes_are_those_of_the_recipes(tmp_path):
-    """Configurations are as published, with the fields they had then."""
+    """The configurations have the fields with which they were published."""
     published = {
         "bert_base": {
             "model_type": "bert",
@@ -175,8 +175,8 @@ def test_the_published_sizes_are_those_of_the_recipes(tmp_path):
 
 @pytest.mark.parametrize(("name", "stock"), [("deberta", "DebertaForMaskedLM"), ("deberta_v2", "DebertaV2ForMaskedLM")])
 def test_the_output_layer_of_debertas_authors_is_read(name, stock, tmp_path):
-    """transformers uses the authors' names if its configuration is not `legacy`; published configurations do
-    not have this field.
+    """`transformers` uses the authors' parameter names if the configuration has `legacy: false`, a field that
+    published configurations lack.
     """
     import transformers
 

@@ -121,7 +121,9 @@ def test_windows_are_printed_before_training(corpus):
 
 
 def test_berts_schedule_reads_42_billion_tokens(corpus):
-    """1,000,000 steps of 256 sequences, of 128 tokens for 900,000 steps and 512 for 100,000: 42.6 B tokens."""
+    """BERT was trained for 1,000,000 steps of 256 sequences. Sequences had 128 tokens for 900,000 steps and
+    512 tokens for 100,000 steps, which makes 42.6 B tokens.
+    """
     phases = "data.phases=[{until_step: 900000, sequence_length: 128}]"
     fixed = ("data.sequence_length=512", "model.positions=512", "batch.sequences=256", "budget.steps=1000000")
     resolved = resolve(settings(phases, *fixed), corpus)

@@ -1,4 +1,4 @@
-"""A run's directory: one run, one configuration, one corpus."""
+"""A run's directory belongs to one run, one configuration and one corpus."""
 
 from dataclasses import replace
 from unittest.mock import Mock
@@ -111,7 +111,6 @@ def test_a_kill_while_the_corpus_changes_leaves_a_run_that_the_same_command_open
 
 
 def replaced(run, directory):
-    """Write the directory of the corpus into the run's resolved configuration, and return the run."""
     found = read_config(run)
     placed = replace(found, data=replace(found.data, corpora=(str(directory),)))
     write_config(run, placed)

@@ -28,8 +28,6 @@ def step_event(step, loss=2.0):
 
 
 class Recorder:
-    """A sink in memory."""
-
     kept: ClassVar[list] = []
 
     def __init__(self, described):
@@ -52,7 +50,7 @@ def recorder(monkeypatch):
 
 
 def part(run, start, events, last="finished", name="tensorboard"):
-    """Log one part of a run, beginning at step `start`; return what it printed."""
+    """Log one part of a run, starting at step `start`, and return the printed lines."""
     lines = []
     run.mkdir(exist_ok=True)
     progress = Progress(run / "log.jsonl", lines.append, open_sinks([name], run, llama_tiny()))
@@ -213,7 +211,7 @@ def test_secrets_are_taken_out(monkeypatch):
 
 
 def two_parts(run, name, pause=0.0):
-    """Log steps 1 to 4, then resume from step 2 and log up to step 5."""
+    """Log steps 1 to 4, then resume from step 2 and log steps 3 to 5."""
     part(run, 0, [step_event(step, 10.0 - step) for step in range(1, 5)], "stopped", name)
     sleep(pause)
     part(run, 2, [step_event(step, 20.0 - step) for step in range(3, 6)], "finished", name)
@@ -274,8 +272,8 @@ def test_wandb_goes_on_with_its_run(tmp_path, monkeypatch):
 
 
 def wandb_rows(data):
-    """Return the history in a `.wandb` file: protocol buffers in LevelDB's log format, in blocks of 32 KiB,
-    after a 7-byte header.
+    """Yield the history in a `.wandb` file, which holds protocol buffers in LevelDB's log format, in blocks
+    of 32 KiB after a 7-byte header.
     """
     from wandb.proto.wandb_internal_pb2 import Record
 

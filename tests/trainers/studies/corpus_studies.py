@@ -1,4 +1,4 @@
-"""A tiny corpus file with a held-out source, and a study whose entries change it."""
+"""A tiny corpus file with a held-out source, and a study whose entries change the corpus."""
 
 import json
 
@@ -40,7 +40,7 @@ metrics: {{tokens: 512, last: 1}}
 
 
 def write_corpus_study(folder, study=STUDY):
-    """Write texts, the corpus file and the study file below `folder`; return the study file."""
+    """Write texts, the corpus file and the study file below `folder`, and return the study file."""
     lengths = {"web": [20, 90] * 12, "code": [50] * 12, "held": [70] * 6}
     for number, (source, words) in enumerate(lengths.items()):
         rows = [{"text": paragraph(1000 * number + i, count)} for i, count in enumerate(words)]
@@ -51,7 +51,6 @@ def write_corpus_study(folder, study=STUDY):
 
 
 def build_variants(file, *overrides):
-    """Build the corpora of a study in this process."""
     from pipelines.__main__ import main
 
     for variant in variants_of(load_study(file, overrides)):

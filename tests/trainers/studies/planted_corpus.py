@@ -18,7 +18,6 @@ TRAIN = {"clean": 60, "kin": 60, "garbage": 240}  # a quarter of the documents o
 
 
 def build_planted(directory):
-    """Write the corpus and return its directory."""
     rng, records = np.random.default_rng(3), []
     for split, layout in (("train", TRAIN), ("validation", {"clean": 12})):
         for source, count in layout.items():

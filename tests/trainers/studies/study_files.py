@@ -1,4 +1,4 @@
-"""Studies of the tiny corpus for tests, with results computed by a formula in place of training."""
+"""Studies of the tiny corpus, with results computed by a formula instead of training."""
 
 import hashlib
 from dataclasses import asdict
@@ -30,21 +30,21 @@ confirmation:
 
 
 def write_study(tmp_path, corpus, text=STUDY):
-    """Write a study file whose directory is `tmp_path`/study, and return its path."""
+    """Write a study file whose directory is `tmp_path`/study, and return the file's path."""
     file = tmp_path / "tiny.yaml"
     file.write_text(text.format(root=tmp_path / "study", corpus=corpus))
     return file
 
 
 def opened(file, *overrides):
-    """Return a study and its directory."""
     study = load_study(file, overrides)
     return open_study(study), root_of(study)
 
 
 def planted(run):
-    """Return the bits per byte of each domain. A larger share of a domain helps that domain most, and plays
-    help code a little. The seed adds noise shared by all mixtures, and a hundredth as much of a run's own.
+    """Return the bits per byte of each domain. A larger share of a domain lowers its own value most, and
+    `plays` also lowers that of `code` a little. Noise from the seed is shared by all mixtures; a run's own
+    noise is a hundredth of it.
     """
     code, plays = (run.weights.get(name, 0.0) for name in ("code", "plays"))
     generator = np.random.default_rng(run.job.seed)

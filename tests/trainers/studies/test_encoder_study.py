@@ -1,5 +1,5 @@
-"""docs/encoders: the shipped budgets are equal in tokens and in operations, and the table makes paired
-comparisons of predictions.
+"""The study of docs/encoders: the shipped budgets are equal in tokens and in operations, and the table makes
+paired comparisons of predictions.
 """
 
 import importlib.util
@@ -41,14 +41,13 @@ def compare():
 
 
 def job_of(compare, name):
-    """The pretraining job of an encoder, as `pretrain` parses it."""
     _, recipe, _, _, *assignments = compare.pretraining(STUDY, name, 1)
     return parse(Pretraining, override(plain(RECIPES[recipe]()), assignments), name)
 
 
 def operations_of_a_step(job):
-    """Return the expected operations of a step with full rows, at 4.66 characters per token as in the study's
-    vocabulary.
+    """Return the expected operations of a step with full rows, with 4.66 characters per token as in the
+    study's vocabulary.
     """
     model = fill(job.model, 4096)
     with torch.device("meta"):
@@ -89,7 +88,7 @@ def test_tasks_have_settings_that_parse(compare, name):
 
 
 def predict(folder, output, encoder, seed, right):
-    """Write a run's predictions for 40 examples, the first `right` of them correct."""
+    """Write a run's predictions for 40 examples, of which the first `right` are correct."""
     write_lines(folder / "dev.jsonl", [{"a": f"text {n}", "y": n % 2} for n in range(40)])
     fields = {"files": {"dev": "dev.jsonl"}, "columns": {"text": "a", "label": "y"}, "labels": [0, 1]}
     examples = read(task_of(folder, "classify", **fields), "dev")

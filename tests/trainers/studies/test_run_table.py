@@ -1,4 +1,6 @@
-"""Run tables in the file formats of RegMix and Olmix, and invalid ones, each reported in one line."""
+"""Run tables in the file formats of RegMix and Olmix, and invalid tables, each of which is reported in one
+line.
+"""
 
 import numpy as np
 import pytest

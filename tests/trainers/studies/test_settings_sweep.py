@@ -1,5 +1,5 @@
-"""A sweep: every setting is a run, only dev is used to choose, and only the chosen setting predicts the other
-splits.
+"""A sweep trains a run for every setting, chooses on dev alone, and predicts the other splits only with the
+chosen setting.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Every shipped study is run from its file to its page (corpora, runs, verdict), with small models and little
+"""Every shipped study runs from its file to its page (corpora, runs, verdict), with small models and little
 text.
 """
 
@@ -56,7 +56,7 @@ CHANGES = {
 
 
 def write_texts(folder: Path) -> None:
-    """Write the development data that the corpus files name, as small files of generated text."""
+    """Write small files of generated text in place of the development data that the corpus files name."""
     (folder / "data" / "prose").mkdir(parents=True)
     (folder / "data" / "toxicity").mkdir()
     names = ("forum_20news", "legal_dc_acts_laws", "news_bbc", "textbooks", "wiki_ko", "wiki_zh")
@@ -76,8 +76,8 @@ def write_texts(folder: Path) -> None:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A working directory with the files that the studies name. The tokenizers are small because there is
-    little text.
+    """A working directory with the files that the studies name. Tokenizers are small because there is little
+    text.
     """
     (tmp_path / "corpora_configs").mkdir()
     for name in ("study_prose.yaml", "noisy_prose.yaml"):

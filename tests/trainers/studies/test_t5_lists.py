@@ -1,6 +1,4 @@
-"""The studies of table 2 of the T5 paper: its ten rows, the same text for all of them, and comparable
-targets.
-"""
+"""The studies of table 2 of the T5 paper: its ten rows, the same text for every row, and comparable targets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every shipped task reads its data set as the authors distribute it, tested with small files under the
+"""Every shipped task reads its data set as the authors distribute it. The tests use small files with the
 official names.
 """
 

@@ -1,4 +1,4 @@
-"""Predictions: stored for each example, and scored from the file alone."""
+"""Predictions are stored for each example and scored from the file alone."""
 
 import numpy as np
 import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Examples of every kind and format; every flaw in a file is reported in one line with file, row, value and
+"""Examples of every kind and format. Every flaw in a file is reported in one line with file, row, value and
 remedy.
 """
 
@@ -241,7 +241,7 @@ def test_rows_of_several_words_and_empty_nodes_are_no_words(tmp_path):
 
 
 def universal(*rows):
-    """Return the lines of a CoNLL-U sentence, given (form, features, head) of each word."""
+    """Return a CoNLL-U sentence, given (form, features, head) of each word."""
     lines = (
         "\t".join([str(n), form, *"___", feats, str(head), *"___"]) for n, (form, feats, head) in enumerate(rows, 1)
     )
@@ -249,7 +249,7 @@ def universal(*rows):
 
 
 def test_features_and_depths_of_words_are_columns(tmp_path):
-    """In a chain of 11 words, the last ones have the maximal depth."""
+    """In a chain of 11 words, the last words share the greatest depth that is counted."""
     chain = [(f"w{n}", "Case=Nom|Number=Sing" if n == 2 else "Number=Plur" if n == 3 else "_", n) for n in range(11)]
     text = universal(*chain) + universal(("a", "_", 2), ("b", "Number=Sing", 0), ("c", "_", 2))
     (tmp_path / "train.conllu").write_text(text)

@@ -35,7 +35,6 @@ def manifest(data):
 
 @pytest.fixture(scope="module")
 def read(data):
-    """A function that returns the examples of a (task, split), each of which is read once."""
     return cache(lambda name, split: read_examples(load_task(name), split, data))
 
 
@@ -72,15 +71,14 @@ def test_all_of_glue_and_what_superglue_has_is_at_hand(data):
 
 
 def jaccard(examples):
-    """Return the Jaccard similarity of the words of two texts, for each example."""
     pairs = zip(*(texts.to_pylist() for texts in examples.texts), strict=True)
     sets = [tuple(set(re.findall(r"\w+", text.lower())) for text in pair) for pair in pairs]
     return np.array([len(first & second) / max(1, len(first | second)) for first, second in sets])
 
 
 def by_threshold(name, read, above):
-    """Return the scores of a single threshold on word overlap, chosen on the training split as in the data's
-    README.
+    """Return the scores of a single threshold on word overlap. The threshold is chosen on the training split,
+    as in the data's README.
     """
     train, dev = read(name, "train"), read(name, "dev")
     overlap, similar = jaccard(train), train.labels == above

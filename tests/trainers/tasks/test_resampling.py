@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
 
 
 def test_weights_give_what_a_metric_of_the_resampled_examples_gives(monkeypatch):
-    """The weights do not fit into memory at once and are computed in pieces."""
+    """The memory limit is lowered, so that the weights are computed in pieces."""
     monkeypatch.setattr("trainers.tasks.scores.resampling._CELLS", 1000)
     outcomes = labels(0.3)
     generator = np.random.default_rng(5)
@@ -88,8 +88,8 @@ def test_a_better_run_is_told_from_an_equal_one():
 
 @pytest.mark.long
 def test_the_paired_test_of_a_mean_is_that_of_all_swaps():
-    """With few examples, every swap can be tried: the p value is the share of swaps with at least as large a
-    difference.
+    """With few examples, every swap can be tried. The p value is the share of swaps whose difference is at
+    least as large as the measured one.
     """
     first = Outcomes(np.zeros(8, int), np.array([1, 1, 1, 1, 0, 0, 1, 0]), labels=("a", "b"))
     second = Outcomes(np.zeros(8, int), np.array([0, 0, 0, 0, 0, 0, 0, 1]), labels=("a", "b"))

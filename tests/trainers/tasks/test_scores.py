@@ -236,8 +236,8 @@ def test_token_f1_is_the_harmonic_mean_of_precision_and_recall(text, references)
 
 
 def official_threshold(values, answerable, answered, no_answer):
-    """Return the best total and its threshold, found by trying all; above the threshold, a question counts as
-    correct if it has no answer.
+    """Return the best total and its threshold, found by trying all thresholds. A question above the threshold
+    counts as correct if it has no answer.
     """
     best = None
     for threshold in [min(no_answer) - 1, *sorted(set(no_answer))]:

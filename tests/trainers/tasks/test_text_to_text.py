@@ -1,4 +1,4 @@
-"""Tasks of any kind are converted to text to text, and predictions back."""
+"""Tasks of any kind are converted to text-to-text tasks, and predictions are converted back."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Writes small task files for tests."""
+"""Helpers that define small tasks, write their files and read their examples."""
 
 import json
 
@@ -8,7 +8,6 @@ from trainers.tasks.schema.task import Task
 
 
 def task_of(folder, kind, **fields):
-    """Return a task whose files are in `folder`."""
     metrics = {
         "classify": "accuracy",
         "choose": "accuracy",

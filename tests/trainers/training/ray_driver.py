@@ -1,5 +1,5 @@
-"""The process of test_launch with two Ray nodes on this machine: one run on a corpus with a corrupt shard,
-and one that loses a worker, then a worker together with its node.
+"""The process that test_launch starts with two Ray nodes on this machine. It launches a run on a corpus with
+a corrupt shard, and a run that loses a worker and later a worker together with its node.
 
 Started as `ray_driver.py OUTPUT CORRUPT CORPUS a.b=value ...`. The runs are OUTPUT/corrupt and
 OUTPUT/elastic; OUTPUT/exits has the exit statuses of their commands.
@@ -17,8 +17,8 @@ from tests.trainers.launching import NODE_LOST_AT, WORKER_LOST_AT
 
 
 def losing(work, victim_node, output):
-    """Wrap `work`, which trains as one worker, so that a worker on `victim_node` is killed as it begins step
-    WORKER_LOST_AT, and again with its node at NODE_LOST_AT, once each.
+    """Wrap `work`, the training of one worker, so that a worker on `victim_node` is killed once at step
+    WORKER_LOST_AT, and once together with its node at step NODE_LOST_AT.
     """
 
     def work_and_lose(arguments):

@@ -42,7 +42,6 @@ SETTINGS = (
 
 
 def write_split(path, seed, count, labelled=True):
-    """Write texts of five words; the label tells whether `abcd` is among them."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -233,7 +232,6 @@ def test_answers_may_be_as_long_as_the_longest_target_of_the_training_split(task
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("alone")
 def test_models_that_write_are_scored_by_what_they_write(task_file, corpus_directory, tmp_path):
-    """Each split is predicted, and a file too."""
     run = tmp_path / "run"
     settings = [
         *SETTINGS[1:],

@@ -1,5 +1,5 @@
 """Fine-tuning by three methods: number of workers, ZeRO stage, micro-batch size, kill -9 and resuming change
-no loss and no prediction.
+neither losses nor predictions.
 """
 
 import json
@@ -48,7 +48,7 @@ def task_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(task_file, corpus_directory, tmp_path_factory):
     """A function that returns the run of a method under an execution. If a step is given, the run is killed
-    there and continued under the last execution.
+    at that step and continued under the last execution.
     """
     folder = LocalPath(tmp_path_factory.mktemp("runs"))
 
@@ -103,8 +103,8 @@ def check_equal(run, reference):
 
 
 def executions():
-    """Return each method under each execution. Only one method for each execution runs by default; the others
-    run in `make chaos`.
+    """Return all pairs of a method and an execution. By default, each execution runs with one method only;
+    the other pairs run in `make chaos`.
     """
     return [
         pytest.param(method, execution, marks=[pytest.mark.chaos] * (row != column))

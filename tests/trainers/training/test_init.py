@@ -67,7 +67,6 @@ def losses(run):
 
 @pytest.fixture(scope="module")
 def parent(corpus, tmp_path_factory, process_group):
-    """A run of four steps at a constant learning rate, all of whose checkpoints are kept."""
     import os
 
     before = dict(os.environ)
@@ -175,7 +174,9 @@ def test_an_export_is_a_parent_and_what_does_not_fit_is_one_error(corpus, parent
 
 @pytest.mark.parametrize("name", ["bart", "bert", "gpt2", "llama", "modernbert", "roberta", "t5"])
 def test_a_hugging_face_directory_gives_the_model_that_it_holds(name, corpus, tmp_path):
-    """A saved stock model of `transformers` is read; our tensors and logits equal its own."""
+    """The directory holds a stock model saved by `transformers`. Our tensors and logits equal those of the
+    stock model.
+    """
     import transformers
 
     recipe = RECIPES[f"tiny_{name}" if name != "llama" else "llama_tiny"]()
@@ -210,7 +211,7 @@ def test_a_hugging_face_directory_gives_the_model_that_it_holds(name, corpus, tm
 
 
 def test_a_run_starts_from_a_hugging_face_directory(corpus, foreign_directory, parent, tmp_path):
-    """Continued pretraining: the first loss is that of the directory's weights."""
+    """The first loss is that of the directory's weights, as continued pretraining requires."""
     directory = tmp_path / "hub"
     shutil.copytree(parent / "export", directory)
     (directory / "gristmill.json").unlink()

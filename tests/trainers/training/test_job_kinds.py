@@ -1,4 +1,6 @@
-"""Jobs of several kinds: distinguished by `kind`, trained by one loop. The second kind is defined here."""
+"""Jobs of several kinds are distinguished by `kind` and trained by one loop. This module defines a second
+kind.
+"""
 
 import json
 from dataclasses import dataclass, replace
@@ -27,7 +29,7 @@ STEPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Reciting(Job):
-    """A job that learns the plays of one corpus by heart, without the sections `data`, `objective` and
+    """A job that trains on the plays of one corpus, without the sections `data`, `objective` and
     `validation`.
     """
 
@@ -51,7 +53,7 @@ class Reciting(Job):
         return replace(self, plays=inputs[0])
 
     def as_read(self):
-        """The equivalent pretraining job, which the functions of pretraining read."""
+        """Return the equivalent pretraining job, which the functions of pretraining read."""
         read = Data(corpora=self.inputs, sequence_length=self.length, weights={"plays": 1.0})
         return replace(llama_tiny(), model=self.model, batch=self.batch, budget=self.budget, data=read, seed=self.seed)
 
@@ -71,7 +73,6 @@ def two_kinds(monkeypatch):
 
 
 def reciting(corpus_directory):
-    """Return a small job of the second kind as plain data."""
     recipe = plain(llama_tiny())
     shared = {name: recipe[name] for name in ("name", "model", "optimizer")}
     return {
@@ -146,8 +147,8 @@ def test_the_loop_trains_stops_and_resumes_a_job_of_another_kind(corpus_director
 
 
 def _stop_after(run, step):
-    """Return a function for the output lines of a launch that asks it to stop once `step` steps are logged;
-    None lets it finish.
+    """Return a callback for output lines that stops a run after `step` steps. With None, the run is not
+    stopped.
     """
 
     def show(line):

@@ -1,5 +1,5 @@
-"""kill -9 at any moment, then resuming with another number of workers, gives the tokens and losses of an
-undisturbed run.
+"""A run that is killed with kill -9 at any moment and resumed with another number of workers has the tokens
+and losses of an undisturbed run.
 """
 
 from pathlib import Path
@@ -28,8 +28,11 @@ FORKS = ("--start-method", "fork", "--run-path")
 
 
 class Attempt(NamedTuple):
-    """A launch of `workers` workers from step `begins`; worker `victim` dies at `moment` of step `at`.
-    torchrun starts them on `machines` machines; with 0, the test starts its workers directly.
+    """A launch of `workers` workers that starts at step `begins`; worker `victim` dies at `moment` of step
+    `at`.
+
+    `machines` is the number of machines on which torchrun starts the workers. With 0, the test starts them
+    directly.
     """
 
     workers: int
@@ -54,9 +57,7 @@ ATTEMPTS = [
 
 
 def launch(attempt, corpus, directory):
-    """Return (exit statuses, output) of the torchrun of each machine, or of each worker. torchrun on one
-    machine is tested below.
-    """
+    """Return (exit statuses, output) of torchrun on each machine, or of the workers if torchrun is not used."""
     script = [WORKER, attempt.moment, attempt.at, attempt.victim, directory / "record"]
     execution = [f"execution.zero_stage={attempt.zero_stage}", "execution.micro_batch=1"]
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus}", f"run={directory / 'run'}", *SETTINGS, *execution]
@@ -76,7 +77,6 @@ def launch(attempt, corpus, directory):
 
 @pytest.fixture(scope="module")
 def broken(corpus_directory, tmp_path_factory):
-    """The run, and what `launch` returned for each attempt."""
     directory = tmp_path_factory.mktemp("broken")
     return directory / "run", [launch(attempt, corpus_directory, directory) for attempt in ATTEMPTS]
 

@@ -1,4 +1,4 @@
-"""Launching: the reaction to lost workers, and to errors that workers raise."""
+"""How a launch reacts to lost workers and to errors that workers raise."""
 
 import resource
 import shutil
@@ -37,7 +37,7 @@ ONLY_SOMETIMES = {"training_mfu", "training_skipped_total", "training_checkpoint
 
 @pytest.fixture
 def corrupt(corpus_directory, tmp_path):
-    """The corpus with one bit of one shard flipped, which opening it does not reveal."""
+    """A copy of the corpus with a flipped bit in one shard, which opening the corpus does not reveal."""
     directory = shutil.copytree(corpus_directory, tmp_path / "corrupt")
     shard = directory / "shards" / "plays" / "train-00002.arrow"
     data = bytearray(shard.read_bytes())
@@ -85,8 +85,8 @@ def test_the_interface_of_an_address():
 
 @pytest.fixture
 def cluster(monkeypatch, tmp_path):
-    """A scripted cluster: `fits` lists, for each launch in turn, (step of the newest checkpoint afterwards,
-    nodes afterwards, what was lost).
+    """A function that plays a scripted cluster and returns the sizes of its launches. For each launch in
+    turn, `fits` gives (step of the newest checkpoint afterwards, nodes afterwards, what was lost).
     """
 
     def play(workers, nodes, fits):

@@ -1,4 +1,4 @@
-"""The training loop in this process: one worker, whose steps fail on demand."""
+"""The training loop with one worker in this process, whose steps fail on demand."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def launched(corpus, run, execution):
 
 @pytest.fixture
 def not_finite(monkeypatch):
-    """A function that makes the loss of one micro-batch, or only its gradient, not finite at given steps,
+    """A function that makes the loss of a micro-batch, or only its gradient, non-finite at given steps,
     counted from 1.
     """
     import torch
@@ -109,9 +109,9 @@ def weights(run, step):
 
 @pytest.mark.parametrize("recipe", ["tiny_awd_lstm", "tiny_character_elmo"])
 def test_a_recurrent_model_with_dropout_resumes_exactly(corpus_directory, tmp_path, not_finite, recipe):
-    """No state outlives a step, and dropout is drawn from the step number. Characters are those of the
-    tokenizer, in training and afterwards. With windows, a step makes several updates, or fewer if one of them
-    is not finite.
+    """No state outlives a step, and dropout masks depend only on the step number. Models that read characters
+    take them from the tokenizer, in training and afterwards. With windows, a step makes several updates, or
+    fewer if one of them is not finite.
     """
     run, whole, windows = tmp_path / "run", RECIPES[recipe](), recipe == "tiny_awd_lstm"
     corpus = open_corpus((str(corpus_directory),), None, whole.objective.frame)
@@ -331,7 +331,7 @@ def test_workers_that_were_cut_off_end_where_others_go_on(corpus, tmp_path, monk
 
 
 def test_a_disk_that_is_full_ends_a_worker_with_one_line(corpus, tmp_path):
-    """On Ray, a worker's OSError would reach the user as one of Ray's tracebacks."""
+    """On Ray, a worker's OSError would otherwise reach the user as a Ray traceback."""
     from trainers.training.launch import launch
 
     run, config = tmp_path / "run", small(corpus)
@@ -344,7 +344,9 @@ def test_a_disk_that_is_full_ends_a_worker_with_one_line(corpus, tmp_path):
 
 
 def test_a_trainer_that_stood_still_leaves_the_ledger_of_the_one_that_finished(corpus, tmp_path, monkeypatch):
-    """The suspended trainer has passed the check of who is training, and wakes as it writes its ledger."""
+    """The suspended trainer has already checked that no other trainer has taken over, and resumes as it
+    writes its ledger.
+    """
     from trainers.runs import ledger
     from trainers.training import loop
 
@@ -367,7 +369,7 @@ def test_a_trainer_that_stood_still_leaves_the_ledger_of_the_one_that_finished(c
 
 
 def test_a_finished_run_whose_ledger_is_of_an_earlier_step_is_put_right(corpus, tmp_path):
-    """A suspended trainer was killed right after it had written an old ledger."""
+    """This happens if a suspended trainer is killed just after it has written an old ledger."""
     from trainers.runs.ledger import read_ledger
 
     run = tmp_path / "run"

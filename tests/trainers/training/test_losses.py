@@ -37,7 +37,7 @@ def echo_targets(batch):
 
 
 def echo_nats(made):
-    """A loss in which each third token predicts itself."""
+    """Return the nats of a loss in which every third token predicts itself."""
     arrays = made.arrays
     counted = (arrays["targets"] >= 0) & (arrays["positions"] % 3 == 0)
     logits = made.architecture.logits(made.network, made.states)
@@ -49,8 +49,8 @@ def row_targets(batch):
 
 
 def row_nats(made):
-    """A loss of whole rows, whose states in some rows should be short vectors; a step may have no target of
-    it.
+    """Return the loss of whole rows, which is the mean square of the states in every third row. A step may
+    have no target of this loss.
     """
     counted = (made.arrays["sequence"] % 3 == 0) & (made.arrays["segments"][:, 0] >= 0)
     return made.states.float().square().mean(dim=(1, 2)) * counted
@@ -58,7 +58,7 @@ def row_nats(made):
 
 @pytest.fixture
 def echo(monkeypatch):
-    """A causal objective with three losses."""
+    """Give the causal objective two more losses."""
     added = (Loss("echo_loss", echo_targets, echo_nats), Loss("row_loss", row_targets, row_nats))
     for loss in added:
         monkeypatch.setitem(LOSSES, loss.name, loss)
@@ -101,8 +101,8 @@ def by_hand(corpus, config, step):
 
 
 def check_losses(event, sums):
-    """Assert that the losses of an event, over all sources and of each, are these sums of nats divided by
-    these numbers of targets.
+    """Assert that the losses of an event, in total and for each source, are the given nats divided by the
+    given numbers of targets.
     """
     for name in ("loss", "echo_loss", "row_loss"):
         nats, targets = np.sum([its for (loss, _), its in sums.items() if loss == name], axis=0)

@@ -1,5 +1,5 @@
-"""Evaluation in the training loop: what is started, logged and repeated; kills change no loss and lose no
-finished result.
+"""Evaluation during training: what is started, logged and repeated. Kills change no loss and lose no finished
+result.
 """
 
 import os
@@ -34,8 +34,8 @@ SCORES = {"blimp": {"value": 0.6, "error": 0.1, "low": 0.4, "high": 0.8, "n": 9,
 
 @pytest.fixture
 def evaluator(tmp_path, monkeypatch):
-    """(make, started). `make` returns an evaluator of the run whose processes end at once with a given
-    status, after writing a result if it is 0; `started` lists the steps whose evaluation was started.
+    """(make, started). `make` returns an evaluator whose processes end at once with a given status, and by
+    default leave a result if the status is 0. `started` lists the steps whose evaluation was started.
     """
     started, opened = [], []
     (tmp_path / "checkpoints").mkdir()
@@ -75,7 +75,6 @@ def write_result(run, step):
 
 
 def settle(evaluator):
-    """Advance until no process is left."""
     assert evaluator.finish(lambda: False)
 
 
@@ -144,7 +143,7 @@ def test_a_process_that_leaves_no_result_is_a_warning_and_not_repeated(evaluator
 
 
 def test_training_looks_where_evaluate_stores(monkeypatch):
-    """The same holds for a suite that limits its items."""
+    """Training and `evaluate` give the results of a suite the same name, even if the suite limits its items."""
     suite = replace(load_suite("probes"), limit=2)
     monkeypatch.setattr(load_task, "load_suite", lambda name: suite)
     settings = resolve_evaluation(PeriodicEvaluation("probes"))
@@ -169,7 +168,6 @@ def command(run, corpus, data):
 
 
 def wait_for(path, process):
-    """Wait until a file exists, for at most ten minutes."""
     for _ in range(6000):
         if path.exists():
             return

@@ -1,4 +1,4 @@
-"""The stages of ULMFiT and ELMo as given in docs/finetuning.md, run for a few steps with toy models."""
+"""Runs the stages of ULMFiT and ELMo as given in docs/finetuning.md for a few steps with toy models."""
 
 import re
 import shlex
@@ -30,7 +30,9 @@ SHORT = ["batch.sequences=8", "budget.epochs=null", "budget.steps=6", "validatio
 
 
 def run_section(title, corpus_directory, folder, fine):
-    """Run the commands of a section and return their verbs; `fine` are changes to those that fine-tune."""
+    """Run the commands of a section and return their verbs. `fine` holds extra arguments for commands other
+    than `pretrain`.
+    """
     (folder / "find.yaml").write_text(TASK.replace("test: test.jsonl", "").replace("unlabelled: [test]\n", ""))
     for split, seed, count in (("train", 1, 64), ("dev", 2, 20)):
         write_split(folder / f"{split}.jsonl", seed, count)

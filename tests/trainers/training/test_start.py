@@ -1,4 +1,4 @@
-"""What a run imports before its first step: unneeded libraries would add seconds to every start."""
+"""What a run imports before its first step. Unneeded libraries would add seconds to every start."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""SIGTERM during a run, and after it."""
+"""SIGTERM during a run and after it."""
 
 import os
 import signal

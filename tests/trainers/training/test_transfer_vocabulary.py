@@ -1,4 +1,4 @@
-"""Weights of a parent with another vocabulary: the rows with which each token starts, in every architecture
+"""Weights of a parent with another vocabulary: the row with which each token starts, in every architecture
 and in a run.
 """
 
@@ -26,7 +26,6 @@ TEXTS = ("the cat sat on the mat with the other cat", "der Kater saß auf der Ma
 
 @pytest.fixture(scope="module")
 def definitions(tmp_path_factory):
-    """Vocabularies of two languages that share some tokens."""
     folder = tmp_path_factory.mktemp("vocabularies")
     for number, text in enumerate(TEXTS):
         (folder / f"{number}.json").write_bytes(train_byte_bpe([text] * 5, 400))
@@ -84,7 +83,7 @@ def test_the_same_vocabulary_changes_nothing(definitions):
 
 @pytest.fixture(scope="module")
 def renamed_directory(tmp_path_factory):
-    """The tiny corpus with a vocabulary of other merges, so that its tokens have other texts."""
+    """The tiny corpus with a vocabulary of other merges, so that the same ids stand for other texts."""
     words = ["".join(letters) for letters in np.random.default_rng(2).choice(list("efghijkl"), (60, 6))]
     return build_corpus(tmp_path_factory.mktemp("renamed"), tokenizer=train_byte_bpe([" ".join(words)] * 3, 420))
 
@@ -116,7 +115,7 @@ def test_a_run_begins_with_the_transferred_weights(kind, unbroken, renamed_direc
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("alone")
 def test_a_corpus_with_the_tokenizer_of_an_export_fits_a_run_that_begins_with_it(unbroken, tmp_path_factory, tmp_path):
-    """The export's tokenizer file holds additions for other libraries; the tokens are the same."""
+    """The export's tokenizer file has additions for other libraries, but the tokens are the same."""
     file = unbroken / "export" / "tokenizer.json"
     assert file.read_bytes() != (unbroken / "tokenizer.json").read_bytes()
     corpus = build_corpus(tmp_path_factory.mktemp("exported"), tokenizer=file.read_bytes())

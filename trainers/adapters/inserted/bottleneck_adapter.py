@@ -25,22 +25,14 @@ class BottleneckAdapter(TrainingMethod):
     reduction: int = 16
 
     def check(self) -> None:
-        """Validate ranges."""
         if self.reduction < 1:
             raise ValueError(f"reduction: got {self.reduction}, allowed 1 or more")
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture, or None if it does. The
-        architecture must be a transformer in which the adapted parts are separate layers (`refuse_parts`).
-        """
         parts: tuple[Part, ...] = ("output", "down") if self.placement == "houlsby" else ("down",)
         return super().refusal(architecture) or refuse_parts(self.kind, architecture, parts)
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the model and attach the bottleneck layers to the matrices of its blocks. With `houlsby`,
-        the norms of the blocks stay trainable. Raises ConfigError if `reduction` exceeds the width of the
-        model.
-        """
         from trainers.adapters.inserted.bottleneck_layers import Bottleneck, add_after, add_beside
 
         freeze(network)

@@ -35,9 +35,6 @@ class PeftMethod(TrainingMethod):
         """Return the arguments of peft's configuration other than `target_modules`."""
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture, or None if it does. The
-        architecture must be a transformer in which the adapted parts are separate layers (`refuse_parts`).
-        """
         return super().refusal(architecture) or refuse_parts(self.kind, architecture, self.parts)
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
@@ -87,9 +84,6 @@ class PeftMethod(TrainingMethod):
             _replace(network, name, merged)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's configuration for inference, or None if peft cannot load the layers into this
-        architecture.
-        """
         if not self.takes_conv1d and architecture in ("gpt", "gpt2"):
             return None
         config = getattr(_peft(), self.config_name)(
@@ -98,7 +92,6 @@ class PeftMethod(TrainingMethod):
         return {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the trained parameters, except those of the task's head, under peft's names."""
         return {
             f"base_model.model.{name.replace(f'.{_NAME}', '')}": parameter.detach()
             for name, parameter in network.named_parameters()
@@ -106,7 +99,6 @@ class PeftMethod(TrainingMethod):
         }
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state` into the trained parameters, except those of the task's head."""
         set_tensors(self.peft_state(network, architecture), state)
 
 
@@ -123,7 +115,6 @@ def _peft() -> Any:
 
 
 def _transpose(network: Any, architecture: str, parts: Sequence[Part]) -> None:
-    """Replace the transposed matrices of GPT and GPT-2 with equivalent linear layers."""
     import torch
     from transformers.pytorch_utils import Conv1D
 

@@ -22,31 +22,23 @@ class DeepPrompts(TrainingMethod):
     tokens: int = 20
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture, or None if it does. The
-        architecture must be a transformer that supports prefixes (`refuse_prefixes`).
-        """
         return super().refusal(architecture) or refuse_prefixes(architecture)
 
     def check(self) -> None:
-        """Validate ranges."""
         if self.tokens < 1:
             raise ValueError(f"tokens: got {self.tokens}, allowed 1 or more")
 
     @property
     def prefix_length(self) -> int:
-        """The number of keys and values per layer."""
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the model and give every attention layer its own trained keys and values."""
         insert_prefixes(network, architecture, self.tokens, None)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's PREFIX_TUNING configuration, or None if peft cannot run it (`prefix_config`)."""
         return prefix_config(network, architecture, family, self.tokens)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the keys and values of all layers."""
         return prefix_state(network, architecture)
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:

@@ -25,7 +25,6 @@ class MultitaskPrompt(TrainingMethod):
     rank: int = 1
 
     def check(self) -> None:
-        """Validate ranges."""
         check_prompt(self.tokens, "random", None)
         for name in ("tasks", "rank"):
             if getattr(self, name) < 1:
@@ -33,7 +32,6 @@ class MultitaskPrompt(TrainingMethod):
 
     @property
     def virtual_tokens(self) -> int:
-        """The number of virtual tokens before every text."""
         return self.tokens
 
     def first_virtual(self, rows: int, task: int) -> int:
@@ -45,7 +43,6 @@ class MultitaskPrompt(TrainingMethod):
         return rows + task * self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the model and extend its embedding table by the virtual tokens of all tasks."""
         from trainers.adapters.virtual.virtual_embedding import TaskRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)
@@ -63,13 +60,11 @@ class MultitaskPrompt(TrainingMethod):
         return prompt_config("MULTITASK_PROMPT_TUNING", network, architecture, family, self.tokens, **others)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the shared prompt and the factors of the tasks' matrices."""
         virtual = token_embedding(network, architecture).virtual
         rows = {"prefix_task_cols": virtual.columns, "prefix_task_rows": virtual.task_rows}
         return {name: tensor.detach() for name, tensor in {"prompt_embeddings": virtual.prompt(), **rows}.items()}
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state` into the shared prompt and the factors of the tasks' matrices."""
         virtual = token_embedding(network, architecture).virtual
         rows = {"prefix_task_cols": virtual.columns, "prefix_task_rows": virtual.task_rows}
         ours = {"prompt_embeddings": virtual.prompt.rows.weight, **rows}

@@ -24,20 +24,15 @@ class PTuning(TrainingMethod):
     hidden: int | None = None
 
     def check(self) -> None:
-        """Validate ranges."""
         check_prompt(self.tokens, "random", None)
         if self.hidden is not None and self.hidden < 1:
             raise ValueError(f"hidden: got {self.hidden}, allowed 1 or more, or null for the width of the embeddings")
 
     @property
     def virtual_tokens(self) -> int:
-        """The number of virtual tokens before every text."""
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the model and extend its embedding table by the virtual tokens, whose embeddings an encoder
-        computes.
-        """
         from trainers.adapters.virtual.virtual_embedding import EncodedRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)
@@ -53,13 +48,9 @@ class PTuning(TrainingMethod):
         return PromptTuning(tokens=self.tokens, init="random")
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's P_TUNING configuration for inference, which uses the embeddings that the encoder
-        computed.
-        """
         width = self.hidden or token_embedding(network, architecture).embedding_dim
         others = {"encoder_reparameterization_type": self.encoder.upper(), "encoder_hidden_size": width}
         return prompt_config("P_TUNING", network, architecture, family, self.tokens, **others)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the embeddings that the encoder computes."""
         return {"prompt_embeddings": token_embedding(network, architecture).virtual().detach()}

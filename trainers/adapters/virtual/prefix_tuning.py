@@ -30,13 +30,9 @@ class PrefixTuning(TrainingMethod):
     hidden: int | None = None
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture, or None if it does. The
-        architecture must be a transformer that supports prefixes (`refuse_prefixes`).
-        """
         return super().refusal(architecture) or refuse_prefixes(architecture)
 
     def check(self) -> None:
-        """Validate ranges."""
         if self.tokens < 1:
             raise ValueError(f"tokens: got {self.tokens}, allowed 1 or more")
         if self.hidden is not None and self.hidden < 1:
@@ -44,13 +40,9 @@ class PrefixTuning(TrainingMethod):
 
     @property
     def prefix_length(self) -> int:
-        """The number of keys and values per layer."""
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the model and give every attention layer a prefix, computed from embeddings that all layers
-        share.
-        """
         from trainers.adapters.virtual.prefix_attention import PrefixEncoder
 
         width = token_embedding(network, architecture).embedding_dim
@@ -65,11 +57,7 @@ class PrefixTuning(TrainingMethod):
         return DeepPrompts(tokens=self.tokens)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's PREFIX_TUNING configuration for inference with the computed keys and values, or None
-        if peft cannot run it.
-        """
         return prefix_config(network, architecture, family, self.tokens)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the keys and values of all layers."""
         return prefix_state(network, architecture)

@@ -24,16 +24,13 @@ class PromptTuning(TrainingMethod):
     text: str | None = None
 
     def check(self) -> None:
-        """Validate `tokens`, and that `text` fits `init` (`check_prompt`)."""
         check_prompt(self.tokens, self.init, self.text)
 
     @property
     def virtual_tokens(self) -> int:
-        """The number of virtual tokens before every text."""
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the model and extend its embedding table by the virtual tokens."""
         from trainers.adapters.virtual.virtual_embedding import PromptRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)
@@ -42,17 +39,13 @@ class PromptTuning(TrainingMethod):
         add_virtual_tokens(table, PromptRows(rows))
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's PROMPT_TUNING configuration. It leaves out the initialisation, because peft loads the
-        trained prompt.
-        """
+        """The initialisation is left out, because peft loads the trained prompt."""
         return prompt_config("PROMPT_TUNING", network, architecture, family, self.tokens)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the embeddings of the virtual tokens."""
         return {"prompt_embeddings": token_embedding(network, architecture).virtual().detach()}
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state` into the embeddings of the virtual tokens."""
         set_tensors({"prompt_embeddings": token_embedding(network, architecture).virtual.rows.weight.detach()}, state)
 
 

@@ -34,7 +34,6 @@ class AdaLoRA(LowRankMethod):
     config_name: ClassVar[str] = "AdaLoraConfig"
 
     def check(self) -> None:
-        """Validate ranges."""
         super().check()
         if self.initial_rank < self.rank:
             raise ValueError(f"initial_rank: got {self.initial_rank}, allowed rank ({self.rank}) or more")
@@ -48,8 +47,8 @@ class AdaLoRA(LowRankMethod):
             raise ValueError(f"orthogonality: got {self.orthogonality}, allowed 0 or more")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return ranks and scale. The number of steps, which peft requires, has no effect here: only peft's
-        own rank allocation uses it.
+        """peft requires `total_step`, which has no effect here, because only peft's own rank allocation uses
+        it.
         """
         return {
             "init_r": self.initial_rank,
@@ -72,5 +71,4 @@ class AdaLoRA(LowRankMethod):
         network.rank_budget = self
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """Raise ConfigError if the initial rank exceeds the smaller side of a matrix."""
         check_rank(self.initial_rank, modules)

@@ -19,15 +19,11 @@ class BitFit(TrainingMethod):
     needs_transformer: ClassVar[bool] = False
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with an architecture, or None if it does. The
-        architecture must have biases.
-        """
         if not BLOCKS[architecture].biases:
             return f"got bitfit, which trains biases, and {architecture} has none; use lora or ia3"
         return None
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze everything but the biases and the task's head."""
         freeze(network)
         for stack in stack_modules(network, architecture):
             for name, parameter in stack.named_parameters():

@@ -19,7 +19,6 @@ class HeadOnly(TrainingMethod):
     needs_transformer: ClassVar[bool] = False
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the base. Raises ConfigError if the task has no head, as in text-to-text."""
         require_head(network, self.kind)
         freeze(network)
 

@@ -25,11 +25,9 @@ class IA3(PeftMethod):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The parts that are rescaled: the outputs of `key` and `value`, and the input of `down`."""
         return ("key", "value", "down")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return the settings, including which matrices have their input rescaled instead of their output."""
         return {
             "feedforward_modules": pattern(architecture, ("down",)),
             "fan_in_fan_out": architecture in ("gpt", "gpt2"),

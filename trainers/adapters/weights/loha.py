@@ -23,5 +23,4 @@ class LoHa(LowRankMethod):
     takes_conv1d: ClassVar[bool] = False
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return the rank and `alpha`."""
         return {"r": self.rank, "alpha": self.alpha}

@@ -25,13 +25,11 @@ class LoRA(LowRankMethod):
     config_name: ClassVar[str] = "LoraConfig"
 
     def check(self) -> None:
-        """Validate ranges."""
         super().check()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: got {self.dropout}, allowed 0 to below 1")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return rank, scale, dropout and variant."""
         return {
             "r": self.rank,
             "lora_alpha": self.alpha,

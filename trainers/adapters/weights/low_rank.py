@@ -22,7 +22,6 @@ class LowRankMethod(PeftMethod):
     targets: tuple[Part, ...] = ("query", "value")
 
     def check(self) -> None:
-        """Validate ranges."""
         if self.rank < 1:
             raise ValueError(f"rank: got {self.rank}, allowed 1 or more")
         if self.alpha <= 0:
@@ -32,11 +31,9 @@ class LowRankMethod(PeftMethod):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The kinds of matrices that are adapted in every block: `targets`."""
         return self.targets
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """Raise ConfigError if the rank exceeds the smaller side of a matrix."""
         check_rank(self.rank, modules)
 
 

@@ -24,7 +24,7 @@ class RankAllocation:
     """Allocates AdaLoRA's ranks in one network over a run of `steps` steps, by importance."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], method: AdaLoRA, steps: int) -> None:
-        """Start with all statistics at 0. `shapes` maps the name of every AdaLoRA parameter to its shape."""
+        """`shapes` maps the name of every AdaLoRA parameter to its shape."""
         self._method, self._steps = method, steps
         self.warmup, self.final = int(method.warmup * steps), int(method.final * steps)
         self.scores = {name: {key: torch.zeros(shape) for key in SCORES} for name, shape in shapes.items()}

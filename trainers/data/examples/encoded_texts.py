@@ -65,7 +65,7 @@ class TextEncoder:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The tokenizer, loaded on first use; texts in the cache do not need it."""
+        """The tokenizer, loaded on first use."""
         return Encoder.load(self._path)
 
     def encode(self, texts: pa.LargeStringArray) -> EncodedTexts:

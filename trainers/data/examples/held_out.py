@@ -47,7 +47,7 @@ class HeldOut:
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Yield rank `rank`'s share of the inputs, in batches of up to `size` inputs. Every rank gets the
-        same number of batches, and inputs of similar length are batched together.
+        same number of batches.
         """
         for part in self.samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
@@ -62,8 +62,7 @@ class HeldOut:
         `model` names the model that made the predictions.
 
         If the task has questions without an answer, the empty text is predicted where the no-answer score is
-        higher than the score of the best answer; `trainers.tasks.predictions.tune_threshold` finds a better
-        threshold.
+        higher than the score of the best answer.
         """
         (task,), (examples,) = self.tasks, self.examples
         predicted, scores = read_outputs(task, examples, outputs)

@@ -52,9 +52,6 @@ class InputMaker:
         return kinds[examples.task.kind](examples)
 
     def _room(self, texts: int) -> int:
-        """Return the number of text tokens that fit into a segment of `texts` texts. Raises ConfigError if it
-        is below the minimum.
-        """
         room = self.length - self.format.marks(texts)
         if room < _SHORTEST:
             raise ConfigError(
@@ -64,7 +61,6 @@ class InputMaker:
         return room
 
     def _plain(self, examples: Examples) -> TaskInputs:
-        """Make inputs of one or two texts, with labels or numbers as gold."""
         encoded = [self.encoder.encode(texts) for texts in examples.texts]
         segments, truncation = self._cut(encoded, [np.arange(len(examples))] * len(encoded), len(examples))
         inputs = self._inputs(examples, segments, truncation, "classify" if examples.values is None else "regress")
@@ -104,10 +100,8 @@ class InputMaker:
         return segments, Truncation(total, examples, int(lost.sum()))
 
     def _tag(self, examples: Examples) -> TaskInputs:
-        """Make windows over the text. A word is predicted in the window where its first token has the most
-        context.
-
-        A word without a token of its own, such as a lone control character, is not predicted.
+        """A word is predicted in the window where its first token has the most context. A word without a
+        token of its own, such as a lone control character, is not predicted.
         """
         assert examples.word_starts is not None
         assert examples.word_offsets is not None

@@ -108,9 +108,6 @@ def _best_windows(
 def _answer_texts(
     task: TaskInputs, examples: Examples, windows: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> list[str]:
-    """Return the text of each example's answer: the bytes of its tokens, extended to whole characters,
-    without surrounding white space.
-    """
     assert task.token_starts is not None
     assert task.token_ends is not None
     begins, sizes = task.segments.begins[1][windows], task.segments.sizes[1][windows]

@@ -60,9 +60,6 @@ def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
 
 
 def _row_length(weights: Sequence[np.ndarray]) -> int:
-    """Return the row length with the lowest cost, from the length of the longest segment up to `_LONGEST`
-    times that length.
-    """
     longest = max((int(sizes.max(initial=0)) for sizes in weights), default=0)
     total = sum(int(sizes.sum()) for sizes in weights)
     shortest = max(_MULTIPLE, -(-longest // _MULTIPLE) * _MULTIPLE)

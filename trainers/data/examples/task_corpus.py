@@ -89,8 +89,8 @@ class TaskCorpus:
         return (TRAIN, *(split for split in dev[:1] if split in known))
 
     def examples(self, task: Task, split: str) -> Examples:
-        """Return the examples of a split. Each split is read only once. Raises UserError if the split is
-        labelled and shares examples with the training split, unless the task allows it.
+        """Return the examples of a split. Raises UserError if the split is labelled and shares examples with
+        the training split, unless the task allows it.
         """
         if (task.name, split) not in self._examples:
             examples = read_examples(task, split, self.files)
@@ -119,8 +119,8 @@ def open_tasks(job: Finetuning) -> TaskCorpus:
 
 
 def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
-    """Return the record of the tokenizer in the file `name` of `directory`. The roles of its special tokens
-    come from the `run.json` in the directory if that records them, otherwise from the tokenizer's file.
+    """The roles of the special tokens come from `run.json` in the directory if that file records them,
+    otherwise from the tokenizer's file.
     """
     path = directory / name
     if not path.is_file():
@@ -171,17 +171,13 @@ def _inputs(corpus: TaskCorpus, job: Finetuning, examples: Examples) -> TaskInpu
 
 
 def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArray]:
-    """Return the sources and targets of examples. If several targets are accepted, the first is used. Hidden
-    targets are empty.
-    """
     targets = [accepted[0] for accepted in render_targets(examples)] if examples.labelled else [""] * len(examples)
     return pa.array(render_inputs(examples), pa.large_string()), pa.array(targets, pa.large_string())
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
-    """Return the input maker for one task of a resolved run; each task may have its own virtual tokens. The
-    limit `encoding.max_length` includes virtual tokens, but not the positions that a method reserves for its
-    prefix.
+    """The limit `encoding.max_length` includes virtual tokens, but not the positions that a method reserves
+    for its prefix.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)

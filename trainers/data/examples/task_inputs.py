@@ -177,7 +177,6 @@ def _render(
     ids: np.ndarray,
     part: np.ndarray,
 ) -> None:
-    """Write the special tokens and texts of each segment in turn."""
     at = 0
     for i in range(begins.shape[1]):
         special = 0

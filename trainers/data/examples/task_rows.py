@@ -157,7 +157,6 @@ def _types(rendered: Rendered) -> np.ndarray:
 
 
 def _scattered(places: Places, at: np.ndarray, values: np.ndarray, other: int = IGNORED) -> np.ndarray:
-    """Return rows filled with `other`, except for `values` at the flattened positions `at`."""
     rows = np.full((places.count, places.width), other, np.int64)
     rows.ravel()[at] = values
     return rows

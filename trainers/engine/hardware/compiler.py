@@ -10,8 +10,8 @@ from trainers.config.job import Job
 
 
 def needs_compiler(config: Job) -> list[str]:
-    """Return the settings of a configuration that need a C++ compiler: `execution.compile`, and the optimizer
-    Muon, which DeepSpeed compiles with torch.compile.
+    """Return the settings of a configuration that need a C++ compiler. They include the optimizer Muon, which
+    DeepSpeed compiles with torch.compile.
     """
     needs = {
         "execution.compile: true": config.execution.compile,
@@ -21,9 +21,7 @@ def needs_compiler(config: Job) -> list[str]:
 
 
 def check_compiler(config: Job) -> None:
-    """Raise ConfigError if the job needs a C++ compiler and the compiler or Python's headers are missing. The
-    message names the package to install.
-    """
+    """Raise ConfigError if the job needs a C++ compiler and the compiler or Python's headers are missing."""
     fields = ", ".join(needs_compiler(config))
     if not fields:
         return

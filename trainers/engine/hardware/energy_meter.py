@@ -42,7 +42,6 @@ class EnergyMeter:
         return total
 
     def _counts(self) -> dict[str, tuple[float, float]]:
-        """Return (joules so far, joules at which the counter wraps around) by counter."""
         counts = {}
         for zone, limit in self._rapl.items():
             with suppress(OSError, ValueError):
@@ -57,9 +56,9 @@ def _microjoules(path: Path) -> float:
 
 
 def _rapl_zones(root: Path) -> dict[Path, float]:
-    """Return the readable zones of packages and memory, with the joules at which each wraps around. Zones of
-    cores and graphics are left out because their package includes them, and `psys` because it covers the
-    whole machine.
+    """Return the readable zones of packages and memory, with the joules at which the counter of each zone
+    wraps around. Zones of cores and graphics are left out because their package includes them, and `psys`
+    because it covers the whole machine.
     """
     zones = {}
     for zone in sorted(root.glob("intel-rapl:*")):

@@ -56,7 +56,7 @@ class Footprint:
 
     @property
     def kwh(self) -> float | None:
-        """The energy in kWh, including cooling and power supply (`pue`); None if it is unknown."""
+        """The energy in kWh, multiplied by `pue`; None if it is unknown."""
         return None if self.joules is None else self.pue * self.joules / 3.6e6
 
     @property
@@ -87,7 +87,7 @@ def operations(flops: Mapping[str, float] | None) -> str:
 
 
 def parse_footprint(facts: Mapping[str, Any]) -> Footprint:
-    """Parse the JSON data that `Footprint.plain` returns."""
+    """Return the Footprint of the JSON data that `Footprint.plain` returns."""
     return Footprint(**{each.name: facts[each.name] for each in fields(Footprint)})
 
 
@@ -117,7 +117,7 @@ def footprint(
     measured_by: str = "",
 ) -> Footprint:
     """Return the cost of `device_seconds` on devices of one kind. `threads` is the number of threads of a
-    worker on a CPU. Without `joules`, energy is computed from nominal power; it is unknown for a GPU that is
+    worker on a CPU. Without `joules`, energy is computed from nominal power, and unknown for a GPU that is
     not in GPU_WATTS.
     """
     hours = device_seconds / 3600

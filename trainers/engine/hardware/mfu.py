@@ -142,9 +142,6 @@ def peak_flops(device: str, config: Job) -> float | None:
 def utilisation(flops_per_second: float, peak: float | None, workers: int) -> float | None:
     """Return the model FLOPs utilisation: FLOPs per second of all workers / (workers x peak), or None if the
     peak is unknown.
-
-    Operations on padding and excluded documents do not count, nor do repeated operations (activation
-    checkpointing).
     """
     return None if peak is None else flops_per_second / (workers * peak)
 

@@ -25,11 +25,9 @@ _TRANSIENT = 0.5
 def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, world: int) -> int:
     """Return the number of rows that a worker processes per pass: `execution.micro_batch`, or the worker's
     share of a batch if that is smaller. With `auto`, the share is divided into the fewest equal passes that
-    fit into the free memory of every worker's device, so the result is the same on all workers.
+    are estimated to fit into the free memory of every worker's device.
 
-    `row` is a batch of one row of the training data, and `longest` the maximum length of a row. The memory of
-    a row is estimated as 1.5 x `bytes_kept` (half as much again for tensors that are not kept for the
-    backward pass), scaled up to rows of this length.
+    `row` is a batch of one row of the training data, and `longest` the maximum length of a row.
     """
     share = -(-(config.batch.sequences or 1) // world)
     if config.execution.micro_batch != "auto":
@@ -46,7 +44,7 @@ def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, 
 
 
 def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
-    """Return the size in bytes of the activations that a forward pass keeps for its backward pass. The few
+    """Return the size in bytes of the activations that a forward pass keeps for its backward pass. The
     activations of a task head are not counted. The pass runs on the `meta` device, which has no memory and
     computes nothing.
     """
@@ -81,8 +79,8 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
 
 @contextmanager
 def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
-    """Replace the parameters and buffers of a module within the context. `others` maps the id() of each to
-    its replacement.
+    """Replace the parameters and buffers of a module within the context. `others` maps id(tensor) to the
+    replacement of the tensor.
 
     `torch.func.functional_call` would not restore the parameters of a submodule that the module contains
     twice, such as the embeddings that a generator shares with its discriminator.
@@ -104,8 +102,8 @@ def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
 
 
 class _Kept(torch.nn.Module):
-    """A module that runs the part of a pass whose activations are counted. The head of a task is left out,
-    because it looks up positions by value, and tensors on `meta` have no values.
+    """A module that leaves out the head of a task, because the head looks up positions by value, and tensors
+    on `meta` have no values.
     """
 
     def __init__(self, inner: Forward) -> None:
@@ -117,7 +115,7 @@ class _Kept(torch.nn.Module):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether torch raised this error because it ran out of memory."""
+    """Return whether this error means that the CPU or the GPU ran out of memory."""
     known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     return known or (isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY))
 
@@ -138,7 +136,7 @@ def _free_bytes(forward: Forward, config: Job, world: int) -> float:
 
 
 def set_threads(threads: int | Literal["auto"]) -> int:
-    """Set how many CPU threads this worker computes with (`execution.threads`), and return the number.
+    """Set how many CPU threads this worker computes with, and return the number.
 
     Raises ConfigError if `threads` is more than the number of cores that the process may run on.
     """

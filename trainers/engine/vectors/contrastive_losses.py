@@ -31,7 +31,6 @@ def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) ->
 
 
 def _begins(batch: Batch) -> np.ndarray:
-    """Return where segments begin: bool [rows, length]."""
     begins: np.ndarray = (batch.positions == 0) & (batch.segments >= 0)
     return begins
 
@@ -47,8 +46,7 @@ def copy_targets(batch: Batch) -> np.ndarray:
 
 def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
     """Return the nats of identifying the second copy of each text among all second copies of its row (Gao et
-    al., 2021, equation 4). The nats are placed where the first copy of the text begins; other positions are
-    0.
+    al., 2021, equation 4), at the position where the first copy begins; other positions are 0.
     """
     segments, positions = arrays["segments"], arrays["positions"]
     count = max(arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
@@ -60,8 +58,7 @@ def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -
 
 def neighbour_targets(batch: Batch) -> np.ndarray:
     """Return the positions where sentences with a neighbour in their document begin: bool [rows, length].
-    Rows with fewer than three sentences have none: of two sentences, each would be the only candidate for the
-    other.
+    Rows with fewer than three sentences have none.
     """
     begins, (has_before, has_after) = _begins(batch), sentence_neighbours(batch)
     targets: np.ndarray = begins & (has_before | has_after) & (begins.sum(axis=1, keepdims=True) > 2)
@@ -90,7 +87,6 @@ def neighbour_nats(vectors: Any, there: Any, documents: Any, temperature: float)
 
 
 def _neighbour_nats(contrast: NeighbourContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return `neighbour_nats` at the positions where the sentences begin, and 0 elsewhere."""
     segments, positions = arrays["segments"], arrays["positions"]
     count = max(arrays["segment_range"][1], 0) + 1
     vectors, there = pooled_segments(states, segments, positions, contrast.pooling, count)

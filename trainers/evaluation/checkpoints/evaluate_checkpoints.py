@@ -1,8 +1,6 @@
 """Evaluate checkpoints of a run, and store each result before the next checkpoint is evaluated.
 
-If a result for the same checkpoint, items and versions is already stored, it is not measured again. The same
-command therefore continues after a kill, uses the results that training has stored, and includes the scores
-of checkpoints that have been removed.
+If a result for the same checkpoint, items and versions is already stored, it is not measured again.
 """
 
 from collections.abc import Callable, Sequence
@@ -125,9 +123,6 @@ def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], setti
 
 
 def _digest(read: Sequence[Asked]) -> str:
-    """Return a digest of everything that the model is asked, the gold answers, and the settings of the tasks
-    that affect scores.
-    """
     state = xxhash.xxh3_128()
     for one in read:
         asked = one.asked if isinstance(one, HarnessItems) else one
@@ -148,10 +143,6 @@ def _digest(read: Sequence[Asked]) -> str:
 
 
 def _missing(run: LocalPath, name: str, identity: ResultIdentity, steps: Sequence[int] | None) -> list[int]:
-    """Return the steps with a checkpoint that has no valid result yet, newest first, because the newest
-    results are wanted soonest. Only `steps` are considered, or all steps if it is None. Raises UserError if
-    one of `steps` has neither a checkpoint nor a result.
-    """
     places = dict(checkpoint.published(run))
     wanted = []
     for step in places if steps is None else steps:
@@ -169,9 +160,6 @@ def _missing(run: LocalPath, name: str, identity: ResultIdentity, steps: Sequenc
 
 
 def _is_replaced(path: LocalPath, checksum: str) -> bool:
-    """Return whether the checkpoint at `path` has a checksum other than `checksum`; False if there is no
-    checkpoint.
-    """
     try:
         return bool(read_json(path / checkpoint.RECORD, f"remove {path}")["checksum"] != checksum)
     except FileNotFoundError:
@@ -214,7 +202,6 @@ def _evaluate(
 
 
 def _scores(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
-    """Return the main score of every task and the mean of the suite, by name, as JSON data."""
     scores = {f"{mean.suite}.mean": {**mean.mean.plain(), "version": str(mean.version)} for mean in evaluation.means}
     names = column_names([(result.task, result.split) for result in evaluation.results])
     for name, result in zip(names, evaluation.results, strict=True):

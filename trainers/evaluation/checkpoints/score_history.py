@@ -27,7 +27,7 @@ from trainers.tasks.load_task import Suite
 class LastAverage:
     """A score averaged over the checkpoints at `steps`. The error and the interval of `score` are over items.
     `deviation` is the sample standard deviation over checkpoints, None for a single checkpoint. `influences`
-    has the influence of each item on the score (`ratio_of`), float64 [n]; None for the mean of a suite.
+    has the influence of each item on the score, float64 [n]; None for the mean of a suite.
     """
 
     name: str
@@ -44,9 +44,8 @@ class LastAverage:
 @dataclass(frozen=True)
 class TaskSignal:
     """How well a score separates runs. `signal` is the largest difference between the averages of two runs.
-    `noise` is the standard deviation of the score over the last checkpoints of a run. With several runs, it
-    is the root mean square of their standard deviations. `at_chance` says whether no run is above chance; if
-    so, the ratio says nothing about what the runs know.
+    `noise` is the standard deviation of the score over the last checkpoints of a run; with several runs, the
+    root mean square of their standard deviations. `at_chance` says whether no run is above chance.
 
     Heineman et al. (2025, section 2) divide both signal and noise by the mean score, which leaves their ratio
     unchanged.
@@ -89,7 +88,7 @@ class ScoreHistory:
 
     @property
     def names(self) -> list[str]:
-        """The names of the scores; the mean of the suite, if there is one, comes first."""
+        """The names of the scores."""
         return list(self.results[-1].scores)
 
     def points(self, name: str) -> list[tuple[int, dict[str, Any]]]:
@@ -98,7 +97,9 @@ class ScoreHistory:
 
     @cached_property
     def averages(self) -> dict[str, LastAverage]:
-        """The average of every score over the last checkpoints, by the name of the score."""
+        """The average of every score over the last checkpoints, by the name of the score. The mean of the
+        suite, if there is a suite, comes first.
+        """
         latest = self.results[-self.last :]
         steps = tuple(result.step for result in latest)
         rows = [_item_statistics(result) for result in latest]
@@ -138,8 +139,8 @@ def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return the contribution of every item to the main score of its task: its score and its weight, float64
-    [n, 2], by the name of the task's column (`column_names`).
+    """Return the score and the weight of every item in the main score of its task, float64 [n, 2], by the
+    name of the task's column.
     """
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))

@@ -13,8 +13,7 @@ def predict_labels(
     kind: Classifier, states: np.ndarray, labels: np.ndarray, unseen: np.ndarray, seed: int
 ) -> np.ndarray:
     """Train a classifier on `states` [n, width] and their `labels` [n]. Return the labels that it predicts
-    for the states `unseen` [m, width], int64 [m]. All states are standardised first. If there are enough
-    training examples, the MLP stops training when its accuracy on a tenth of them no longer rises.
+    for the states `unseen` [m, width], int64 [m]. All states are standardised first.
 
     Raises ImportError without scikit-learn.
     """

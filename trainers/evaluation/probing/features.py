@@ -18,8 +18,7 @@ _TOKENS = 8192  # tokens whose states are in memory at once
 def pooled(states: DocumentStates, pooling: Pooling) -> np.ndarray:
     """Return one state of a document for each layer, float32 [layers, width]. With `mean`, it is the mean
     over the tokens of the text. With `first`, or if the text has no tokens, it is the state of the first
-    position, which has a special token in most models. Otherwise, it is the state of the last token of the
-    text.
+    position. Otherwise, it is the state of the last token of the text.
     """
     if pooling == "first" or not states.tokens.shape[1]:
         return states.first

@@ -14,7 +14,7 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 def finetuned_score(run: LocalPath, test: Examples) -> NoisyScore:
     """Return the accuracy of a fine-tuned run on `test`, the first examples of a split, from its stored
-    predictions. Its error and interval are computed over sentences or texts, not words, as for probes.
+    predictions. The error and the interval are computed over sentences or texts, not words.
 
     Raises UserError unless the run's predictions of the split begin with these examples.
     """

@@ -52,7 +52,7 @@ def head_effects(
 ) -> HeadEffects:
     """Measure the loss with each head masked in turn, then with more and more heads masked together, in steps
     of a tenth of all heads (Michel et al., 2019, section 4). The heads whose masking raises the loss least
-    are masked first. This order is not computed again between the steps.
+    are masked first.
     """
     with watch_heads(scorer.forward.model, architecture) as watch:
         whole = _nats(scorer, watch, requests, {})

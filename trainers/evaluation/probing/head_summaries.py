@@ -31,7 +31,7 @@ def summarise_heads(
     reader: StateReader, architecture: str, documents: Sequence[np.ndarray]
 ) -> dict[HeadSite, HeadSummary]:
     """Return a summary of every attention layer on documents, given their token ids. Special tokens are read,
-    as in training, but their own attention is not counted.
+    but their own attention is not counted.
     """
     import torch
 

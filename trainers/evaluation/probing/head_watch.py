@@ -55,8 +55,8 @@ class HeadWatch:
     turns: Counter[Any] = field(default_factory=Counter)
 
     def attend(self, base: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        """Return the result of the attention function `base` with the layer's gate applied. Record the
-        layer's number of heads, and pass its attention weights to `observe`.
+        """Return the result of the attention function `base` with the layer's gate applied, and pass the
+        attention weights to `observe`.
         """
         import torch
 
@@ -115,7 +115,6 @@ def watch_heads(network: Any, architecture: str) -> Iterator[HeadWatch]:
 
 
 def _owners(stack: Stack, blocks: list[Any]) -> dict[Any, list[tuple[Stack, int]]]:
-    """Return, for every module within `blocks`, the stack and number of each layer that contains it."""
     owners: dict[Any, list[tuple[Stack, int]]] = {}
     for number, block in enumerate(blocks, 1):
         for module in block.modules():

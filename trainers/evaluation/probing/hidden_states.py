@@ -33,9 +33,8 @@ POSITIONS = 4096  # of a batch
 
 @dataclass(frozen=True)
 class DocumentStates:
-    """The states of a document, in float32. `first` [layers, width] is the state of the first position, which
-    has a special token in most models. `tokens` [layers, n, width] has the states of the n tokens of the
-    text, without special tokens.
+    """The states of a document, in float32. `first` [layers, width] is the state of the first position.
+    `tokens` [layers, n, width] has the states of the n tokens of the text, without special tokens.
     """
 
     first: np.ndarray
@@ -50,16 +49,13 @@ class _Chunk:
 
 
 def _layer_width(model: Model, layer: int) -> int | None:
-    """Return the width of the states after a layer; 0 is the embedding layer."""
     if model.architecture == "awd_lstm" and 0 < layer < model.layers:
         return model.feed_forward
     return model.embedding_size if model.architecture == "gru" and layer == 0 else model.width
 
 
 class StateReader:
-    """Runs a model on texts and returns its hidden states. `name` is used in messages. Open one with
-    `StateReader.open`.
-    """
+    """Runs a model on texts and returns its hidden states. `name` is used in messages."""
 
     def __init__(self, name: str, network: Any, model: Model, objective: TrainingObjective, encoder: Encoder) -> None:
         specials = add_fallback_marks(encoder.specials)
@@ -111,7 +107,7 @@ class StateReader:
 
     def read(self, documents: Sequence[np.ndarray], layers: Sequence[str]) -> list[DocumentStates]:
         """Return the states of documents, given their token ids. A document that is too long for the model is
-        read in pieces that do not attend to one another; `first` is then taken from the first piece.
+        read in pieces that do not attend to one another.
         """
         first = np.zeros((len(documents), len(layers), self.width), np.float32)
         tokens = [np.zeros((len(layers), len(ids), self.width), np.float32) for ids in documents]
@@ -128,7 +124,6 @@ class StateReader:
             yield self._batch(chunks)
 
     def _batches(self, documents: Sequence[np.ndarray]) -> Iterator[list[_Chunk]]:
-        """Yield batches of pieces of documents. Pieces of similar length are batched together."""
         room = self._room
         chunks = [
             _Chunk(number, start, ids[start : start + room])

@@ -102,7 +102,7 @@ def _word_states(
     reader: StateReader, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray, layers: Sequence[str]
 ) -> np.ndarray:
     """Return the states of words, [layers, words, width]. A word begins with the token of its first byte and
-    ends before the next word. The state of a token that several words share counts for each of them.
+    ends before the next word.
     """
     ids, bounds, holders = reader.encoder.encode_with_positions(texts, starts, offsets)
     documents = [ids[bounds[n] : bounds[n + 1]].astype(np.int64) for n in range(len(texts))]

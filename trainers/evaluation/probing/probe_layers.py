@@ -18,8 +18,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 @dataclass(frozen=True)
 class ProbedLayer:
     """The result of a classifier on a layer: its `accuracy`, its accuracy on the control task (`control`),
-    and their difference, the `selectivity` (Hewitt and Liang, 2019). Selectivity is high if the layer encodes
-    the labels, and low if the classifier can memorise arbitrary labels.
+    and their difference, the `selectivity` (Hewitt and Liang, 2019). Selectivity is low if the classifier can
+    memorise arbitrary labels.
     """
 
     layer: str
@@ -49,7 +49,7 @@ def probe_layers(
 ) -> list[ProbedLayer]:
     """Train a classifier of each kind on each layer and score it on `test`. Chance is the accuracy of always
     predicting the most common label of the training examples. A name such as `1+2` means the concatenated
-    states of these layers. `tell` is called with a line on the examples and a line for each result.
+    states of these layers. `tell` is called with progress messages.
     """
     single = list(dict.fromkeys(part for layer in layers for part in layer.split("+")))
     first, second = probe_examples(reader, train, single), probe_examples(reader, test, single)
@@ -72,15 +72,11 @@ def _scores(
     kind: Classifier, states: np.ndarray, unseen: np.ndarray, first: ProbeExamples, second: ProbeExamples,
     controls: tuple[np.ndarray, np.ndarray], seed: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:  # fmt: skip
-    """Yield the gold and predicted labels of the test examples, for the task and then for the control
-    task.
-    """
     for labels, gold in ((first.labels, second.labels), controls):
         yield gold, predict_labels(kind, states, labels, unseen, seed)
 
 
 def _noisy(test: ProbeExamples, gold: np.ndarray, predicted: np.ndarray, chance: float | None = None) -> NoisyScore:
-    """Return the accuracy, with its standard error and interval over sentences or texts."""
     return estimate(METRICS["accuracy"], Outcomes(gold=gold, predicted=predicted, offsets=test.offsets), chance)
 
 

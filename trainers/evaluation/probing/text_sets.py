@@ -66,7 +66,6 @@ def _examples(task: Task, split: str, made: _Labelled) -> Examples:
 
 
 def _sentences(text: str) -> list[str]:
-    """Return the sentences of a text that have 5 to 40 words, with white space normalised."""
     found = (" ".join(part.split()) for part in _END.split(text))
     return [sentence for sentence in found if _LEAST <= len(sentence.split()) <= _MOST]
 

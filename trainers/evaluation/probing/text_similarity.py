@@ -80,7 +80,6 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _count_cosines(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the cosine of the token counts of each pair of texts, given their ids."""
     found = []
     for one, other in zip(first, second, strict=True):
         tokens, place = np.unique(np.concatenate([one, other]), return_inverse=True)
@@ -101,7 +100,7 @@ def _states(
 
 
 def similarity_lines(found: Sequence[LayerSimilarity]) -> Iterator[Sequence[str]]:
-    """Yield a header and a row for each layer and pooling."""
+    """Yield a header and a row for each of the correlations."""
     yield ("layer", "pooling", "spearman", "95 % interval", "pearson")
     for each in found:
         rho = each.spearman

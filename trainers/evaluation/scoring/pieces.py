@@ -1,9 +1,8 @@
 """Pack scored texts into rows, isolated from one another, and sum the log-likelihoods of their targets.
 
-A `Piece` is a text that the model reads in one forward pass. Pieces are sorted by length and batched with
-pieces of similar length, so rows have little padding. Attention is faster without a mask, so a piece that
-needs no mask when it is alone in its row usually gets a row of its own. Other pieces share rows. A piece
-attends only to itself, so its likelihood does not depend on the other pieces in its row or batch.
+A `Piece` is a text that the model reads in one forward pass. A piece attends only to itself, so its
+likelihood does not depend on the other pieces in its row or batch. Attention is faster without a mask, so a
+piece that needs no mask when it is alone in its row usually gets a row of its own.
 
 Input that pieces have in common is read only once. In a decoder, this is the context of several
 continuations. In every family, it is the whole input of pieces that differ only in their targets, such as
@@ -96,7 +95,7 @@ class Sums:
 
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
-    """Return the sums over the pieces of each request; `requests` is the number of requests. A batch has up
+    """Return the sums over the pieces of each request. `requests` is the number of requests. A batch has up
     to about `positions` positions.
     """
     sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
@@ -134,9 +133,6 @@ def piece_logits(
 
 
 def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
-    """Return the pieces as trees. Pieces with the same context share a tree. A new tree is begun when the
-    branches would be longer than the trunk and the tree wider than _WIDTH.
-    """
     groups: dict[tuple[bytes, bytes, int], list[Piece]] = {}
     for piece in pieces:
         decoder = b"" if piece.decoder is None else piece.decoder.tobytes()
@@ -156,7 +152,6 @@ def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
 
 
 def _tree(pieces: Sequence[Piece]) -> _Tree:
-    """Return the tree of pieces with the same trunk. Pieces with the same remainder share a branch."""
     first = pieces[0]
     shared = first.shared or len(first.inputs)
     parts, starts, column = [first.inputs[:shared]], {b"": shared}, shared
@@ -182,9 +177,8 @@ def _tree(pieces: Sequence[Piece]) -> _Tree:
 
 
 def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np.ndarray) -> None:
-    """Add the log-likelihoods of n targets to the sums of their requests `owner` [n]. `wanted` [n] has the
-    ids of the targets, and `row` [n] has the row of each target in `logits` [m, vocabulary]. The logits are
-    overwritten.
+    """Add n targets to the sums. `owner` [n] has the requests of the targets, `wanted` [n] their ids, and
+    `row` [n] the row of each target in `logits` [m, vocabulary]. The logits are overwritten.
     """
     import torch
 
@@ -211,9 +205,7 @@ def _alone(forward: Forward, architecture: str) -> float:
 
 
 def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches with their targets at flattened positions, ordered by position. Trees that need no mask
-    may have rows of their own (`_groups`); all other trees share rows.
-    """
+    """Yield batches with their targets at flattened positions, ordered by position."""
     shared = []
     for numbers, single in _groups(trees, positions, alone, enough):
         if single:
@@ -247,7 +239,6 @@ def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -
 
 
 def _shared_rows(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches of rows that several trees share, longest trees first."""
     lengths = np.array([tree.length for tree in trees], np.int64)
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])
@@ -262,9 +253,6 @@ def _shared_rows(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch
 
 
 def _batch(rows: Sequence[Sequence[_Tree]], unmasked: bool = False) -> tuple[Batch, _Targets]:
-    """Return a batch of rows of trees. With `unmasked`, each row has one tree, and padding counts as part of
-    it.
-    """
     flat = [tree for row in rows for tree in row]
     shape = (len(rows), max(sum(len(tree.inputs) for tree in row) for row in rows))
     inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)

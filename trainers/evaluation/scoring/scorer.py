@@ -60,7 +60,7 @@ class EncodedRequest:
 
 class Scorer:
     """Computes likelihoods of texts under a model, and writes texts with it, in batches of up to about
-    `batch_positions` positions. `name` is used in messages. Open one with `Scorer.open`.
+    `batch_positions` positions. `name` is used in messages.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class Scorer:
         return self.score_ids(encode_requests(self._encoder, contexts, continuations, not self.form.apart))
 
     def score_ids(self, requests: Sequence[EncodedRequest]) -> Likelihoods:
-        """Return the log-likelihoods of encoded requests. Raises UserError as `score` does for a continuation
-        that is too long and a likelihood that is not finite.
+        """Return the log-likelihoods of encoded requests. Raises UserError if a continuation is too long for
+        the model or a likelihood is not finite.
         """
         count = len(requests)
         total = Likelihoods(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool), np.zeros(count, bool))
@@ -140,10 +140,10 @@ class Scorer:
     def score_texts(self, texts: Sequence[str], window: int | None = None) -> tuple[Likelihoods, int]:
         """Return the log-likelihoods of whole texts, and the window that was used, in positions.
 
-        A text is cut into chunks of half a window, special tokens excluded. Each chunk is scored given the
-        preceding chunk, so every token after the first chunk has at least one chunk of context. `window`
-        defaults to the model's number of positions, which is also its maximum. No end-of-text token is
-        scored. Raises UserError for a window that is too small, and if a likelihood is not finite.
+        A text is cut into chunks of half a window, special tokens excluded, and each chunk is scored given
+        the preceding chunk. `window` defaults to the model's number of positions, which is also its maximum.
+        No end-of-text token is scored. Raises UserError for a window that is too small, and if a likelihood
+        is not finite.
         """
         window = min(window or self.form.positions, self.form.positions)
         requests, owner = self.windows(self._documents(texts), window)
@@ -178,8 +178,7 @@ class Scorer:
 
     def choose_tokens(self, text: str, top: int, most: int) -> list[TokenChoice]:
         """Return each token of a text with its rank, its surprisal and the `top` most probable tokens at its
-        position. The text is cut into windows as in `score_texts`. Raises UserError for a text of more than
-        `most` tokens.
+        position. Raises UserError for a text of more than `most` tokens.
         """
         requests, _ = self.windows(self._documents([text]), self.form.positions)
         if (count := sum(len(each.continuation) for each in requests)) > most:
@@ -229,8 +228,8 @@ class Scorer:
         return (before[offsets[1:]] - before[offsets[:-1]]).astype(np.int64)
 
     def _count(self, pieces: Sequence[Piece]) -> None:
-        """Add the operations of pieces to `flops`. They are a third of those of training, because only the
-        forward pass is computed.
+        """Add the operations of pieces to `flops`: a third of those of training, because only the forward
+        pass is computed.
         """
         read = np.array([len(piece.inputs) for piece in pieces], np.float64)
         decoded = np.array([0 if piece.decoder is None else len(piece.decoder) for piece in pieces], np.float64)
@@ -251,8 +250,8 @@ class Scorer:
 def encode_requests(
     encoder: Encoder, contexts: Sequence[str], continuations: Sequence[str], jointly: bool
 ) -> list[EncodedRequest]:
-    """Encode requests as `Scorer.score` describes, context and continuation together if `jointly`. Raises
-    UserError for a continuation without tokens of its own.
+    """Encode requests, context and continuation together if `jointly`. White space at the end of a context
+    moves to its continuation. Raises UserError for a continuation without tokens of its own.
     """
     moved = []
     for context, continuation in zip(contexts, continuations, strict=True):

@@ -94,14 +94,12 @@ class TextWriter:
         return any(stop in text for stop in self._how.until)
 
     def _until(self, ids: np.ndarray) -> str:
-        """Return the text up to the first stop sequence."""
         text = self._encoder.decode(ids)
         places = [text.find(stop) for stop in self._how.until if stop in text]
         return text[: min(places)] if places else text
 
 
 def _batch(pieces: Sequence[Piece]) -> Batch:
-    """Return a batch with one piece per row."""
     inputs, positions, segments = pad_rows([piece.inputs for piece in pieces])
     targets = pad_rows([piece.targets for piece in pieces], IGNORED)[0]
     prefix = np.zeros(inputs.shape, bool)

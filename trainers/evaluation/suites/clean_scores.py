@@ -31,7 +31,7 @@ class CleanScore:
     on the found items alone (`only`). A score over no items is None.
 
     `found` is the number of items that were found in the corpus. `searched` is how many of the `items` were
-    searched for. Items that are too short or were not in the item file were not searched for.
+    searched for.
     """
 
     model: str
@@ -56,8 +56,8 @@ class CleanScore:
 
 
 def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, float]]) -> tuple[CleanScore, ...]:
-    """Return the scores of every model on the tasks whose items its corpus was searched for. `held` maps a
-    model to its `corpus_shares`, if its corpus was searched.
+    """Return the scores of every model on the tasks whose items its corpus was searched for. `held` has the
+    `corpus_shares` of each model whose corpus was searched.
     """
     found = []
     for result in results:
@@ -76,13 +76,11 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 
 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
-    """Return, by the name of each item, the largest share of its words that a single training document of a
-    model contains. This is the share of the prompt or of the answer, whichever is larger. Items that were not
-    searched for are left out.
+    """Return, by the name of each item, the largest share of the words of its prompt or of its answer that a
+    single training document of a model contains. Items that were not searched for are left out.
 
-    Empty for a model that was not made by pretraining. `tell` is called with a line for a corpus that cannot
-    be read. If a corpus was not searched for the items of some of `tasks`, `tell` is called with instructions
-    for searching it.
+    Empty for a model that was not made by pretraining. `tell` is called if a corpus cannot be read or was not
+    searched for the items of some of `tasks`.
     """
     config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
     if not isinstance(config, Pretraining):
@@ -109,9 +107,6 @@ def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], 
 
 
 def _by_item(found: Contamination | None) -> dict[str, float]:
-    """Return the shares by item name. If an item is in several of the sets that were searched for, its
-    largest share counts.
-    """
     shares: dict[str, float] = {}
     for name, share in (found.shares if found is not None else {}).items():
         item = name.partition("#")[2]
@@ -120,7 +115,6 @@ def _by_item(found: Contamination | None) -> dict[str, float]:
 
 
 def _sources_read(config: Pretraining) -> set[str]:
-    """Return the names of the sources that a resolved run reads, in any of its stages."""
     weights = [config.data.weights, *(stage.weights for stage in config.data.stages)]
     named = (each for each in weights if isinstance(each, Mapping))
     return {name.partition(LEVEL)[0] for each in named for name, weight in each.items() if weight > 0}

@@ -10,17 +10,13 @@ from trainers.report.run_cost import TERMS
 
 
 class EvaluationMeter:
-    """Measures time and energy from its creation on. The energy includes other work on the same hardware
-    (`energy_meter`).
-    """
+    """Measures time and energy from its creation on. The energy may include other work on the same hardware."""
 
     def __init__(self) -> None:
         self._meter, self._began = EnergyMeter(), time.perf_counter()
 
     def cost(self, scorer: Scorer) -> Footprint:
-        """Return the cost so far, with the operations of `scorer`. These are forward passes only, a third of
-        the operations of training.
-        """
+        """Return the cost so far, with the operations of `scorer`."""
         import torch
 
         flops = dict(zip(TERMS, scorer.flops.tolist(), strict=True))

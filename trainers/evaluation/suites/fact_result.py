@@ -27,8 +27,8 @@ def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -
     `accuracy` is P@1 with the first statement (Petroni et al., 2019). `consistency` is the share of pairs of
     statements for which the model chooses the same object. `always_right` is the share of facts for which it
     chooses the right object with every statement. `gold_probability` and `reciprocal_rank` are those of the
-    right object with the first statement (`gold_scores`). Chance is the score of always choosing the most
-    common object of the relation.
+    right object with the first statement. Chance is the score of always choosing the most common object of
+    the relation.
     """
     assert facts.examples.targets is not None
     rows: dict[str, list[Any]] = {name: [] for name in ("id", "gold", "prediction", "predictions", "rank", "subtask")}

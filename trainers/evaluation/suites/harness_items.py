@@ -86,7 +86,6 @@ def _pairs(row: RenderedRow) -> list[tuple[str, str]]:
 
 
 def _task(task: HarnessTask) -> Task:
-    """Return the `Task` that is equivalent to a task of lm-evaluation-harness."""
     kind = _KINDS.get(task.output_type, "generate")
     metric = "bits_per_byte" if kind == "text" else "exact_match" if task.generation is not None else "accuracy"
     made = Task(kind=kind, name=task.name, files={task.split: task.files[task.split]}, columns={}, metrics=(metric,))
@@ -99,8 +98,8 @@ def _task(task: HarnessTask) -> Task:
 
 
 def harness_result(asked: HarnessItems, result: TaskResult) -> TaskResult:
-    """Return `result` with the version of the harness task, and with only the scores that the task names, in
-    the order of the task. For written answers, there is a score for each filter of the task.
+    """Return `result` with the version of the harness task, and with only the scores that the task names. For
+    written answers, there is a score for each filter of the task.
     """
     measured: dict[str, Measured] = {}
     for name in asked.task.metrics:
@@ -137,10 +136,6 @@ def _filtered_name(name: str, task: HarnessTask, number: int) -> str:
 
 
 def _matched(task: HarnessTask, number: int, result: TaskResult) -> Measured:
-    """Return the accuracy metric and its outcomes for the written answers after filter `number` of the task.
-    An answer is right if the filtered text equals one of the accepted texts, as compared by
-    `task.comparison`.
-    """
     _, outcomes = next(iter(result.measured.values()))
     assert outcomes.texts is not None
     assert outcomes.references is not None

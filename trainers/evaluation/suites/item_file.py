@@ -22,9 +22,9 @@ def item_name(task: str, split: str, identifier: str) -> str:
 def write_item_file(columns: Sequence[tuple[Task | HarnessTask, str]], data: Location | None, output: Location) -> int:
     """Write the items of every (task, split). Returns the number of items.
 
-    `prompt` joins the texts that the model is given, so that items with a common passage remain distinct.
-    `answer` lists the gold texts: the correct candidate, the accepted targets, or the grammatical sentence.
-    It is empty for a `Task` that has none of these, such as one with labels.
+    `prompt` joins the texts that the model is given. `answer` lists the gold texts: the correct candidate,
+    the accepted targets, or the grammatical sentence. It is empty for a `Task` that has none of these, such
+    as a task with labels.
     """
     lines = [json.dumps(item, ensure_ascii=False) for task, split in columns for item in _items(task, split, data)]
     output.write_atomic("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))

@@ -66,7 +66,7 @@ class Items:
     @property
     def chance(self) -> float:
         """The accuracy of a model without knowledge, which chooses a random candidate or, in `classify`,
-        always the most common label. It is 0 if the model must generate the words itself.
+        always the most common label. It is 0 if the model must write the answer itself.
         """
         if self.task.kind == "classify":
             return float(np.bincount(self.gold).max() / len(self.gold))
@@ -82,9 +82,8 @@ def read_items(
     of any two labels differ by at most one.
 
     `limit` keeps the first items, of each subtask if there are subtasks. With `calibrate`, the items of
-    `classify` are also rendered with content-free texts. Other kinds cannot be calibrated, because their
-    candidates differ between items, and a note says so. Items with equal candidates cannot be scored: they
-    are left out, and a note counts them.
+    `classify` are also rendered with content-free texts; for other kinds, a note says that they are not
+    calibrated. Items with equal candidates are left out, and a note counts them.
 
     Raises UserError for a missing file, hidden gold, invalid rows and too few examples for the shots, and
     ConfigError for a task that cannot be given to a language model.
@@ -142,7 +141,6 @@ def _references(examples: Examples, numbers: Sequence[int]) -> list[list[str]] |
 
 
 def _neutral(task: Task, shots: Sequence[str]) -> list[str]:
-    """Return the contexts for `Items.neutral`, given the text of the shots before each item."""
     assert task.prompt is not None
     contexts = []
     for text in NEUTRAL:
@@ -156,7 +154,6 @@ def _part(names: list[str] | None, numbers: Sequence[int]) -> list[str] | None:
 
 
 def _first(examples: Examples, limit: int | None) -> list[int]:
-    """Return the indices of the first `limit` examples, of each subtask if there are subtasks."""
     if limit is None:
         return list(range(len(examples)))
     if examples.subtasks is None:
@@ -174,9 +171,6 @@ def _shots(
     task: Task, split: str, examples: Examples, data: Location | None, shots: int, seed: int, chosen: Sequence[int],
     balanced: bool,
 ) -> list[str]:  # fmt: skip
-    """Return the text before each of the `chosen` items: solved examples, which never include the item
-    itself.
-    """
     if not shots:
         return [""] * len(chosen)
     prompt = task.prompt
@@ -198,16 +192,11 @@ def _shots(
 
 
 def _draw(pool: Examples, count: int, generator: np.random.Generator, without: int | None) -> list[int]:
-    """Return the indices of `count` random examples of a split, never the example `without`."""
     drawn = generator.choice(len(pool), count + (without is not None), replace=False)
     return [each for each in drawn.tolist() if each != without][:count]
 
 
 def _draw_balanced(pool: Examples, count: int, generator: np.random.Generator, without: int | None) -> list[int]:
-    """Return the indices of `count` random examples of a split in random order, never the example `without`.
-    All labels occur equally often; if `count` is not a multiple of the number of labels, some labels, chosen
-    at random, occur once more.
-    """
     assert pool.labels is not None
     labels = generator.permutation(len(pool.task.label_names)).tolist()
     drawn: list[int] = []
@@ -231,7 +220,6 @@ def _solved(pool: Examples, number: int) -> str:
 
 
 def _candidates(examples: Examples, number: int) -> list[tuple[str, str]]:
-    """Return the context and the continuation of each candidate of an example."""
     task = examples.task
     if task.kind == "minimal_pairs":
         return [("", text) for text in examples.candidates_of(number)]

@@ -83,12 +83,12 @@ class Evaluation:
 
     @property
     def models(self) -> list[str]:
-        """The names of the models, in the order of the command."""
+        """The names of the models, in the order of the results."""
         return list(dict.fromkeys(result.model for result in self.results))
 
     @property
     def costs(self) -> dict[str, Footprint]:
-        """The cost of scoring each model, by name."""
+        """The cost of scoring each model, by name. Models without a known cost are left out."""
         return {result.model: result.cost for result in self.results if result.cost is not None}
 
     @property
@@ -155,9 +155,8 @@ class Evaluation:
 
     def write_rows(self, path: Location) -> None:
         """Write a Parquet file with a row per model and item: the columns of `TaskResult.rows`, and `score`
-        and `weight`. A column that has lists for some tasks has lists for all; single values become lists of
-        length one. The main score is the sum of `score` divided by the sum of `weight`; for perplexity, it is
-        the exponential of this ratio.
+        and `weight`. A column that has lists for some tasks has lists for all tasks. The main score is the
+        sum of `score` divided by the sum of `weight`; for perplexity, it is the exponential of this ratio.
         """
         tables = []
         for result in self.results:
@@ -174,9 +173,6 @@ class Evaluation:
 
 
 def _with_lists(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return the tables with consistent column types: a column that is a list in one table becomes a list in
-    all.
-    """
     lists = {field.name for table in tables for field in table.schema if pa.types.is_list(field.type)}
     made = []
     for table in tables:
@@ -198,10 +194,10 @@ def evaluate_models(
     texts: Sequence[Examples] = (),
 ) -> tuple[TaskResult, ...]:
     """Return the results of every model on every (task, split) and then on `texts`. `tell` is called with
-    messages, for example about items that were left out and contexts that were cut.
+    messages, for example about items that were left out.
 
     Raises UserError for missing and invalid files, before a model is loaded, and for a model that gives no
-    likelihoods.
+    likelihoods. Raises ConfigError if a model is given twice.
     """
     if len({str(model) for model in models}) < len(models):
         raise ConfigError("models: the same model is given twice; give each once")
@@ -221,7 +217,9 @@ def read_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[Asked]:
-    """Read the items of every (task, split). `tell` is used and errors are raised as in `evaluate_models`."""
+    """Read the items of every (task, split), and pass notes on items that were left out to `tell`. Raises
+    UserError for missing and invalid files.
+    """
     read = [_read(task, split, data, settings) for task, split in columns]
     for items in read:
         for note in items.notes if not isinstance(items, Examples) else ():

@@ -39,8 +39,8 @@ class SuiteResult:
 @dataclass(frozen=True)
 class PairedDifference:
     """The difference between two models or runs, `b` minus `a`, in a score on the same items, with its 95 %
-    interval and the `p` value of a two-sided test. For a task, this is a permutation test
-    (`tasks.scores.resampling`). For a mean or an average of checkpoints, it is a normal approximation.
+    interval and the `p` value of a two-sided test. For a task, this is a permutation test. For a mean or an
+    average of checkpoints, it is a normal approximation.
     """
 
     a: str
@@ -54,9 +54,7 @@ class PairedDifference:
 
     @property
     def tie(self) -> bool:
-        """Whether the data cannot separate the models: p is 0.05 or more, not corrected for multiple
-        comparisons.
-        """
+        """Whether p is 0.05 or more, not corrected for multiple comparisons."""
         return self.p >= _TIE
 
     def plain(self) -> dict[str, Any]:
@@ -94,7 +92,7 @@ def suite_results(suite: Suite, results: Sequence[TaskResult]) -> list[SuiteResu
 
 
 def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
-    """Return the mean of a suite from the results of one model on the tasks of the suite."""
+    """Return the mean of a suite from the results of one model."""
     names = [result.task for result in results]
     return suite_mean(suite, results[0].model, names, [result.scores[result.main] for result in results])
 

@@ -67,9 +67,7 @@ class NoisyScore:
 
 
 def centred_scale(chance: float) -> float:
-    """Return the factor 1 / (1 - chance) of a centred score; 0 if chance is 1, as for items with a single
-    label.
-    """
+    """Return the factor 1 / (1 - chance) of a centred score; 0 if chance is 1."""
     return 1 / (1 - chance) if chance < 1 else 0.0
 
 
@@ -166,19 +164,17 @@ class TaskResult:
 
 
 def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None) -> NoisyScore:
-    """Return the score of a metric with its error (delta method) and its interval
-    (`tasks.scores.resampling`). A score is a ratio of sums, or the exponential of one.
-    """
+    """Return the score of a metric with its error (delta method) and its interval."""
     found = score(metric, outcomes)
     _, influences = ratio_of(metric.statistics(outcomes), metric.name)
     return NoisyScore(found.value, standard_error(influences), found.low, found.high, found.n, chance)
 
 
 def ratio_of(statistics: np.ndarray, score: str) -> tuple[float, np.ndarray]:
-    """Return the value of a score and the influence of each item on it, float64 [n]. `statistics`, float64
-    [n, 2], holds the score and the weight of each item. The value is the ratio of the sums of the two
+    """Return the value of a score and the influence of each item on the value, float64 [n]. `statistics`,
+    float64 [n, 2], holds the score and the weight of each item. The value is the ratio of the sums of the two
     columns, or the exponential of the ratio if the name `score` ends in `perplexity`. The influence is the
-    item's term in the delta method (`standard_error`).
+    item's term in the delta method.
     """
     weights = statistics[:, 1].sum()
     value = float(statistics[:, 0].sum() / weights)
@@ -210,8 +206,8 @@ def item_result(
     neutral: Likelihoods | None = None,
 ) -> TaskResult:  # fmt: skip
     """Return the result on items. `found` has the likelihoods of all candidates of all items, flat. `without`
-    has the likelihoods of the same candidates after the context without the question (`Items.without`), and
-    `neutral` after each of the contexts in `Items.neutral`.
+    has the likelihoods of the same candidates after the context without the question, and `neutral` after
+    each of the contexts in `Items.neutral`.
     """
     answers = items.answers
     lengths = {
@@ -272,8 +268,8 @@ def _measured(
 
 
 def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
-    """Return the metric bits per byte with its outcomes on the gold answers. It improves before accuracy
-    rises above chance (Magnusson et al., 2025, DataDecide).
+    """Return the bits per byte of the gold answers, which improve before accuracy rises above chance
+    (Magnusson et al., 2025, DataDecide).
     """
     return METRICS["bits_per_byte"], Outcomes(
         nats=-log_likelihood, text_bytes=np.maximum(text_bytes, 1).astype(np.float64)
@@ -284,8 +280,8 @@ def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
     """Return the logarithm of the probability of each candidate after content-free texts, float64
     [candidates]. Probabilities are normalised over the candidates of an item, then averaged over the texts.
 
-    Subtracting it from the log-likelihoods is the calibration of Zhao et al. (2021, section 5) with their
-    matrix W and b = 0.
+    Subtracting the result from the log-likelihoods is the calibration of Zhao et al. (2021, section 5) with
+    their matrix W and b = 0.
     """
     count, first = int(items.offsets[-1]), items.offsets[:-1]
     nats = neutral.log_likelihood.reshape(-1, count)
@@ -296,9 +292,6 @@ def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
 
 
 def _best(scores: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return, for each item, the index of the candidate with the highest score, int64 [n]. Among ties, the
-    first is chosen.
-    """
     widest = int(np.diff(offsets).max())
     table = np.full((len(offsets) - 1, widest), -np.inf)
     item = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))

@@ -30,10 +30,7 @@ def text_task(file: Location) -> Task:
 
 
 def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, window: int | None) -> TaskResult:
-    """Return the result of a model on the first `limit` texts, or on all if `limit` is None. Its rows have
-    the log-likelihood and the bits per byte of every text, and the numbers of tokens, unknown tokens, bytes
-    and characters.
-    """
+    """Return the result of a model on the first `limit` texts, or on all if `limit` is None."""
     documents: list[str] = texts.texts[0].to_pylist()[:limit]
     found, window = scorer.score_texts(documents, window)
     sizes = np.array([len(text.encode()) for text in documents], np.int64)

@@ -58,7 +58,7 @@ class ShownItem:
 
 
 def shown_items(each: WonItems, numbers: Sequence[int]) -> list[ShownItem]:
-    """Return the first SHOWN of the items with the indices `numbers`, as a page shows them. In a cloze task,
+    """Return the first ten of the items with the indices `numbers`, as a page shows them. In a cloze task,
     choice 1 means that the model found the words, and choice 0 that it did not. For written answers, the
     candidates are an accepted answer and then the answers of the two models. Empty for facts, which have no
     `items`.

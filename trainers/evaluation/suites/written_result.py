@@ -17,9 +17,7 @@ def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskR
     The main score is the first metric that counts an item as either solved or not (SOLVED). If there is none,
     it is the first metric.
 
-    The rows have the written text of every item, its number of tokens, whether it was truncated, whether its
-    context was cut, and the accepted texts. A sampled answer depends on the seed and on the id of its item,
-    and not on the order of items.
+    A sampled answer depends on the seed and on the id of its item, and not on the order of items.
     """
     prompt = items.task.prompt
     assert prompt is not None

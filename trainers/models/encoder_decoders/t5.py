@@ -56,11 +56,11 @@ def _sizes(configuration: Any) -> Model:
 
 @cache
 def untied_class() -> Any:
-    """Return a T5 class with an untied output layer. It is initialised with variance 1 / width, so that
-    logits have variance 1, as in the authors' T5X.
+    """Return a T5 class with an untied output layer, initialised with variance 1 / width as in the authors'
+    T5X.
 
     The T5 class of `transformers` 5.23 ties the output layer of a new model even if the configuration says
-    otherwise. It does load a saved model with an untied output layer correctly.
+    otherwise.
     """
     import torch
     from transformers import T5ForConditionalGeneration, initialization

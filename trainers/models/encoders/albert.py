@@ -48,9 +48,6 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 @cache
 def _layer_class() -> Any:
-    """Return a layer class that can be compiled and that supports gradient checkpointing, like the layers of
-    the other encoders of `transformers`.
-    """
     from transformers.modeling_layers import GradientCheckpointingLayer
     from transformers.models.albert.modeling_albert import AlbertLayer
 
@@ -77,7 +74,6 @@ def _set_parameter(block: Any, name: str, parameter: Any) -> None:
 
 
 def _blocks(network: Any) -> list[Any]:
-    """Return the module of every layer. The layers of a group have the same module."""
     groups, layers = network.albert.encoder.albert_layer_groups, network.config.num_hidden_layers
     return [groups[layer * len(groups) // layers].albert_layers[0] for layer in range(layers)]
 

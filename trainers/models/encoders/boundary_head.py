@@ -31,8 +31,9 @@ class BoundaryHead(torch.nn.Module):
             torch.nn.init.zeros_(layer.bias)
 
     def forward(self, outside: Any, places: Any) -> Any:
-        """Return a state for each of n tokens, [n, width], given the states before and after the tokens'
-        spans, [n, 2, width], and the tokens' places in their spans, counted from 0, int64 [n].
+        """Return a state for each of n tokens, [n, width]. `outside` has the states before and after the span
+        of each token, [n, 2, width], and `places` the place of each token in its span, counted from 0, int64
+        [n].
         """
         states = torch.cat([outside.flatten(1), self.places(places)], 1)
         states = self.inner_norm(torch.nn.functional.gelu(self.inner(states)))

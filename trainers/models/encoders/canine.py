@@ -4,10 +4,9 @@ of stride 4 turns the characters into molecules, which the deep stack reads. The
 molecules and characters into states of characters.
 
 Shards contain tokens, so the network writes out their characters (`canine_characters`) and returns the state
-of one character of each token. This is the first character or, if the token is to be predicted, the character
-that the objective chooses. Special tokens are code points of the private use area, as in `transformers`,
-except padding and the unknown token. Every document of a row is read by itself, padded to a multiple of 128
-characters, because strides and convolutions would mix neighbouring documents.
+of one character of each token: the first character or, if the token is to be predicted, the character that
+the objective chooses. Every document of a row is read by itself, padded to a multiple of 128 characters,
+because strides and convolutions would mix neighbouring documents.
 
 With `character_buckets` a decoder predicts the characters of masked words, one after another.
 

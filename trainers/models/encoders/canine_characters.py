@@ -58,8 +58,8 @@ class CharacterLayout:
         return states[self.document, self.place]
 
     def of_molecules(self, states: Any) -> Any:
-        """Return the states of tokens, given the states of molecules, [documents, molecules, width]. The
-        first molecule stands for the document, each other molecule for 4 characters.
+        """Return the states of tokens, [rows, length, width], given the states of molecules, [documents,
+        molecules, width]. The first molecule stands for the document, each other molecule for 4 characters.
         """
         return states[
             self.document, torch.where(self.place == 0, 0, self.place // 4 + 1).clamp(max=states.shape[1] - 1)
@@ -138,9 +138,7 @@ class Spelling:
         return content, owner
 
     def estimate(self, ids: Any) -> CharacterLayout:
-        """Return a layout on `meta`, where tensors have no values. Every row is one document whose tokens
-        have the mean length.
-        """
+        """Return a layout on `meta`, where tensors have no values. Every row is one document."""
         rows, length = ids.shape
         width = -(-(int(length * self.mean) + _BEYOND) // _MULTIPLE) * _MULTIPLE
         characters = ids.new_zeros(rows, width)

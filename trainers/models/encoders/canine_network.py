@@ -48,8 +48,7 @@ class CharacterDecoder(torch.nn.Module):
     attends to itself and to the characters before it, whose keys and values contain their own embeddings.
 
     Embeddings are those of the encoder's characters, without positions, because the states already encode
-    positions. The embedding of a predicted character is that of its bucket, since the bucket is what was
-    predicted. The output layer has a separate matrix.
+    positions.
     """
 
     def __init__(self, config: CanineConfig) -> None:
@@ -162,7 +161,6 @@ class CanineForSubwords(CaninePreTrainedModel):
         return self.decoder(states, self._embedded(masks), self._embedded(characters), earlier)
 
     def _embedded(self, characters: Any) -> Any:
-        """Return the embeddings of characters [..., width], without positions."""
         config, embeddings = self.config, self.canine.char_embeddings
         sizes = (config.hidden_size, config.num_hash_functions, config.num_hash_buckets)
         return embeddings._embed_hash_buckets(characters, *sizes)
@@ -210,7 +208,7 @@ class CanineForSubwords(CaninePreTrainedModel):
 
 
 def _blocked(seen: Any, dtype: Any) -> Any:
-    """Return the numbers to add to attention scores, [documents, 1, 1, keys]: 0 for keys that are `seen`,
-    bool [documents, keys], and the most negative number of `dtype` for all other keys.
+    """Return the numbers to add to attention scores, [documents, 1, 1, keys]. `seen` is bool [documents,
+    keys].
     """
     return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None, None]

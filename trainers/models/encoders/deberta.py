@@ -49,8 +49,8 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _distance_projections(network: Any) -> float:
-    """Return the value of `Architecture.repeats`: minus the number of parameters that project distances. They
-    are applied to a table of distances once per pass, not to tokens.
+    """Return minus the number of parameters that project distances, because they are applied once per pass to
+    a table of distances, not to tokens.
     """
     attentions = [block.attention.self for block in blocks(network)]
     parts = [part for attention in attentions for part in (attention.pos_proj, attention.pos_q_proj)]

@@ -56,7 +56,6 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _with_generator(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
-    """Return the discriminator with its generator. A mask decoder, if configured, is part of the generator."""
     from trainers.models.encoders.disentangled.deberta_discriminator import DebertaDiscriminator
 
     its = generator_of(model)

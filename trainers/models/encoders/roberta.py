@@ -71,7 +71,6 @@ def _publish(network: Any, specials: dict[str, int]) -> None:
 
 
 def _first(network: Any) -> int:
-    """Return the row of position 0."""
     return int(network.config.pad_token_id) + 1
 
 

@@ -70,9 +70,6 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 @cache
 def _layer_class() -> Any:
-    """Return a layer class that supports gradient checkpointing, like the layers of the other encoders of
-    `transformers`.
-    """
     from transformers.modeling_layers import GradientCheckpointingLayer
     from transformers.models.xlnet.modeling_xlnet import XLNetLayer
 
@@ -81,8 +78,7 @@ def _layer_class() -> Any:
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
     """Return the states of the content stream, with the states of the query stream at the columns of
-    `inputs.order`. Attention reads the memory in `inputs.carried`, then the window. Afterwards, the states of
-    the window replace the memory.
+    `inputs.order`. With `inputs.carried`, the states of the window replace the memory.
     """
     import torch
 

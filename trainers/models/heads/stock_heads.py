@@ -55,8 +55,7 @@ def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str
     `task_head`, keyed by our names, and the prefix of the parameters of its stacks in our class and in the
     stock class.
 
-    The head must have a stock class (`why_not_stock_head`). A fine-tuning method may have changed the
-    network.
+    The head must have a stock class (`why_not_stock_head`).
     """
     import torch
     import transformers
@@ -77,8 +76,8 @@ def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str
 
 
 def _beginnings(ours: str, theirs: str) -> tuple[str, str]:
-    """Return two dotted names without the components that they share at the end. They must share at least the
-    last component. A result that is not empty ends with a dot.
+    """Return two dotted names without the components that they share at the end, of which there must be at
+    least one.
     """
     shared = 1
     parts = ours.split("."), theirs.split(".")
@@ -114,15 +113,12 @@ def _source(name: str, stock: Any, network: Any, state: Mapping[str, Any]) -> st
 
 
 def _renamed(head: TaskHead, form: HeadForm) -> dict[str, Any]:
-    """Return the tensors of a head, keyed by their names in the stock model."""
     tensors = head.state_dict()
     return {f"{stock}.{name}": tensors[f"{layer}.{name}"] for layer, stock, name in _head_parameters(head, form)}
 
 
 def _head_parameters(head: TaskHead, form: HeadForm) -> Iterator[tuple[str, str, str]]:
-    """Yield (layer of the head, its name in the stock model, parameter name) for every parameter of a head's
-    dense layer, norm and output layer.
-    """
+    """Yield (layer of the head, name of this layer in the stock model, parameter name)."""
     for layer in ("dense", "norm", "output"):
         stock = getattr(form, layer)
         if stock is not None:

@@ -1,9 +1,9 @@
 """Heads, which compute the predictions of a task from the states of a model. A head is the submodule
 `task_head` of its model, so checkpoints, optimizers and exports include its parameters.
 
-A head has the same layers as the architecture's head in `transformers` (`interface.HeadForm`). It reads the
-state of every position, or one state per text: the state of its first or last token, or its pooled states.
-These are the states of the last layer, or of several layers, concatenated or mixed.
+A head has the layers that the architecture's `interface.HeadForm` describes. It reads the state of every
+position, or one state per text: the state of its first or last token, or its pooled states. These are the
+states of the last layer, or of several layers, concatenated or mixed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -95,8 +95,7 @@ def build_head(
     choose, or 2 for span, the scores of starts and ends.
 
     If `pooling` is None, encoders are read at the first token and other families at the last. A recurrent
-    encoder defaults to the mean for a prediction per segment. It cannot be read at a single token, because
-    the state of the first token, or half of that state, depends on no other token.
+    encoder defaults to the mean for a prediction per segment, and cannot be read at a single token.
 
     If `dropout` is None, the model's rate applies wherever the stock head has dropout. The weights depend
     only on the sizes and the seed. Raises ConfigError if `pooling` or `layers` does not apply.
@@ -129,9 +128,6 @@ def build_head(
 
 
 def _initialise(head: TaskHead, model: Model) -> None:
-    """Draw weights with the architecture's standard deviation: `initializer_range`, or 1 / sqrt(width) for
-    architectures without it, such as T5.
-    """
     deviation = model.initializer_range if "initializer_range" in model.traits.has else model.width**-0.5
     for layer in (head.dense, head.output):
         if layer is not None:
@@ -141,7 +137,6 @@ def _initialise(head: TaskHead, model: Model) -> None:
 
 
 def _depth(model: Model) -> int:
-    """Return the number of blocks in the stack whose states a head reads."""
     return model.decoder_layers or model.layers
 
 
@@ -167,10 +162,10 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 
 @contextmanager
 def recorded_layers(blocks: Sequence[Any], convert: Callable[[Any], Any] | None = None) -> Iterator[list[Any]]:
-    """Record states within the context. Yields a list to which the input of the first of `blocks` and the
-    output of every block are appended. A block that several layers share is recorded each time it runs.
+    """Record, in the list that this context manager yields, the input of the first of `blocks` and the output
+    of every block, [rows, length, width]. A block that several layers share is recorded each time it runs.
 
-    States are [rows, length, width]; `convert` converts the states of blocks that use another shape.
+    `convert` converts the states of blocks that use another shape.
     """
     layers: list[Any] = []
 

@@ -72,11 +72,11 @@ class AwdLstmLayer(torch.nn.Module):
 
     def forward(self, states: Any, sequences: Sequences, state: LayerState | None = None) -> Any:
         """Return the outputs of the layer [rows, length, outputs] for the inputs `states` [rows, length,
-        inputs]. Every sequence in `sequences` begins with a hidden state of zeros.
+        inputs]. Every sequence in `sequences` begins with a state of zeros.
 
         With `state`, the rows are the next window of longer rows: a sequence that continues from the previous
-        window begins with the hidden state stored for its row, and the final hidden state of every row is
-        stored in `state`.
+        window begins with the state stored for its row, and the final state of every row is stored in
+        `state`.
         """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
@@ -95,8 +95,8 @@ class AwdLstmLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return placeholder states for a pass on `meta`. The pass then keeps as much memory for the backward
-        pass as one with oneDNN, whose own workspace is not visible on `meta`.
+        """Return placeholder states for a pass on `meta`, where the memory that oneDNN keeps for the backward
+        pass would not be counted.
         """
         outputs = self.recurrent_weight.shape[1]
         workspace = packed.new_empty(len(packed), _WORKSPACE * max(packed.shape[1], outputs))
@@ -153,11 +153,9 @@ class AwdLstm(PreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Return the embeddings."""
         return self.lstm.embed
 
     def get_output_embeddings(self) -> Any:
-        """Return the output layer."""
         return self.lm_head
 
     def _init_weights(self, module: Any) -> None:

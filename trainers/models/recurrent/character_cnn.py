@@ -71,13 +71,11 @@ class CharacterCnn(torch.nn.Module):
 
     @property
     def repeats(self) -> int:
-        """The number of multiplications per token beyond one per parameter. A filter runs at every place."""
+        """The number of multiplications per token beyond one per parameter."""
         return sum(each.weight.numel() * (LENGTH - each.kernel_size[0]) for each in self.filters)
 
     def forward(self, ids: Any) -> Any:
-        """Return the vectors [..., width] of ids, int64 [...]. The vector of an id that occurs several times
-        is computed once.
-        """
+        """Return the vectors [..., width] of ids, int64 [...]."""
         # On `meta`, tensors have no values.
         distinct, places = (ids.flatten(), None) if ids.is_meta else ids.unique(return_inverse=True)
         characters = self.embed(self.table[distinct].long()).transpose(1, 2)

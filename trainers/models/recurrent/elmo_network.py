@@ -48,7 +48,7 @@ class BidirectionalOutput(ModelOutput):
 
 class ElmoLayer(torch.nn.Module):
     """One layer of the forward language model and one of the backward model, which do not read each other's
-    states. With `adds`, the input of each is added to its output.
+    states. With `adds`, the input of each model's layer is added to its output.
     """
 
     def __init__(self, width: int, cells: int, rate: float, adds: bool) -> None:
@@ -118,7 +118,6 @@ class Elmo(PreTrainedModel):
         return self.elmo.embed
 
     def get_output_embeddings(self) -> Any:
-        """Return the output layer."""
         return self.lm_head
 
     def _init_weights(self, module: Any) -> None:

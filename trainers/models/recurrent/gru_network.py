@@ -68,8 +68,8 @@ class GruLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return placeholder states for a pass on `meta`. The pass then keeps as much memory for the backward
-        pass as one with torch's GRU, whose own memory is not visible on `meta`.
+        """Return placeholder states for a pass on `meta`, where the memory that torch's GRU keeps for the
+        backward pass would not be counted.
         """
         outputs = self.recurrent_weight.shape[1]
         kept = packed.new_empty(len(packed), _KEPT * outputs)
@@ -122,11 +122,9 @@ class SentenceGru(PreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Return the embeddings."""
         return self.encoder.embed
 
     def get_output_embeddings(self) -> Any:
-        """Return the output layer."""
         return self.lm_head
 
     def _init_weights(self, module: Any) -> None:
@@ -141,10 +139,10 @@ class SentenceGru(PreTrainedModel):
         """Return the states [rows, length, width] of the decoder that writes next sentences, and of the
         decoder that writes previous sentences.
 
-        Both read the sentences that they write: `ids` and `positions`, int64 [rows, length]. `vectors` are
-        the vectors of the sentences before and after these, each [rows, length, width]. The first decoder
-        reads the vector of the sentence before, the second that of the sentence after. Each multiplies the
-        vector by its own matrices at every position (equations 5 to 7), as part of its input.
+        `ids` and `positions`, int64 [rows, length], are those of the sentences that the decoders write.
+        `vectors` are the vectors of the sentences before and after the sentence at each position, each [rows,
+        length, width]. The first decoder reads the vector of the sentence before, the second that of the
+        sentence after (equations 5 to 7).
         """
         sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
         decoders = (self.next_decoder, self.previous_decoder)

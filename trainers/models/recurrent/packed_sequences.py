@@ -98,7 +98,7 @@ class Sequences:
 
 
 class _Together(torch.autograd.Function):
-    """The identity function on several weights. It passes on their gradients all at once."""
+    """The identity function on several weights, which passes on their gradients all at once."""
 
     @staticmethod
     def forward(ctx: Any, *weights: Any) -> Any:

@@ -45,8 +45,8 @@ class ProjectedLstm(torch.nn.Module):
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return placeholder states for a pass on `meta`. The pass then keeps as much memory for the backward
-        pass as the layer does on a CPU. The memory of the layer itself is not visible on `meta`.
+        """Return placeholder states for a pass on `meta`, where the memory that the layer keeps for the
+        backward pass would not be counted.
         """
         kept = packed.new_empty(len(packed), (_KEPT if _computes_in_fp32(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
@@ -86,8 +86,7 @@ class _LstmOnCpu(torch.autograd.Function):
         projection: Any,
     ) -> Any:
         """Return the states [tokens, width] for the inputs `packed` [tokens, inputs], in the order of a
-        PackedSequence with `batch_sizes`. Save the gates, the cells and the outputs before the projection for
-        the backward pass.
+        PackedSequence with `batch_sizes`.
         """
         width, cells = projection.shape
         gates = torch.addmm(bias, packed, input_weight.T)
@@ -113,9 +112,6 @@ class _LstmOnCpu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Return the gradients. The gradients of the gates are computed step by step, from the last to the
-        first. The gradients of the weights are then computed from all steps at once.
-        """
         packed, gates, memory, outputs, states, input_weight, recurrent_weight, projection = ctx.saved_tensors
         cells = projection.shape[1]
         of_states, of_gates = gradient.clone(), torch.empty_like(gates)

@@ -57,7 +57,6 @@ class MaskedCharacters(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it."""
         return Frame(CLS, SEP)
 
     def apply(self, batch: Batch, context: Context) -> Batch:

@@ -74,7 +74,6 @@ class GapSentences(PairObjective):
         return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Return each document with masks for its gap sentences as input, and the gap sentences as target."""
         assert batch.sentence_starts is not None
         documents = documents_of(batch, context)
         text, eos = documents.content, context.special("<eos>")

@@ -26,7 +26,6 @@ class NextSentence(Masking):
     losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "sentence_loss": 1.0}
 
     def check(self) -> None:
-        """Raise ValueError if a field has a value that is not allowed."""
         super().check()
         if not 1 <= self.exchanges <= 1000:
             raise ValueError(f"exchanges: got {self.exchanges}, allowed 1 to 1000")

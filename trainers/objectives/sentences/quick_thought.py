@@ -65,29 +65,18 @@ class QuickThought(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it. In the rows that `apply` makes, they are around
-        every sentence instead.
-        """
         return Frame(CLS, SEP)
 
     @property
     def contrast(self) -> NeighbourContrast:
-        """A contrast of neighbours with the objective's pooling and temperature."""
         return NeighbourContrast(self.pooling, self.temperature)
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target: `min_tokens`, the minimum for a
-        sentence.
-        """
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit in a row with the marks of their sentences, if every
-        sentence has `min_tokens` tokens. Raises ConfigError if fewer than three such sentences fit.
-        """
         return stream_of_sentences(sequence_length, self.min_tokens, 1, 3, "three sentences")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return rows of sentences, each between its own marks."""
         return sentence_rows(batch, context, self.min_tokens)

@@ -28,7 +28,6 @@ class SentenceOrder(Masking):
     losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "sentence_loss": 1.0}
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with the parts of random rows swapped and labelled 1, and with tokens masked."""
         assert batch.labels is not None
         chance = self._uniforms(batch, context, "order", 1)[:, 0]
         swapped = (batch.labels >= 0) & (chance < 0.5)

@@ -56,34 +56,22 @@ class SimCSE(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it. In the rows that `apply` makes, they are around
-        every sentence instead.
-        """
         return Frame(CLS, SEP)
 
     @property
     def contrast(self) -> CopyContrast:
-        """A contrast of copies with the objective's pooling and temperature."""
         return CopyContrast(self.pooling, self.temperature)
 
     @property
     def needs_sentences(self) -> bool:
-        """Whether the unit is `sentences`."""
         return self.unit == "sentences"
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that a document must have to give a target: `min_tokens`, the minimum for a
-        sentence.
-        """
         return self.min_tokens
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit twice in a row with the marks of their sentences, if
-        every sentence has `min_tokens` tokens. Raises ConfigError if fewer than two such sentences fit twice.
-        """
         return stream_of_sentences(sequence_length, self.min_tokens, 2, 2, "two sentences")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return rows of sentences: two copies of each, each copy between its own marks."""
         return sentence_rows(batch, context, self.min_tokens, 2)

@@ -109,12 +109,12 @@ class TokenTexts:
     def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """Encode the text around a document's two cuts again, so that each part has its own tokens. `again`
-        says which of the cuts need this, and `windows` which tokens to encode. `cuts` are the indices of the
-        tokens at the cuts, and `inside` the numbers of characters of these tokens that precede the cuts.
+        """Encode the text around a document's two cuts again, so that each part has its own tokens. `cuts`
+        are the indices of the tokens at the cuts, `inside` the numbers of characters of these tokens that
+        precede the cuts, and `windows` the tokens to encode for each cut that needs it (`again`).
 
         Returns (new cuts, number of tokens added, edits), or None if the cuts must move to positions between
-        tokens. An edit is a range of tokens and the tokens that replace it.
+        tokens.
         """
         groups: list[tuple[int, int, list[int]]]
         if again[0] and again[1] and windows[1][0] < windows[0][1]:
@@ -147,7 +147,7 @@ class TokenTexts:
 
     def _move_to_tokens(self, tokens: np.ndarray, first: int, end: int, cuts: np.ndarray) -> np.ndarray:
         """Return the `cuts` of a document, each moved back to the nearest position that is both between
-        tokens and between characters. The document is the tokens from `first` up to `end`.
+        tokens and between characters.
         """
         places = cuts.copy()
         for number, cut in enumerate(cuts.tolist()):
@@ -160,13 +160,12 @@ class TokenTexts:
         return b"".join([self._texts[token] or b"" for token in ids])
 
     def _offset(self, token: int, character: int) -> int:
-        """Return the number of bytes in a token before its character with index `character`."""
         text = self._texts[token] or b""
         return [place for place, byte in enumerate(text) if _starts_character(byte)][character]
 
     def _cached_ids(self, text: bytes) -> list[int] | None:
-        """Return the ids of a piece of text, cached. Return None if its bytes are not valid UTF-8 or its
-        tokens do not decode to it.
+        """Return the ids of a piece of text, or None if its bytes are not valid UTF-8 or its tokens do not
+        decode to it.
         """
         if text not in self._memo:
             if len(self._memo) >= _MEMO:
@@ -202,22 +201,16 @@ def _texts(definition: Definition) -> list[bytes | None]:
 
 
 def _starts_character(byte: int) -> bool:
-    """Return whether the byte is the first of a character in UTF-8."""
     return byte & 0xC0 != 0x80
 
 
 def _starts_word(text: bytes) -> bool:
-    """Return whether a token's text begins with exactly one space, followed by a character that is not white
-    space.
-    """
     first = text.decode(errors="replace")[:2]
     return len(first) == 2 and first[0] in _SPACES and not first[1].isspace() and first[1] not in _SPACES
 
 
 def _apply_edits(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
-    """Return the documents with `edits` applied. Each edit replaces a range of tokens, and the edits are
-    sorted by position. Document i grows by `growth[i]` tokens.
-    """
+    """Return the documents with `edits`, sorted by position, applied. Document i grows by `growth[i]` tokens."""
     if not edits:
         return content
     ranges = np.array([edit[:2] for edit in edits], dtype=np.int64)

@@ -60,21 +60,17 @@ class Masking(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """`<cls>` before every document and `<sep>` after it."""
         return Frame(CLS, SEP)
 
     @property
     def needs_words(self) -> bool:
-        """Whether the unit is `words` or `spans`."""
         return self.unit in ("words", "spans")
 
     @property
     def span_types(self) -> tuple[str, ...]:
-        """All types of spans if the unit is `salient`, otherwise none."""
         return SPAN_TYPES if self.unit == "salient" else ()
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with tokens masked, and with the original tokens as targets."""
         return self.replaced(batch, context, self.choose(batch, context))
 
     def replaced(self, batch: Batch, context: Context, group: np.ndarray) -> Batch:
@@ -113,7 +109,6 @@ class Masking(TrainingObjective):
         return group
 
     def _choose_salient(self, batch: Batch, context: Context) -> np.ndarray:
-        """Choose salient spans, and return them as `choose` does."""
         assert batch.spans is not None
         length = batch.inputs.shape[1]
         opens: np.ndarray = np.ones(batch.inputs.shape, dtype=bool)

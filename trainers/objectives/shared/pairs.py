@@ -112,7 +112,6 @@ class PairObjective(TrainingObjective):
 
     @property
     def sees_prefix(self) -> bool:
-        """Whether `bidirectional_prefix` is set."""
         return self.bidirectional_prefix
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
@@ -131,7 +130,6 @@ class PairObjective(TrainingObjective):
         raise NotImplementedError
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
-        """Return the capacity of a row when `lead` tokens precede every input."""
         positions = sequence_length - self.spare
         needed: list[int] = []
         while (most := lead + self.rendered(len(needed), family)) <= positions:
@@ -249,7 +247,6 @@ def _tokens(*tokens: int | None) -> np.ndarray:
 
 
 def _width(sizes: np.ndarray, rows: np.ndarray, count: int) -> int:
-    """Return the number of positions in the fullest of `count` rows, rounded up to a multiple of 8."""
     most = int(np.bincount(rows, sizes, minlength=count).max(initial=1))
     return -(-most // _MULTIPLE) * _MULTIPLE
 
@@ -312,7 +309,6 @@ def _fill_both(
     decoder_segments: np.ndarray,
     goals: np.ndarray,
 ) -> None:
-    """Append each pair to its encoder row and its decoder row, and write its targets to `goals`."""
     row, column, other = -1, 0, 0
     for i in range(len(rows)):
         if rows[i] != row:
@@ -348,9 +344,6 @@ def _fill_one(
     goals: np.ndarray,
     prefix: np.ndarray,
 ) -> None:
-    """Append each pair to its row as one text, write its targets to `goals`, and mark the positions of its
-    input in `prefix`.
-    """
     row, column = -1, 0
     for i in range(len(rows)):
         if rows[i] != row:

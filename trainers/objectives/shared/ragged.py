@@ -63,9 +63,6 @@ def _mark(
     marked: np.ndarray,
     starts: np.ndarray,
 ) -> None:
-    """Copy each chosen list i to position `starts[i]` of `marked`, between `before` and `after`; -1 means no
-    token.
-    """
     for i in range(len(chosen)):
         if not chosen[i]:
             continue

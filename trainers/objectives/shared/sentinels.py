@@ -45,9 +45,6 @@ def _replace(
     targets: np.ndarray,
     target_offsets: np.ndarray,
 ) -> None:
-    """Write the inputs, in which a sentinel replaces each run of noise, and the targets, in which each
-    sentinel precedes its run. Write the offsets of both.
-    """
     given = asked = 0
     for document in range(len(offsets) - 1):
         used, inside = 0, False

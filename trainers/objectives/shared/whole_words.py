@@ -88,9 +88,6 @@ def _begins_word(character: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _ends_word(character: str) -> bool:
-    """Return whether a token with this last character ends a word, because the character cannot be part of a
-    longer word.
-    """
     if _is_unspaced(character):
         return True
     cut = 0xDC80 <= ord(character) <= 0xDCFF
@@ -99,5 +96,4 @@ def _ends_word(character: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def _is_unspaced(character: str) -> bool:
-    """Return whether a character is from a script without spaces between words."""
     return any(first <= ord(character) <= last for first, last in _UNSPACED)

@@ -43,8 +43,7 @@ class ReusedRatios:
         that are not kept. The virtual domain gets the lowest floor that satisfies the floors of all kept
         domains, and the highest cap that satisfies all of their caps.
 
-        Raises ConfigError if a kept domain has no tokens in the settings, has a fixed share, or has a floor
-        although its ratio is 0.
+        Raises ConfigError for settings of a kept domain that contradict its ratio.
         """
         assert settings.tokens is not None
         if missing := [name for name in self.ratios if name not in settings.tokens]:
@@ -69,9 +68,7 @@ class ReusedRatios:
     def _caps(
         self, caps: float | Mapping[str, float] | None, tokens: Mapping[str, int]
     ) -> float | dict[str, float] | None:
-        """Return the caps in epochs of the virtual domain and of the domains that are not kept; None if there
-        are no caps. An epoch of the virtual domain has as many tokens as all kept domains together.
-        """
+        """An epoch of the virtual domain has as many tokens as all kept domains together."""
         if caps is None:
             return None
         by_name = dict(caps) if isinstance(caps, Mapping) else dict.fromkeys([*tokens, VIRTUAL], caps)
@@ -86,9 +83,8 @@ class ReusedRatios:
 def read_reused(reuse: Reuse, domains: Mapping[str, object]) -> ReusedRatios:
     """Read the ratios that a study keeps. `domains` are the domains of its corpus.
 
-    Raises ConfigError if the file has no weights, if a kept domain is missing from the file or from the
-    corpus, if fewer than two domains are kept or their weights sum to 0, if no other domain remains to vary,
-    or if the corpus has a domain named `reused`.
+    Raises ConfigError if the file has no weights, or if the domains to keep do not fit the file or the
+    corpus.
     """
     weights = load_yaml(parse_local(reuse.proposal, "reuse.proposal")).get("weights")
     if not isinstance(weights, dict) or not all(isinstance(its, int | float) for its in weights.values()):

@@ -1,8 +1,8 @@
 """The corpora of a study: existing directories, or variants of one corpus file, which the study builds.
 
 A variant is the corpus file with some fields changed. It is built in the output directory of the corpus file,
-so it reuses every step that is finished there. Its manifest is OUTPUT/variant-KEY.json, where KEY is a digest
-of its fields except `output`.
+so it reuses the unchanged steps that are finished there. Its manifest is OUTPUT/variant-KEY.json, where KEY
+is a digest of its fields except `output`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,8 +92,8 @@ class OpenCorpora:
 
 
 def measured_domains(corpora: Sequence[TrainingCorpus], study: Study) -> tuple[str, ...]:
-    """Return the leaf domains that a study measures: those that its `metrics` name, or by default all whose
-    held-out text is the same in all `corpora`. Metrics measured on different text cannot be compared.
+    """Return the leaf domains that a study measures: those that its `metrics` name or, by default, all whose
+    held-out text is the same in all `corpora`.
 
     Raises ConfigError if no domain has the same held-out text in all corpora, if the study names a domain for
     which this is not the case, or if the measure depends on the tokenizer and the corpora have different
@@ -138,7 +138,6 @@ def _advice(same: Sequence[str]) -> str:
 
 
 def _documents(corpus: TrainingCorpus, name: str) -> str:
-    """Return a digest of the ids and sizes in bytes of the held-out documents of a domain."""
     source = corpus.validation[name]
     shards = [source.shard(number) for number in range(len(source.shards))]
     rows = [row for s in shards for row in zip(s.doc_ids.to_pylist(), np.asarray(s.n_bytes).tolist(), strict=True)]

@@ -35,9 +35,9 @@ class StudyEntry:
 
 
 def study_entries(study: Study) -> dict[str, StudyEntry]:
-    """Return the entries of a list or grid design by name, the baseline first. Other designs have none.
+    """Return the entries of a list or grid design by name, the baseline first. Empty for other designs.
 
-    Raises ConfigError if an entry has settings or changes to the corpus that are not allowed.
+    Raises ConfigError for an invalid entry.
     """
     bases: dict[str, Pretraining] = {}
     variants: dict[str, CorpusVariant] = {}
@@ -113,9 +113,6 @@ def share_read(study: Study, tokens: int) -> float:
 
 
 def _named(study: Study) -> dict[str, ListEntry]:
-    """Return the entries of a list or grid design by name, as the study file defines them. Other designs have
-    none.
-    """
     design = study.design
     if isinstance(design, Listed):
         return {design.baseline: design.entries[design.baseline], **design.entries}

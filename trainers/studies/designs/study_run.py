@@ -61,14 +61,13 @@ class StudyRun:
 
     @cached_property
     def key(self) -> str:
-        """A digest of everything that the result depends on. It covers the job before it is resolved, because
-        the job and its corpus determine the resolved job.
+        """A digest of the unresolved job, the metrics, the corpus, and any run or weights that the job builds
+        on.
         """
         more = ["export"] * self.keeps_export + [mark for mark in (self.reference, self.parent) if mark]
         return digest([self._identity(), _plain_metrics(self.metrics), self.corpus, *more])[:_KEY]
 
     def _identity(self) -> dict[str, object]:
-        """Return the fields that identify the job. Fields that all runs of a kind share are cached."""
         if self.kind not in _IDENTITIES:
             _IDENTITIES.clear()  # runs of the same kind are consecutive
             _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))
@@ -79,7 +78,7 @@ class StudyRun:
 
 
 def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
-    """Return `runs` without duplicates: only the first run with each key."""
+    """Return the first run of `runs` with each key."""
     first: dict[str, StudyRun] = {}
     for run in runs:
         first.setdefault(run.key, run)
@@ -87,7 +86,6 @@ def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
 
 
 def _shown(name: str, value: object) -> str:
-    """Return `value` as text, cached as long as the field `name` holds the same object."""
     known = _TEXTS.get(name)
     if known is None or known[0] is not value:
         known = _TEXTS[name] = value, repr(value)

@@ -113,8 +113,8 @@ class OpenStudy:
 
     @property
     def anchors(self) -> tuple[StudyRun, ...]:
-        """The runs that train on the prior, one for each of several seeds. There are none if the design
-        trains every entry with several seeds.
+        """The runs that train on the prior, which differ only in their seeds. Empty unless the design is a
+        mixture design.
         """
         if not self.study.has_mixtures:
             return ()
@@ -161,9 +161,7 @@ class OpenStudy:
     def _run(
         self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, settings: Mapping[str, Any]
     ) -> StudyRun:
-        """Return a run that reads `tokens` tokens of the study's corpus, with `settings` applied to its job.
-        `weights` is its mixture or, with `anneal`, the mixture of its second phase.
-        """
+        """Return a run on the study's corpus. With `anneal`, `weights` is the mixture of its second phase."""
         stages = self._first_phase(tokens, self.prior_mixture)
         data = replace(self.base.data, weights=dict(weights), stages=stages, subset=self.share_read(tokens))
         job = replace(self.base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
@@ -171,9 +169,6 @@ class OpenStudy:
         return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint, parent=self._parent(job))
 
     def _entry_run(self, name: str, its: StudyEntry, seed: int) -> StudyRun:
-        """Return the run of an entry of a list or grid design, with the corpus and mixture of the entry. If
-        that corpus is not built yet, the run has no mixture.
-        """
         job = replace(its.job, seed=seed)
         if its.variant is not None and not self.corpora.has(its.variant):
             return StudyRun(name, {}, job, self._measured, f"{NOT_BUILT}{its.variant.key}")
@@ -187,9 +182,6 @@ class OpenStudy:
         return StudyRun(name, weights, job, self._measured, corpus.fingerprint, parent=self._parent(job))
 
     def _parent(self, job: Pretraining) -> str:
-        """Return the digest of the weights from which a run starts, or an empty string if its job has no
-        `init`. The digest is computed once for each `init`.
-        """
         if job.init is None:
             return ""
         if job.init not in self._parents:
@@ -201,7 +193,7 @@ class OpenStudy:
         return {}
 
     def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
-        """Return the prior by domain for the corpus of an entry. If the study sets no prior, the shares are
+        """Return the prior for the corpus of an entry. If the study sets no prior, the shares are
         proportional to the tokens of that corpus.
         """
         if (corpus.fingerprint, corpus.shard_set) == (self.corpus.fingerprint, self.corpus.shard_set):
@@ -211,18 +203,12 @@ class OpenStudy:
         return dict(zip(domains, prior.tolist(), strict=True))
 
     def _first_phase(self, tokens: int, prior: dict[str, float]) -> tuple[MixtureStage, ...]:
-        """Return the mixture stage of a run's first phase, which trains on the prior. Empty unless the study
-        has `anneal`.
-        """
         if self.study.anneal is None:
             return ()
         return (MixtureStage(max(1, round((1 - self.study.anneal) * tokens)), prior),)
 
     @cached_property
     def _measured(self) -> Metrics:
-        """The metrics settings of the runs. `domains` is empty if the study names no domains and measures all
-        of them.
-        """
         everything = self.metrics == tuple(sorted(self.corpus.validation))
         if everything and not self.study.metrics.domains:
             return self.study.metrics
@@ -240,9 +226,6 @@ class OpenStudy:
         return drawn
 
     def _left_out(self) -> dict[str, dict[str, float]]:
-        """Return the mixtures of a leave-one-out design by entry name: the prior, and the prior without each
-        domain in turn. Domains with a prior share of 0 or 1 are not removed.
-        """
         left = {"prior": self.prior} | {
             f"without-{name}": np.where(np.arange(len(self.prior)) == i, 0.0, self.prior)
             for i, name in enumerate(self.domains)

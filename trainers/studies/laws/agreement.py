@@ -61,8 +61,8 @@ def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def _ranks(codes: np.ndarray) -> np.ndarray:
-    """Return the rank of each value; equal values get the mean of their ranks. `codes` are small integers
-    that sort in the same order as the values.
+    """Return the rank of each value; equal values get the mean of their ranks. `codes` are small integers in
+    the order of the values.
     """
     counts = np.bincount(codes)
     return (np.cumsum(counts) - (counts - 1) / 2)[codes]

@@ -71,12 +71,12 @@ class FittedTrees:
 
     @property
     def is_convex(self) -> bool:
-        """False: a sum of step functions is not convex."""
+        """False: a sum of trees is in general not convex."""
         return False
 
     @property
     def is_smooth(self) -> bool:
-        """False: a sum of step functions has no derivatives that a search could follow."""
+        """False: the predictions are piecewise constant."""
         return False
 
     @cached_property

@@ -81,8 +81,8 @@ def cross_validate(
 
 
 def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0) -> Law:
-    """Return the law with the smallest cross-validated median absolute error. The median is robust to a few
-    bad runs. The arrays are those of `cross_validate`.
+    """Return the law with the smallest cross-validated median absolute error. The arrays are those of
+    `cross_validate`.
     """
     return laws[0] if len(laws) == 1 else _choose(laws, ratios, values, censored, seed)[0]
 
@@ -122,7 +122,7 @@ def learning_curve(
 ) -> LearningCurve:
     """Return the learning curve of `law`. The law is fitted to random quarters, halves and three quarters of
     the runs and scored on the other runs; sizes with too few runs for a fit or a score are skipped. The last
-    point comes from `validation`, whose fits use nine tenths of the runs.
+    point comes from `validation`, whose fits use about nine tenths of the runs.
     """
     generator, runs, points = np.random.default_rng(seed), len(values), []
     for fraction in _FRACTIONS:
@@ -145,8 +145,5 @@ def learning_curve(
 
 
 def _folds(censored: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Return the indices of the runs of each fold. Runs that are not censored are dealt into folds of equal
-    size, give or take one run; censored runs are in no fold.
-    """
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(~censored))
     return [fold for fold in np.array_split(rows, min(_FOLDS, len(rows))) if len(fold)]

@@ -1,8 +1,8 @@
 """The log-linear law y = c + exp(k + w.x), the regression of Data Mixing Laws (Ye et al., 2024, equation 1).
 Olmix uses it too.
 
-The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, its predictions
-are above c, and a domain with a large w_i worsens the metric.
+The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, and a domain
+with a large w_i worsens the metric.
 """
 
 from dataclasses import dataclass
@@ -111,9 +111,6 @@ class FittedLogLinear:
 
 
 def _centre_and_spread(values: np.ndarray) -> tuple[float, float]:
-    """Return the median and the standard deviation of `values`. The standard deviation is estimated from the
-    quartiles unless these are equal.
-    """
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return float(middle), float((high - low) / 1.349 or np.std(values))  # 1.349: between a normal's quartiles
 

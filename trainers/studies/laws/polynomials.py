@@ -30,9 +30,7 @@ class Polynomial:
         """Do nothing: this law needs no optional library."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedPolynomial":
-        """Return the law fitted to `values` [runs]. `start` is ignored, because the solution has a closed
-        form.
-        """
+        """Return the law fitted to `values` [runs]. `start` is ignored."""
         features = _features(ratios, self.degree)
         mean = values.mean()
         left, singular, right = np.linalg.svd(features, full_matrices=False)

@@ -106,8 +106,8 @@ def _law(found: np.ndarray) -> ScalingLaw:
 
 
 def _starts(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> list[list[float]]:
-    """Return the starting points of the search. In each, E is a share of the smallest loss, and the other two
-    terms add up to the rest of the mean loss.
+    """Return the starting points of the search. In each, E is a share of the smallest loss; the other two
+    terms, at the mean log size and the mean log number of tokens, add up to the rest of the mean loss.
     """
     starts = []
     for e, a, b in _STARTS:

@@ -133,7 +133,6 @@ def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
 
 
 def _predictions(fit: ScalingFit, fitted: Ladder, others: Ladder, seed: int) -> tuple[ScalingPrediction, ...]:
-    """Predict the runs of `others` with `fit`, the law fitted to the runs of `fitted`."""
     at = others.parameters, others.tokens
     inside = np.log(fitted.losses / fit.law.predict(fitted.parameters, fitted.tokens))
     drawn = np.array([law.predict(*at) for law in fit.resampled])

@@ -100,10 +100,9 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
 
 
 def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult], censors: bool = True) -> list[str]:
-    """Return up to three lines, one each for the runs that diverged, failed, or have not been trained. Each
-    line gives the number of runs and at most five of their names, and says how diverged or failed runs are
-    treated. With `censors`, diverged runs count as no better than the worst, as in the fit of a law;
-    otherwise they are left out.
+    """Return up to three lines: on the runs that diverged, on those that failed, and on those that have not
+    been trained. With `censors`, the text says that diverged runs count as no better than the worst, as in
+    the fit of a law; otherwise it says that they are left out.
     """
     lines = []
     for state, meaning in (

@@ -41,10 +41,9 @@ class StudyVerdict:
 def candidate_runs(
     opened: OpenStudy, root: LocalPath, proposal: Mapping[str, float] | None = None
 ) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation, ordered by seed, so that the candidates can be compared as soon as
-    each seed is done. If `proposal` is given, it replaces the mixtures of both the proposal and DoReMi; by
-    default, both are read from the study's directory. Raises UserError if either is needed and missing, or if
-    the study has no confirmation.
+    """Return the runs of the confirmation, ordered by seed. If `proposal` is given, it replaces the mixtures
+    of both the proposal and DoReMi; by default, both are read from the study's directory. Raises UserError if
+    either is needed and missing, or if the study has no confirmation.
     """
     confirmation = opened.study.confirmation
     if confirmation is None:

@@ -55,8 +55,8 @@ class Findings:
 
 
 def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
-    """Write `report.html` from the files of a study and return its path. No law is fitted. Raises UserError
-    if no run of a mixture design has finished.
+    """Write `report.html` from the files of a study and return its path. Raises UserError if no run of a
+    mixture design has finished.
     """
     page = root / PAGE
     page.write_atomic(render_study(collect(opened, root)).encode())
@@ -64,8 +64,8 @@ def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
 
 
 def collect(opened: OpenStudy, root: LocalPath) -> Findings:
-    """Read the results that a study has so far from its directory. Raises UserError as `write_study_page`
-    does.
+    """Read the results that a study has so far from its directory. Raises UserError if no run of a mixture
+    design has finished.
     """
     runs = (*opened.proxies, *opened.doremi)
     results = results_of(root, runs)
@@ -95,9 +95,6 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
 
 
 def _stale(file: str, made_of: str, basis: str, command: str) -> list[str]:
-    """Return a one-line list if `file` was computed from runs or settings that have changed since, otherwise
-    an empty list.
-    """
     return (
         [] if made_of == basis else [f"{file} is older than the runs or settings of the study: `{command}` renews it"]
     )
@@ -139,9 +136,6 @@ def render_study(found: Findings) -> str:
 
 
 def _answer(found: Findings, mixtures: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return the parts of the page that state the verdict: the answer in a word, the sentences that explain
-    it, the mixtures of the entries as text, and the sizes of the runs that were compared.
-    """
     study, verdict = found.opened.study, found.verdict
     if verdict is None:
         return {"answer_word": "", "answer": [], "described": {}, "scale": ""}
@@ -170,9 +164,6 @@ def _shares(proposal: Proposal, opened: OpenStudy) -> list[DomainShare]:
 
 
 def _domains(found: Findings) -> list[dict[str, Any]]:
-    """Return a row for each domain: its tokens, its prior share and epochs and, if there is a proposal, its
-    proposed share and epochs, the range of its share in the tie set, and its cap.
-    """
     opened, proposal = found.opened, found.proposal
     target = opened.settings.target_tokens or opened.study.proxies.tokens
     rows = []
@@ -190,9 +181,6 @@ def _domains(found: Findings) -> list[dict[str, Any]]:
 
 
 def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
-    """Return (metric, rank correlation, chart of predicted against measured values) for each metric, from the
-    out-of-fold predictions.
-    """
     charts = []
     for name, each in fit["metrics"].items():
         rows = zip(fit["runs"], each["predicted"], each["measured"], strict=True)
@@ -209,9 +197,6 @@ def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
 
 
 def _swarm(found: Findings) -> list[SwarmRun]:
-    """Return the finished runs of the design, each with the weighted mean of its metrics. Metrics that no run
-    has are ignored; a run that lacks another metric with a weight above 0 is left out.
-    """
     opened, runs = found.opened, []
     results = {run.key: found.results[run.key] for run in opened.points if run.key in found.results}
     metrics = measured_metrics(opened, results)
@@ -225,18 +210,12 @@ def _swarm(found: Findings) -> list[SwarmRun]:
 
 
 def _marked(found: Findings) -> list[tuple[str, dict[str, float]]]:
-    """Return the mixtures whose shares are marked in the curves: the prior and, if there is one, the
-    proposal.
-    """
     opened, proposal = found.opened, found.proposal
     mixtures = [("prior", opened.prior)] + ([("proposed", proposal.ratios)] if proposal is not None else [])
     return [(label, dict(zip(opened.domains, shares.tolist(), strict=True))) for label, shares in mixtures]
 
 
 def _interactions(fit: dict[str, Any]) -> list[tuple[str, list[tuple[float, str]]]]:
-    """Return, for each metric, the effect of one percentage point of each domain and the style of its cell:
-    green if it helps, orange if it harms, with an opacity proportional to the size of the effect.
-    """
     effects = {name: list(each["effect_of_one_point"].values()) for name, each in fit["metrics"].items()}
     largest = max((abs(effect) for its in effects.values() for effect in its), default=0.0) or 1.0
 
@@ -257,10 +236,6 @@ def _noise(fit: dict[str, Any]) -> list[MetricNoise]:
 
 
 def _tokens(found: Findings) -> list[dict[str, Any]]:
-    """Return a row for each leaf domain that a finished run has read: its requested and its read tokens over
-    all finished runs, the largest difference between these numbers in a single run, and the range of its
-    epochs.
-    """
     rows = []
     for name in found.opened.leaves:
         entries = [r.sources[name] for r in found.results.values() if r.state == "finished" and name in r.sources]
@@ -281,9 +256,6 @@ def _tokens(found: Findings) -> list[dict[str, Any]]:
 
 
 def _ledger(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Return totals over all finished runs: runs, tokens, operations, seconds and cost, and the distinct
-    model sizes. The cost is None unless it is known for every run.
-    """
     done = [result for result in results if result.state == "finished"]
     seconds, steps = sum(r.seconds for r in done), sum(r.step_seconds for r in done)
     validation = sum(r.validation_seconds for r in done)

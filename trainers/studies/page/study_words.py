@@ -55,9 +55,6 @@ def _named(entry: str, described: str) -> str:
 
 
 def _by_domain(verdict: StudyVerdict, entry: str) -> str:
-    """Return a sentence that names the domains on which `entry` is better or worse; empty if there are none,
-    or if only one metric is compared.
-    """
     words = {}
     for word in ("better", "worse"):
         rows = {name: {each.entry: each.verdict for each in its} for name, its in verdict.by_metric.items()}

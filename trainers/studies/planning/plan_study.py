@@ -173,9 +173,8 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 
 
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
-    """Raise UserError if a job is invalid, if its objective does not provide the study's measure, or if the
-    measure is `loss` and the jobs have different kinds of objective. One job is checked for each kind and
-    built corpus, because jobs of a kind differ only in mixture, seed and name.
+    """Raise UserError if a job is invalid or does not provide the study's measure. One job is checked for
+    each kind and built corpus, because jobs of a kind differ only in mixture, seed and name.
     """
     measure, kinds = opened.study.metrics.measure, dict[str, str]()  # an entry for each kind of objective
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
@@ -198,8 +197,8 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation. If the proposal or the mixture of a candidate `doremi` does not
-    exist yet, the prior takes the place of both, because the cost of a run does not depend on its mixture.
+    """Return the runs of the confirmation. Until the mixtures of all candidates are known, the prior stands
+    for those of the proposal and of DoReMi, because the cost of a run does not depend on its mixture.
     """
     assert opened.study.confirmation is not None
     missing = "doremi" in opened.study.confirmation.candidates and not doremi_mixture(opened, root)
@@ -224,9 +223,8 @@ def _stage(
 def _costs(
     opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]
 ) -> dict[str, tuple[float, int]]:
-    """Return (operations per token, parameters) of each run, by key. They are taken from a finished run of
-    the same kind and corpus or, until there is one, from a model that is built without allocating memory. For
-    a run whose corpus is not built yet, they are computed with the tokenizer of the study's corpus.
+    """Return (operations per token, parameters) of each run, by key. They come from a finished run of the
+    same kind and corpus if possible, otherwise from a model that is built without allocating memory.
     """
     known: dict[tuple[str, str], tuple[float, int]] = {}
     costs = {}
@@ -244,9 +242,7 @@ def _costs(
 
 
 def _count(job: Any, corpus: TrainingCorpus) -> tuple[float, int]:
-    """Return the operations per token and the number of parameters of the model of `job`, given the tokenizer
-    of `corpus`. The model is built on the meta device, so it takes no memory.
-    """
+    """Return the operations per token and the number of parameters of the model of `job`."""
     import torch
 
     from trainers.engine.hardware.mfu import flops_of
@@ -262,9 +258,6 @@ def _count(job: Any, corpus: TrainingCorpus) -> tuple[float, int]:
 
 
 def _run_bytes(root: LocalPath, results: Mapping[str, RunResult]) -> int:
-    """Return the bytes on disk that a run keeps after it ends: the size of the first run with a result, or an
-    estimate until there is one.
-    """
     for key in results:
         return sum(file.stat().st_size for file in (root / RUNS / key).rglob("*") if file.is_file())
     return _LOG_BYTES
@@ -309,10 +302,6 @@ def _time_line(plan: StudyPlan) -> str:
 
 
 def _domain_lines(opened: OpenStudy) -> list[str]:
-    """Return a header and a row for each domain: its tokens, its prior share, its epochs at that share, and
-    the number of its sequences that a proxy may read. The epochs are those of the target if the proxies are
-    matched to it, otherwise those of a proxy.
-    """
     study = opened.study
     share, length = opened.share_read(study.proxies.tokens), opened.base.data.sequence_length
     budget = study.target.tokens if study.target and study.proxies.matched else study.proxies.tokens

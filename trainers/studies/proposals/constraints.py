@@ -28,9 +28,8 @@ class MixtureConstraints:
         return inside.all(axis=1) & (np.abs(ratios.sum(axis=1) - 1) <= tolerance)
 
     def project(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the mixture within the constraints that is nearest to `ratios` [domains]. All shares move by
-        the same amount, as far as their limits allow (Euclidean projection; the amount is found by
-        bisection).
+        """Return the mixture within the constraints that is nearest to `ratios` [domains] (Euclidean
+        projection).
         """
         low, high = float((self.lower - ratios).min()) - 1, float((self.upper - ratios).max()) + 1
         for _ in range(200):

@@ -97,13 +97,12 @@ def propose(
 
 
 def _outside(ratios: np.ndarray, runs: np.ndarray) -> np.ndarray:
-    """Return which shares of the mixture `ratios` lie outside the range of `runs`, bool [domains]."""
     return np.asarray((ratios < runs.min(axis=0) - 1e-6) | (ratios > runs.max(axis=0) + 1e-6))
 
 
 def residual_inflation(runs: int, parameters: int) -> float:
     """Return the `inflation` of a `TieSet` for laws with `parameters` parameters, fitted to `runs` runs. It
-    is capped at 2, which matters only if there are fewer than 4 runs for every 3 parameters.
+    is at most 2.
     """
     return min(2.0, (1 - min(parameters, runs - 1) / runs) ** -0.5)
 

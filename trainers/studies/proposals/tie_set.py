@@ -28,8 +28,8 @@ class TieSet:
     cutoff: float = _LEAST_CUTOFF
 
     def calibrate(self, constraints: MixtureConstraints) -> "TieSet":
-        """Return the set with the cutoff at which it would contain the truly best mixture in 95 % of repeated
-        studies.
+        """Return the set with a cutoff that is estimated so that the set contains the truly best mixture in
+        95 % of repeated studies.
 
         `best` was selected among all mixtures, so the cutoff of a single comparison would be too small. The
         bootstrap takes `best` as the truth. For each of up to 40 draws, it counts the standard errors by
@@ -60,7 +60,7 @@ class TieSet:
 
     def ranges(self, constraints: MixtureConstraints) -> np.ndarray:
         """Return the smallest and the largest share of each domain within the set, [domains, 2], while the
-        other domains keep their proportions. This shows how sensitive the objective is to each share.
+        other domains keep their proportions.
         """
         limits = np.repeat(self.best[:, None], 2, axis=1)
         for i, share in enumerate(self.best):

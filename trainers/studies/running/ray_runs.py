@@ -102,7 +102,7 @@ class _Pace:
     """Detects runs that take too long, from the seconds per FLOP of the runs that have finished.
 
     Seconds are counted on this machine from when a run is first seen to have begun, because the clocks of
-    nodes differ. A run is reported as slow only once.
+    nodes differ.
     """
 
     def __init__(self, root: LocalPath) -> None:
@@ -113,21 +113,15 @@ class _Pace:
         self._given_up: set[str] = set()
 
     def submitted(self, run: StudyRun) -> None:
-        """Note that a run is handed to Ray. Its log entries from earlier attempts will be ignored."""
         self._starts[run.key] = len(self._start_events(run))
         self._begun.pop(run.key, None)
 
     def ended(self, run: StudyRun) -> None:
-        """Note the speed of a run that has ended, unless it failed or diverged."""
         result = read_result(self._root / run.key)
         if result is not None and result.flops:
             self._seconds_per_flop.append((result.step_seconds + result.validation_seconds) / result.flops)
 
     def slow(self, runs: Sequence[StudyRun]) -> list[StudyRun]:
-        """Return those of `runs` that take too long: more than SLOW times the expected seconds of all their
-        steps, plus _OTHER_SECONDS. The list is empty until FEWEST_ENDED runs have finished and all of `runs`
-        have begun.
-        """
         now, found = time.monotonic(), []
         events = {run.key: self._start_events(run)[self._starts[run.key] :] for run in runs}
         for key, starts in events.items():
@@ -144,14 +138,12 @@ class _Pace:
         return found
 
     def _start_events(self, run: StudyRun) -> list[dict[str, Any]]:
-        """Return the start events in the log of a run; empty if the log cannot be read now."""
         with suppress(OSError):
             return read_events(self._root / run.key / "log.jsonl", "start")
         return []
 
 
 def _give_up(tasks: RayTasks, going: dict[Any, StudyRun], slow: Sequence[StudyRun], show: Show) -> Sequence[StudyRun]:
-    """Kill the tasks of slow runs and remove them from `going`. Returns these runs."""
     for reference, run in [(reference, run) for reference, run in going.items() if run in slow]:
         tasks.kill(reference)
         del going[reference]
@@ -160,7 +152,6 @@ def _give_up(tasks: RayTasks, going: dict[Any, StudyRun], slow: Sequence[StudyRu
 
 
 def _train(run: StudyRun, directory: str, threads: int, train: Train) -> tuple[Outcome, str]:
-    """Train a run as a Ray task. If another process is training it, wait a moment before returning."""
     outcome = train(run, LocalPath(directory), threads)
     if outcome[0] == "busy":
         time.sleep(BUSY_SECONDS)
@@ -168,8 +159,5 @@ def _train(run: StudyRun, directory: str, threads: int, train: Train) -> tuple[O
 
 
 def _with_absolute_inputs(run: StudyRun) -> StudyRun:
-    """Return a copy of a run with absolute paths to its corpora, so that they can be opened from any working
-    directory.
-    """
     inputs = tuple(name if is_url(name) else str(Path(name).resolve()) for name in run.job.data.corpora)
     return replace(run, job=run.job.with_inputs(inputs))

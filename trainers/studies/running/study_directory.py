@@ -76,10 +76,7 @@ def check_registered(study: Study, root: LocalPath) -> None:
 
 
 def _rule(study: Study) -> dict[str, Any]:
-    """Return everything that a verdict depends on, apart from the runs: the section that holds the rule, the
-    metrics and their weights, the candidate or entry that answers the question, and the baseline of a list
-    design.
-    """
+    """Return everything that a verdict depends on, apart from the runs."""
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}
     rule |= {"answered_by": study.answered_by} if study.answered_by is not None else {}

@@ -75,7 +75,6 @@ class StudyWorkers:
                 self._end()
 
     def _assign(self, waiting: deque[StudyRun]) -> None:
-        """Give every idle worker a run, and start more workers, up to `count`, while runs are waiting."""
         while waiting:
             idle = next((worker for worker in self._workers if worker.run is None), None)
             if idle is None:
@@ -96,7 +95,6 @@ class StudyWorkers:
         return worker
 
     def _answer(self, worker: _Worker) -> tuple[StudyRun, Outcome, str]:
-        """Return the run of a worker that has replied or died, its outcome, and the reason."""
         run = worker.run
         assert run is not None
         try:
@@ -160,7 +158,6 @@ def _interrupt(*_: object) -> None:
 
 
 def _work(pipe: Connection, root: str, threads: int, train: Train) -> None:
-    """Train runs until the driver closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver too, and the driver ends its workers
     while True:
         try:

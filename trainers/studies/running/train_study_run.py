@@ -130,8 +130,8 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
 
 
 def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretraining:
-    """Return the resolved job of a run. It validates at the steps that the metrics need, logs at validation
-    intervals, saves four checkpoints but keeps only the last, and uses `threads` threads.
+    """Return the resolved job of a run, with the validation, logging and checkpoint settings of a study, and
+    with `threads` threads.
     """
     config = resolve(run.job, corpus)
     steps = config.budget.steps or 0
@@ -157,7 +157,6 @@ def _validation(metrics: Metrics, steps: int, every: int) -> Validation:
 
 
 def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
-    """Train to the end of the budget. Returns False if the run was stopped before that."""
     from trainers.training.launch import launch
 
     corpus = _CORPORA.of(run.job)
@@ -173,9 +172,6 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
 
 
 def _measure(run: StudyRun, directory: LocalPath, seconds: float, threads: int) -> RunResult:
-    """Return the result of a run that has trained to the end, from its log and ledger. The run counts as
-    diverged if a metric is not finite, or if it has no metric.
-    """
     everything = read_events(directory / "log.jsonl")
     events = drop_superseded(everything)
     start = next(event for event in events if event["event"] == "start")
@@ -213,8 +209,7 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float, threads: int) 
 
 def _cost(events: Sequence[dict[str, Any]], threads: int) -> dict[str, Any] | None:
     """Return the cost of a run on `threads` threads as JSON data. RAPL measures the energy of the whole
-    machine, including that of simultaneous runs, so only a share of it is assigned to this run: its threads
-    divided by the cores.
+    machine, so only a share of it is assigned to this run: its threads divided by the cores.
     """
     cost, cores = run_cost(events), usable_cores()
     if cost is not None and cost.joules is not None and "RAPL" in cost.energy_from and threads < cores:
@@ -224,15 +219,13 @@ def _cost(events: Sequence[dict[str, Any]], threads: int) -> dict[str, Any] | No
 
 
 def _domain_weights(directory: LocalPath) -> dict[str, float]:
-    """Return the mean online weights of a finished run; empty for a run without them."""
     file = directory / WEIGHTS_FILE
     return dict(load_yaml(file)["weights"]) if file.exists() else {}
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the seconds that a run took, summed over its parts; each resume begins a new part. A part lasts
-    from its `start` event to its last event. Events of the kinds `resume` and `warning` are ignored, because
-    a resumed part logs them before its `start` event.
+    """Return the seconds that a run took, summed over its parts; each resume begins a new part. A resumed
+    part logs `resume` and `warning` events before its `start` event, so these are ignored.
     """
     parts: list[tuple[float, float]] = []
     for event in events:
@@ -253,7 +246,6 @@ def _step_seconds(events: Sequence[dict[str, Any]]) -> float:
 
 
 def _validation_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the seconds spent on validation: for each validation event, the time since the preceding event."""
     pairs = itertools.pairwise(events)
     return sum(event["time"] - before["time"] for before, event in pairs if event["event"] == "validation")
 
@@ -265,9 +257,6 @@ def _state_of(error: BaseException) -> State:
 
 
 def _is_storage(error: BaseException | None) -> bool:
-    """Return whether an error was caused by the disk, directly or through the errors that it was raised
-    from.
-    """
     while error is not None:
         if isinstance(error, OSError):
             return True

@@ -40,11 +40,6 @@ def read_csv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> RowSet:
-    """Return a RowSet of `rows`, which are pairs of a line number and the line's cells. If a row has more or
-    fewer cells than the header or, without a header, than the first row, it is skipped or raises UserError,
-    as `layout.incomplete_rows` says. Also raises UserError if there are no rows or two columns have the same
-    name.
-    """
     rows = iter(rows)
     line, first = next(rows, (0, []))
     if not first:

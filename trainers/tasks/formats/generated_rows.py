@@ -86,7 +86,6 @@ def _relative() -> dict[str, list[tuple[str, str]]]:
 
 
 def _draw(rows: list[Any]) -> list[Any]:
-    """Return at most `_MOST` of `rows`, drawn with a fixed seed, in their original order."""
     if len(rows) <= _MOST:
         return rows
     kept = np.random.default_rng(_SEED).choice(len(rows), _MOST, replace=False)

@@ -74,8 +74,7 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
     the passage.
 
     Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label` (the
-    index of the first candidate that is an answer, or -1 if none is). The end offsets of entities in the file
-    are inclusive.
+    index of the first candidate that is an answer, or -1 if none is).
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -96,7 +95,6 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _first(entities: list[str], accepted: list[str]) -> int:
-    """Return the index of the first accepted entity, or -1 if none is accepted."""
     return next((number for number, entity in enumerate(entities) if entity in accepted), -1)
 
 

@@ -31,9 +31,6 @@ def used_columns(layout: Layout) -> set[str | int]:
 
 
 def _key(name: str) -> str | int:
-    """Return the key of a column that a template names: an integer if the name consists of digits, otherwise
-    the name.
-    """
     return int(name) if name.isdecimal() else name
 
 
@@ -102,8 +99,8 @@ class RowSet:
 
 
 def _descend(value: Any, path: list[str]) -> Any:
-    """Follow the field names in `path` into nested objects, and return the value found, or MISSING if a field
-    is absent. For a list of objects, return the list of the values found in its objects.
+    """Return the value at `path` in nested objects, or MISSING if a field is absent. For a list of objects,
+    return the list of their values.
     """
     for number, name in enumerate(path):
         if isinstance(value, list):

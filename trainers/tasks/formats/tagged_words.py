@@ -93,17 +93,13 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _feature(text: str, column: str) -> str:
-    """Return the value of one feature of a word, or `none` if the word lacks it. `text` lists the word's
-    features, such as `Number=Sing|Person=3`, and `column` is `feats.NAME`.
-    """
     features = dict(part.partition("=")[::2] for part in text.split("|"))
     return features.get(column.removeprefix("feats."), "none")
 
 
 def _depths(heads: list[str], where: str) -> list[str]:
-    """Return the depth of each word of a sentence as text, at most DEEPEST. `heads` holds the number of each
-    word's head, counted from 1, or 0 for the root. Raises UserError, with a message that begins with `where`,
-    if the heads are invalid or form a cycle.
+    """Return the depth of each word of a sentence, as text. `heads` holds the number of each word's head,
+    counted from 1, or 0 for the root.
     """
     for head in heads:
         if not head.isdecimal() or int(head) > len(heads):

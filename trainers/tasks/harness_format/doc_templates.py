@@ -87,9 +87,8 @@ class RowTemplates:
         return [str(each) for each in value]
 
     def _value(self, place: str, template: Any, row: Mapping[str, Any]) -> Any:
-        """Return the value of a template for a row: the value of the column that it names or, if no column
-        has this name, the text that it renders to. A template that is not a string is returned unchanged.
-        Raises UserError if the column is empty or the template cannot be rendered.
+        """Return the value of the column that a template names or, if no column has this name, the text that
+        the template renders to.
         """
         if not isinstance(template, str):
             return template
@@ -100,9 +99,6 @@ class RowTemplates:
 
 
 def _literal(text: str) -> Any:
-    """Return the value of a text that is a Python literal, such as a list; otherwise return the text
-    unchanged.
-    """
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -66,9 +66,6 @@ def render_rows(
 
 
 def _prefix(task: HarnessTask, place: str, row: Mapping[str, Any]) -> str | None:
-    """Return the text that every answer to this row begins with (`gen_prefix`), or None if the task has no
-    prefix.
-    """
     if task.prefix is None:
         return None
     return str(row[task.prefix]) if task.prefix in row else render_text(f"{place}: gen_prefix", task.prefix, row)
@@ -104,22 +101,20 @@ def _rendered(
 def _solved(
     task: HarnessTask, templates: RowTemplates, prefix: str | None, place: str, row: Mapping[str, Any]
 ) -> str:  # fmt: skip
-    """Return a row as a solved example: its text and target, followed by the delimiter between examples."""
     text, target = templates.text(place, row), templates.target(place, row)
     if isinstance(text, int):
         text = templates.choices(place, row)[_number(place, text, templates.choices(place, row))]
     elif isinstance(target, list):
+        if not target:
+            raise UserError(f"{place}: doc_to_target: is empty; correct the row")
         target = target[0]
     elif isinstance(target, int) and task.choices is not None:
-        target = templates.choices(place, row)[target]
+        target = templates.choices(place, row)[_number(place, target, templates.choices(place, row))]
     begun = f"{prefix} " if prefix else ""
     return f"{text}{task.target_delimiter}{begun}{target}{task.shot_delimiter}"
 
 
 def _number(place: str, gold: Any, choices: list[str]) -> int:
-    """Return the index of the right choice. `gold` is either this index or the text of the choice. Raises
-    UserError for any other value.
-    """
     if isinstance(gold, str) and gold in choices:
         return choices.index(gold)
     if isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(choices):
@@ -138,7 +133,7 @@ def _one_text(place: str, value: Any) -> str:
 
 def _shots(task: HarnessTask, pool: list[Any], own: bool, seed: int, number: int) -> list[int]:
     """Return the indices, in `pool`, of the shots for row `number`. With `own`, the row itself is in `pool`
-    at index `number` and is excluded. Raises UserError if `pool` is too small.
+    at index `number` and is excluded.
     """
     if not task.shots:
         return []
@@ -173,10 +168,6 @@ def _read(
 
 
 def _find(task: Path, name: str, data: Location | None) -> list[Location]:
-    """Return the files that `name`, a file name or glob pattern, refers to. A relative name is looked up next
-    to the task file, then in `data`. In each place, the name is also tried with `.gz` appended. Raises
-    UserError if nothing is found.
-    """
     if name.startswith(("/", "~")) or "://" in name:
         folder, _, last = name.rpartition("/")
         roots = [(parse_location(folder or "/", field="data_files"), last)]

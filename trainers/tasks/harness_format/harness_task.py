@@ -139,9 +139,6 @@ def without_shots(task: HarnessTask) -> HarnessTask:
 
 
 def _with_included(path: Path, depth: int = 0) -> dict[str, Any]:
-    """Return the fields of a file, merged with the fields of the file that it includes. The including file
-    takes precedence.
-    """
     if depth > _MOST_INCLUDES:
         raise ConfigError(f"{path}: include: more than {_MOST_INCLUDES} files include one another; remove a cycle")
     try:
@@ -253,9 +250,6 @@ def _check_splits(task: HarnessTask) -> None:
 
 
 def _shots(path: Path, data: Mapping[str, Any]) -> tuple[bool, tuple[dict[str, Any], ...]]:
-    """Return whether shots are the first rows of their split, and the rows that the file itself gives as
-    shots. A `fewshot_split` replaces these rows.
-    """
     how = _mapping(path, data, "fewshot_config")
     if others := sorted(set(how) - {"sampler", "samples"}):
         raise ConfigError(f"{path}: fewshot_config.{others[0]}: is not read here; sampler and samples are")
@@ -267,7 +261,6 @@ def _shots(path: Path, data: Mapping[str, Any]) -> tuple[bool, tuple[dict[str, A
 
 
 def _metrics(path: Path, kind: str, given: Any) -> tuple[tuple[str, ...], TextComparison]:
-    """Return the names of the metrics, and the options with which written answers are compared."""
     if not isinstance(given, list | None):
         raise ConfigError(f"{path}: metric_list: got {given!r}, expected a list of metrics")
     names, comparison = [], TextComparison()
@@ -288,9 +281,6 @@ def _metrics(path: Path, kind: str, given: Any) -> tuple[tuple[str, ...], TextCo
 
 
 def _generation(path: Path, data: Mapping[str, Any]) -> Generation:
-    """Return the settings for generating answers. Without `until`, an answer ends at the delimiter between
-    solved examples.
-    """
     until = (_text(path, data, "fewshot_delimiter", "\n\n"),)
     return read_generation(f"{path}: generation_kwargs", _mapping(path, data, "generation_kwargs"), until)
 

@@ -1,5 +1,5 @@
-"""The names of all metrics, and the kinds of tasks that each applies to. The formulas are in
-`trainers.tasks.scores`.
+"""The names of the metrics that a task file can list, and the kinds of tasks that each applies to. The
+formulas are in `trainers.tasks.scores`.
 """
 
 _TEXTS = ("span", "generate")

@@ -261,7 +261,7 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """Yield a pair for every layout: a prefix for the names of its fields in messages, and the layout. A
+        """The layouts, as pairs: a prefix for the names of the layout's fields in messages, and the layout. A
         layout without columns inherits those of the task.
         """
         yield "", self

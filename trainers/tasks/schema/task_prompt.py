@@ -20,7 +20,7 @@ WRITTEN_KINDS = ("generate", "span")
 
 
 def fields_of(template: str) -> list[str]:
-    """Return the names in braces in a template, in order."""
+    """Return the names in braces in a template."""
     return _FIELD.findall(template)
 
 

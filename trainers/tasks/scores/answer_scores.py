@@ -103,8 +103,7 @@ def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndar
 
     All arrays have one entry per example: `values` is the score of the predicted answer, `answerable` whether
     there is a gold answer, `answered` whether the prediction is not empty, and `no_answer` the no-answer
-    score. Of equally good thresholds, the lowest is returned. A threshold below all scores leaves every
-    question unanswered.
+    score.
     """
     order = np.argsort(no_answer, kind="stable")
     scores = no_answer[order]

@@ -60,7 +60,6 @@ def _f1(sums: np.ndarray) -> np.ndarray:
 
 
 def _macro_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the mean of F1 over the labels that occur in gold or predictions."""
     _, predicted, gold = np.split(sums, 3, axis=1)
     return ratio(_f1(sums).sum(axis=1), ((predicted + gold) > 0).sum(axis=1))
 

@@ -31,7 +31,6 @@ def _correlation(sums: np.ndarray) -> np.ndarray:
 
 
 def _spearman(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return Spearman's rho: Pearson's r of the ranks, where equal numbers share the mean of their ranks."""
     places = [np.unique(column, return_inverse=True)[1] for column in statistics.T]
     return np.array([_pearson(_ranks(places, row), row[None])[0] for row in weights])
 

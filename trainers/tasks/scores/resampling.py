@@ -60,10 +60,7 @@ class Difference:
 
 
 def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Score:
-    """Return a metric's value and its interval. The result depends only on outcomes, repetitions and seed.
-
-    With 0 repetitions the interval is NaN; the value alone suffices for choosing checkpoints.
-    """
+    """Return a metric's value and its interval. With 0 repetitions, the ends of the interval are NaN."""
     statistics = metric.statistics(outcomes)
     n = len(statistics)
     value = metric.value(statistics, np.ones((1, n)))[0]
@@ -100,7 +97,6 @@ def compare(metric: TaskMetric, a: Outcomes, b: Outcomes, repetitions: int = REP
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the bounds of the middle 95 % of the values; NaN if there are none."""
     if not len(values):
         return float("nan"), float("nan")
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])

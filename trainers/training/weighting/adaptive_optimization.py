@@ -69,7 +69,6 @@ class ADOState(WeightsState):
         return now._decide(settings, step - warmup + 1)
 
     def _observe(self, nats: np.ndarray, targets: np.ndarray, before: np.ndarray) -> "ADOState":
-        """Add a step to the learning curves, and refit the laws if the current stretch ends."""
         began = self.open[2] if self.open[1].any() else before
         sums = np.stack((self.open[0] + nats, self.open[1] + targets, began))
         if not _ends_stretch(self.steps):
@@ -105,15 +104,14 @@ class ADOWeights(OnlineWeights[ADOState]):
         self._warmup = max(1, math.ceil(settings.warmup_fraction * steps))
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the function that computes the factor of each domain in each loss of the step. The factors
-        of a loss are those of `ADOState.factors`, divided by the number of targets of this loss in the step.
-        The first loss provides the targets for `ADOState.factors`.
+        """Return the function that computes the factors of the step. The factors of a loss are those of
+        `ADOState.factors`, divided by the number of targets of this loss in the step. The first loss provides
+        the targets for `ADOState.factors`.
         """
         now, warmup = self.now, self._warmup
         return lambda counts: now.factors(counts[0], warmup) / np.maximum(1.0, counts.sum(axis=1, keepdims=True))
 
     def end(self, totals: Totals, norm: float) -> None:
-        """Learn from the losses of the step, unless it was skipped."""
         if math.isfinite(totals.loss) and math.isfinite(norm):
             nats, targets = totals.sums[0]
             self.now = self.now.update(nats, targets, self._settings, self._warmup)
@@ -146,7 +144,6 @@ def fit_power_law(amounts: np.ndarray, losses: np.ndarray) -> tuple[float, float
 
 
 def _solve(logarithms: np.ndarray, losses: np.ndarray, exponent: float) -> tuple[float, float]:
-    """Return the coefficient of the best law with this exponent, and the sum of its squared errors."""
     powers = np.exp(-exponent * logarithms)
     centred = powers - powers.mean()
     coefficient = max(0.0, float(centred @ losses) / max(float(centred @ centred), 1e-300))
@@ -162,7 +159,7 @@ def _shares(read: np.ndarray) -> np.ndarray:
 
 
 def _ends_stretch(step: int) -> bool:
-    """Return whether a stretch of steps ends with step `step`. Each stretch gives one point of the learning
-    curves. It ends when the number of steps reaches another power of 1.02, so stretches grow by 2 %.
+    """Return whether a stretch of steps, which gives one point of the learning curves, ends with step `step`.
+    Each stretch ends when the number of steps reaches another power of 1.02.
     """
     return step == 1 or math.floor(math.log(step) / _GROWTH) > math.floor(math.log(step - 1) / _GROWTH)

@@ -57,7 +57,6 @@ class GroupDROWeights(OnlineWeights[GroupDROState]):
         return lambda counts: weights / np.maximum(1.0, counts)
 
     def end(self, totals: Totals, norm: float) -> None:
-        """Adopt the weights of the step, unless it was skipped."""
         if math.isfinite(totals.loss) and math.isfinite(norm):
             self.now = self._next
 

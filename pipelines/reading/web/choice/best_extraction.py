@@ -76,7 +76,7 @@ class PageEvidence:
 
 
 def rule_version() -> str:
-    """Return the version of the rule and its weights. Documents extracted by the rule depend on it."""
+    """Return the version of the rule and its weights."""
     return f"{_VERSION}-{sha256(_WEIGHTS.read_bytes()).hexdigest()[:16]}"
 
 
@@ -94,10 +94,7 @@ def choose_lines(
     page: PageEvidence, extract_second: Callable[[], list[Line]], weights: Weights, bounds: Bounds = BOUNDS
 ) -> list[Line]:
     """Return the chosen lines of a page. `extract_second` returns the lines of trafilatura's text; it is
-    called only if they are needed.
-
-    `weights` has two lists, `alone` for resiliparse's lines and `both` for the merged lines. Each is the
-    constant, followed by one weight for each feature.
+    called only if they are needed. `weights` are in the form of `shipped_weights`.
     """
     forms: Forms = {}
     scores = _scores(text_features(page.lines, page.links, forms), weights["alone"])
@@ -115,7 +112,6 @@ def all_features(lines: list[Line], links: frozenset[str], forms: Forms | None =
 
 
 def _is_certain(page: PageEvidence, scores: Sequence[float], bounds: Bounds) -> bool:
-    """Return whether resiliparse's lines, with these scores, are good enough to skip trafilatura."""
     letters = [len(line.key) for line in page.lines]
     kept = sum(size for size, score in zip(letters, scores, strict=True) if score >= 0)
     wrong = sum(size / (1 + math.exp(min(700, abs(score)))) for size, score in zip(letters, scores, strict=True))
@@ -151,9 +147,6 @@ def extract_best(page: PageEvidence, extract_second: Callable[[], str]) -> str:
 
 
 def _kept(page: PageEvidence, lines: list[Line], scores: Sequence[float]) -> list[Line]:
-    """Return the lines with a score of 0 or more, and the lines kept because of their neighbours. The scores
-    are most reliable for prose, so the neighbours decide about some other lines.
-    """
     keep = [score >= 0 for score in scores]
     _keep_agreed(lines, keep)
     if page.markdown:
@@ -162,7 +155,6 @@ def _kept(page: PageEvidence, lines: list[Line], scores: Sequence[float]) -> lis
 
 
 def _keep_agreed(lines: list[Line], keep: list[bool]) -> None:
-    """Keep the lines between two kept lines if both extractors have all of them."""
     before = None  # the last kept line
     for number in [number for number, kept in enumerate(keep) if kept]:
         if before is not None and all(line.first and line.second for line in lines[before + 1 : number]):
@@ -171,7 +163,6 @@ def _keep_agreed(lines: list[Line], keep: list[bool]) -> None:
 
 
 def _keep_structure(lines: list[Line], keep: list[bool]) -> None:
-    """Keep Markdown headings before a kept line, and tables and code before or after a kept line."""
     for number in reversed(range(len(lines) - 1)):
         keep[number] = keep[number] or (keep[number + 1] and _STRUCTURE.match(lines[number].text) is not None)
     for number in range(1, len(lines)):

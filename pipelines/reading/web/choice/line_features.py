@@ -104,9 +104,6 @@ def both_features(lines: Sequence[Line]) -> list[list[float]]:
 
 
 def _forms(lines: Sequence[Line], links: frozenset[str], known: Forms) -> list[list[float]]:
-    """Return the features of each line that depend only on its text and `links`. Features that `known` lacks
-    are computed and added to it.
-    """
     rows = []
     for line in lines:
         form = known.get(line.text)
@@ -117,9 +114,6 @@ def _forms(lines: Sequence[Line], links: frozenset[str], known: Forms) -> list[l
 
 
 def _form(line: Line, links: frozenset[str]) -> list[float]:
-    """Return the features of a line that depend only on its text and `links`. Most searches run only after a
-    cheaper check that excludes most lines.
-    """
     text, key = line.text.strip(), line.key
     count = _count(key, _DIGITS, str.isdigit)
     lower = text.lower()

@@ -55,7 +55,6 @@ def join_lines(lines: list[Line]) -> str:
 
 
 def _blocks(text: str) -> list[str]:
-    """Return the lines of Markdown, except that each table and each fenced block of code is one piece."""
     blocks: list[str] = []
     fence = ""
     table = False
@@ -107,9 +106,7 @@ def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | N
 
 
 def _pairs(first: list[Line], second: list[Line]) -> dict[int, int]:
-    """Pair the lines of `first` with the same lines of `second`. Return the index of each paired line in
-    `second`, by its index in `first`.
-    """
+    """Return the index in `second` of each line of `first` that both texts have, by its index in `first`."""
     places: dict[str, deque[int]] = {}
     for number, line in enumerate(second):
         places.setdefault(line.key, deque()).append(number)

@@ -1,8 +1,7 @@
 """Cells of similar embeddings on disk, and the election within each cell.
 
 One task computes the centroids of all cells from a sample (cell_centroids.py). Every part then sends its
-documents to the partitions of their cells, each partition elects, and the results return to the parts. No
-task holds more than a part, the sample, or a partition. The result does not depend on the number of workers.
+documents to the partitions of their cells, each partition elects, and the results return to the parts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -208,7 +207,6 @@ def _electorates(task: _CellTask) -> tuple[pa.Table, dict[bytes, int]]:
 
 
 def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
-    """Return the first ELECTORATE documents of each cell, in the order of preference."""
     keys = (*keep, _BY_CENTROID)
     table = table.take(order_by_preference(table, keys)).combine_chunks()
     _, _, position = runs(table["cluster"])

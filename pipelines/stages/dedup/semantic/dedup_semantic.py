@@ -58,14 +58,12 @@ class DedupSemantic(CorpusStage):
     elects: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range."""
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold: got {self.threshold}, expected more than 0, at most 1")
         if self.cells is not None and self.cells < 1:
             raise ValueError(f"cells: got {self.cells}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the embeddings, the columns of `keep`, the drops so far and the given splits."""
         return (*map(column_named, dict.fromkeys((EMBEDDING, *columns_read(self.keep), DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:
@@ -81,14 +79,10 @@ class DedupSemantic(CorpusStage):
         return pa.schema([(DROP, pa.string()), *columns, ("semantic_similarity", pa.float32())])
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError unless embeddings are vectors of floats with a fixed width."""
         kind = types.field(EMBEDDING).type
         if not (pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type)):
             raise ConfigError(f"column {EMBEDDING!r} is {kind}, expected vectors such as transformer_embeddings writes")
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Divide the documents into cells, elect within each cell, and write the columns of every part.
-        Return the step's facts.
-        """
         search = CellSearch("dedup_semantic", self.writes(), self.threshold, self.keep, parts, out, cluster)
         return search.run(self.cells)

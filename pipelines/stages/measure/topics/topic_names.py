@@ -85,9 +85,8 @@ def _log_odds(counts: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def name_of(words: Sequence[str], number: int, taken: Collection[str]) -> str:
-    """Return a name that is not in `taken`: the first three words that fit into a domain's name, joined with
-    `_`. If that name is taken, later words replace the third. If there is no such name, return `topic_N`,
-    where N is the index `number` + 1.
+    """Return a name that is not in `taken`: up to three of the words, joined with `_`. If no such name is
+    found, return `topic_N`, where N is `number` + 1.
     """
     for skipped in range(max(1, len(words) - _IN_NAME + 1)):
         chosen: list[str] = []

@@ -56,7 +56,6 @@ class Topics(ReadsText, CorpusStage):
     version: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Check that all values are in range."""
         if not 1 <= self.topics <= _MOST:
             raise ValueError(f"topics: got {self.topics}, expected 1 to {_MOST:,}")
         if self.subtopics != 0 and not 2 <= self.subtopics <= _MOST:
@@ -66,18 +65,16 @@ class Topics(ReadsText, CorpusStage):
         super().check()
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the column of the vectors, and the text whose words name the topics."""
         return (EMBEDDING, self.input_text)
 
     def writes(self) -> pa.Schema:
-        """Return the columns: the topic, with `subtopics` also the subtopic, and the cosine similarity of the
-        document to the centroid of its topic.
+        """Return `topic`, with `subtopics` also `subtopic`, and `topic_similarity`: the cosine similarity of
+        the document to the centroid of its topic.
         """
         below = [("subtopic", pa.string())] if self.subtopics else []
         return pa.schema([("topic", pa.string()), *below, ("topic_similarity", pa.float32())])
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError unless embeddings are vectors of floats with a fixed width."""
         kind = types.field(EMBEDDING.name).type
         if vector_width(kind) is None:
             raise ConfigError(
@@ -85,9 +82,6 @@ class Topics(ReadsText, CorpusStage):
             )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Learn the topics, then assign the documents of every part. Return the facts: the number of
-        documents, how many of them have no topic, and the names and characteristic words of the topics.
-        """
         if not parts:
             return {"documents": 0, "without_topic": 0, "topics": []}
         width = vector_width(parts[0].types.field(EMBEDDING.name).type)

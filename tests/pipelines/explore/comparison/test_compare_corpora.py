@@ -28,7 +28,9 @@ from pipelines.stages.measure.quality_signals import QualitySignals
 
 
 def configuration(root, texts, output, least=2, rules="paper"):
-    """Return a configuration of two sources: `web`, filtered by words and edited by line, and `books`, which no step touches."""
+    """Return a configuration of two sources: `web`, filtered by word count and edited by line, and `books`,
+    which no step touches.
+    """
     for name, records in texts.items():
         (root / name).mkdir(exist_ok=True)
         (root / name / "a.jsonl").write_text("\n".join(records), encoding="utf-8")
@@ -63,7 +65,6 @@ def corpora(tmp_path_factory):
 
 
 def kept(corpus, source):
-    """Return the edited text of every kept document by its printed id."""
     opened, found = open_corpus(corpus), {}
     for part in opened.parts(source):
         rows = zip(

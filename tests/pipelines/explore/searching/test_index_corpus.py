@@ -1,4 +1,4 @@
-"""The search index against Python's own search of the texts, and its reuse, damage, `forget` and `gc`."""
+"""The search index against Python's own search of the texts, and its reuse, damage to it, `forget` and `gc`."""
 
 import json
 import random
@@ -36,8 +36,6 @@ from tests.pipelines.explore.searching.test_required_literals import random_patt
 
 @dataclass(frozen=True)
 class Cut(PartStage):
-    """Replaces every `(...)` of a text by `*`."""
-
     def reads(self):
         return (TEXT,)
 
@@ -54,7 +52,6 @@ class Cut(PartStage):
 
 
 def shown(text):
-    """Return a text after the edits of Cut."""
     return re.sub(r"\([^)]*\)", "*", text)
 
 
@@ -77,7 +74,6 @@ def random_texts(count, seed):
 
 
 def build_corpus(root, texts, least=0, part_bytes=2000):
-    """Build documents of two sources; those of fewer than `least` characters are dropped."""
     sources = []
     for name, lines in texts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -96,7 +92,6 @@ def build_corpus(root, texts, least=0, part_bytes=2000):
 
 
 def count(texts, phrase):
-    """Return (documents, hits) of a phrase in the texts after the edits of Cut."""
     found = [shown(text).count(phrase) for text in texts]
     return sum(number > 0 for number in found), sum(found)
 

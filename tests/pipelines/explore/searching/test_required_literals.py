@@ -1,4 +1,4 @@
-"""Literals that a regular expression requires must never rule out a text that matches."""
+"""The literals that a regular expression requires must never rule out a text that matches."""
 
 import random
 

@@ -86,7 +86,7 @@ def test_dropped_documents_are_searched_only_on_request(corpus):
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_personal_data_cannot_be_searched(corpus, dropped):
-    """This also holds for documents that were dropped before the step that redacts."""
+    """Documents that were dropped before the step that redacts are covered, too."""
     assert search_corpus(corpus, Query("jane.roe"), dropped=dropped).documents == 0
     assert search_corpus(corpus, Query("Mail ", context=30), dropped=True).first[0].after.startswith("<EMAIL")
 

@@ -12,7 +12,6 @@ from pipelines.kernels.text.words import find_words
 
 
 def borders(text):
-    """Return the byte offsets that are not strictly inside a word."""
     offsets, data = text_buffers(pa.array([text], pa.large_string()))
     inside = set()
     for _, _, local, block in blocks(offsets, data):

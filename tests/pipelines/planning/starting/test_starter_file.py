@@ -1,4 +1,6 @@
-"""`init` on directories of many formats: the corpus file that it writes plans and builds, and reads every text."""
+"""`init` on directories of many formats: the corpus file that it writes can be planned and built, and reads
+every text.
+"""
 
 import bz2
 import gzip
@@ -29,7 +31,6 @@ PROSE = (
 
 @pytest.fixture
 def files(tmp_path):
-    """Directories `web` (records) and `2 repos` (code, notes, an archive, a picture)."""
     web, repos = tmp_path / "web", tmp_path / "2 repos"
     for folder in (web / "deep", repos / ".git"):
         folder.mkdir(parents=True)
@@ -235,7 +236,7 @@ GERMAN = "Der Müller und die Leute aus dem Dorf haben den ganzen Tag in der Mü
 
 @pytest.mark.long
 def test_what_the_first_documents_say_is_in_the_file(tmp_path, monkeypatch, capsys):
-    """The shares equal those of a build, because the sample here covers all documents."""
+    """The shares equal those of a build, because the sample covers all documents."""
     monkeypatch.chdir(tmp_path)
     texts = {"en": [f"{PROSE} Number {n} of them." for n in range(6)] + ["Too short.", "a\n" * 60], "de": [GERMAN] * 3}
     for name, documents in texts.items():

@@ -1,4 +1,6 @@
-"""Files of code repositories: their language and licence, marks of generated and copied files, and malicious archives."""
+"""Files of code repositories: their language and licence, signs of generated and copied files, and malicious
+archives.
+"""
 
 import gzip
 import io

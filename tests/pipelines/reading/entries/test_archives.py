@@ -163,8 +163,6 @@ def test_an_io_error_at_any_read_of_a_zip_is_no_damage(read: Callable, monkeypat
     data = zipped(("x", b"one"), ("y", b"two"))
 
     class Failing(io.BytesIO):
-        """A file that raises OSError at its `fails_at`-th read."""
-
         reads, fails_at = 0, 0
 
         def read(self, size: int | None = -1) -> bytes:

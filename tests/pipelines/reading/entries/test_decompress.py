@@ -25,7 +25,6 @@ def chunked(data: bytes, size: int = 1000) -> Iterator[bytes]:
 
 
 def take(stream: Iterator[bytes]) -> tuple[bytes, str | None]:
-    """Return all bytes of a stream, and the reason why it broke, or None."""
     held = []
     try:
         for chunk in stream:
@@ -111,7 +110,9 @@ def test_bomb_stops_at_the_limit(codec: str) -> None:
 
 
 def test_no_chunk_at_the_limit_is_empty() -> None:
-    """A caller that takes one chunk at a time would take an empty chunk for the end, and never learn the reason."""
+    """A caller that takes one chunk at a time would take an empty chunk for the end of the stream, and never
+    learn the reason.
+    """
     stream = DecodeBudget(4).bound(iter([b"aaaa", b"bbbb"]))
     assert next(stream, b"") == b"aaaa"
     with pytest.raises(BrokenInput, match="decoded_limit"):

@@ -21,7 +21,9 @@ WINDOWS_1252 = "€\0‚ƒ„…†‡ˆ‰Š‹Œ\0Ž\0\0‘’“”•–—�
 
 
 def reference(text: str, unicode_form: str) -> tuple[bytes, int]:
-    """Normalise a text by the definition, one character at a time."""
+    """Normalise a text by definition, without regard to speed; return the bytes and the number of control
+    characters.
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
     controls = sum(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in text)
     text = text.replace("\v", "\n").replace("\f", "\n")
@@ -106,8 +108,8 @@ TWEETS = st.lists(st.tuples(PIECES, st.sampled_from([" ", "", "\n"])).map("".joi
 
 
 def plain_tweet(text: str) -> tuple[str, int, int]:
-    """Replace user names and URLs by the definition, one character at a time within each word; return the text and both
-    counts.
+    """Replace user names and URLs by definition, one character at a time within each word; return the text
+    and both counts.
     """
     words, names, urls = [], 0, 0
     for word in re.split(r"(\s+)", text):

@@ -1,4 +1,4 @@
-"""CSV and TSV: rows as in RFC 4180, bad rows counted, and no unclosed quote swallows a file."""
+"""CSV and TSV: rows as in RFC 4180, bad rows counted, and unclosed quotes that do not swallow a file."""
 
 import csv
 import gzip
@@ -70,7 +70,9 @@ def test_an_unclosed_quote_costs_its_line(read: Callable) -> None:
 
 
 def test_a_file_of_unclosed_quotes_ends(read: Callable) -> None:
-    """Every line opens a quote that no other line closes; after 16 of them, the text held so far is set aside as a whole."""
+    """Every line opens a quote that no other line closes. After 16 of them, the text held so far is set aside
+    as one record.
+    """
     found = read("a.csv", b"id,text\n" + b'x","y\n' * 2000, format="csv", max_document_bytes=600)
     reasons = [bad[2] for bad in found.bad]
     assert set(reasons) == {"unclosed_quote"}

@@ -191,7 +191,7 @@ def test_fields_beside_the_text_are_held_no_longer_than_it(tmp_path: Path) -> No
 
 
 def test_lines_of_one_byte_are_not_held_together() -> None:
-    """The chunk takes a megabyte; its lines, as Python objects, would take fifty."""
+    """The chunk takes a megabyte; all its lines as Python objects would take fifty."""
     tracemalloc.start()
     try:
         count = sum(1 for _ in lines(iter([b"1\n" * (1 << 19)]), 100))

@@ -1,4 +1,4 @@
-"""Markdown: the file is the document; YAML front matter is its meta."""
+"""Markdown: each file is one document, and its YAML front matter becomes `meta`."""
 
 import json
 from collections.abc import Callable

@@ -136,7 +136,9 @@ def test_bomb_is_not_expanded(read: Callable, store_schema: bool) -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_pages_are_known_by_their_headers(tmp_path: Path, version: str) -> None:
-    """One column has a single page and one many, with statistics so long that the header extends beyond the first bytes read."""
+    """The column `kind` has a single page. `text` has many, with statistics so long that a header extends
+    beyond the first bytes read.
+    """
     path = tmp_path / "a.parquet"
     texts = ["x" * 9_000 + str(number) for number in range(500)]
     options = {

@@ -12,7 +12,6 @@ _ENVIRONMENT = {
 
 
 def git(directory: Path, *words: str, given: bytes = b"") -> str:
-    """Run a git command in a directory, and return its output."""
     command = ["git", "-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always", *words]
     environment = os.environ | _ENVIRONMENT
     done = subprocess.run(command, cwd=directory, env=environment, input=given, capture_output=True, check=False)
@@ -21,7 +20,6 @@ def git(directory: Path, *words: str, given: bytes = b"") -> str:
 
 
 def repository(directory: Path, files: dict[str, str | bytes], *options: str) -> Path:
-    """Make a repository with a work tree and one commit of these files."""
     directory.mkdir(parents=True)
     git(directory, "init", "--quiet", *options)
     commit(directory, files)
@@ -29,7 +27,6 @@ def repository(directory: Path, files: dict[str, str | bytes], *options: str) ->
 
 
 def commit(directory: Path, files: dict[str, str | bytes]) -> str:
-    """Add these files and commit everything; return the id of the commit."""
     for name, content in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,18 +37,16 @@ def commit(directory: Path, files: dict[str, str | bytes]) -> str:
 
 
 def bare(origin: Path, target: Path, *options: str) -> Path:
-    """Make a bare clone."""
     git(origin, "clone", "--quiet", "--bare", *options, str(origin), str(target))
     return target
 
 
 def object_of(directory: Path, kind: str, content: bytes) -> str:
-    """Write an object, valid or not; return its id."""
+    """Write a git object, valid or not; return its id."""
     return git(directory, "hash-object", "-t", kind, "-w", "--stdin", "--literally", given=content)
 
 
 def tree_of(entries: list[tuple[str, bytes, str]]) -> bytes:
-    """Return the content of a tree object with entries (mode, name, id)."""
     return b"".join(mode.encode() + b" " + name + b"\0" + bytes.fromhex(each) for mode, name, each in entries)
 
 
@@ -64,12 +59,10 @@ def commit_tree(directory: Path, content: bytes) -> str:
 
 
 def loose(directory: Path, name: str) -> Path:
-    """Return the path of a loose object in a bare repository."""
     return directory / "objects" / name[:2] / name[2:]
 
 
 def empty_repository(path: Path, *options: str) -> Path:
-    """Make a bare repository without commits."""
     path.mkdir(parents=True)
     git(path, "init", "--quiet", "--bare", *options)
     return path

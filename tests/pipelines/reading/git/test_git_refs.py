@@ -1,4 +1,6 @@
-"""Which directories are repositories, and which commits names refer to: compared with git, and with malicious refs."""
+"""Which directories are repositories, and which commits names refer to, compared with git; and malicious
+refs.
+"""
 
 import pytest
 

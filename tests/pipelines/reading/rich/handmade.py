@@ -27,7 +27,6 @@ def stream(content: bytes, entries: bytes = b"") -> bytes:
 
 
 def content(lines: Sequence[str]) -> bytes:
-    """Return the content stream of a page with these lines, in Windows-1252."""
     escaped = [re.sub(rb"([\\()])", rb"\\\1", line.encode("cp1252")) for line in lines]
     drawn = [b"1 0 0 1 50 %d Tm (%s) Tj" % (800 - 14 * number, line) for number, line in enumerate(escaped)]
     return b"BT /F1 12 Tf\n" + b"\n".join(drawn) + b"\nET"
@@ -36,7 +35,6 @@ def content(lines: Sequence[str]) -> bytes:
 def pdf(
     pages: Sequence[Sequence[str]], information: bytes = b"", kids: bytes | None = None, trailer: bytes = b""
 ) -> bytes:
-    """Return a PDF with these pages, each a sequence of lines."""
     own = b" ".join(b"%d 0 R" % (5 + 2 * number) for number in range(len(pages)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -67,7 +65,6 @@ def epub(
     more: Mapping[str, str | bytes] = MappingProxyType({}),
     spine: Sequence[str] = (),
 ) -> bytes:
-    """Return an EPUB with these chapters, a mapping from file names to bodies."""
     entries = "".join(
         f'<item id="c{n}" href="{html.escape(name)}" media-type="application/xhtml+xml"/>'
         for n, name in enumerate(chapters)
@@ -87,7 +84,6 @@ def epub(
 
 
 def docx(body: str, more: Mapping[str, str | bytes] = MappingProxyType({}), head: str = "") -> bytes:
-    """Return a Word document with this body, in WordprocessingML."""
     members = {
         "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"/>',
         "word/document.xml": f'<?xml version="1.0" encoding="UTF-8"?>{head}<w:document {W}><w:body>{body}</w:body></w:document>',

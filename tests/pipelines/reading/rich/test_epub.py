@@ -22,7 +22,7 @@ CHAPTERS = {
 
 
 def renamed(data: bytes) -> bytes:
-    """Store the chapter whose address is percent-encoded under its decoded name."""
+    """Store the members of an EPUB whose names are percent-encoded under their decoded names."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return zipped({name.replace("%20", " "): archive.read(name) for name in archive.namelist()}, ["mimetype"])
 

@@ -1,5 +1,5 @@
-"""Project Gutenberg books: the header and licence around a book are removed in files of several decades, and nothing of the
-book is.
+"""Project Gutenberg books of several decades: the header and licence around a book are removed, and nothing
+of the book itself.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""LaTeX: papers of one file and of several, and malformed or malicious archives."""
+"""LaTeX: papers that consist of one file or several, and malformed or malicious archives."""
 
 import gzip
 import io
@@ -80,7 +80,9 @@ def test_a_percent_sign_in_inline_code_or_a_url_begins_no_comment(line: str, kep
 
 
 def test_text_before_a_comment_environment_stays_and_text_behind_it_goes() -> None:
-    """As in LaTeX: package verbatim drops the rest of the last line, package comment the rest of the first."""
+    """LaTeX does the same: package verbatim drops the rest of the last line, package comment the rest of the
+    first.
+    """
     assert latex._without_comments("keep \\begin{comment}x\\end{comment} y\nnext") == "keep\nnext"
     assert latex._without_comments("keep \\begin{comment} x\nx\n\\end{comment} y\nnext") == "keep\nnext"
 

@@ -1,4 +1,4 @@
-"""Mail: messages of mbox files and single files, decoded, without quoted text of others."""
+"""Mail: messages of mbox files and single files, decoded, without the text that they quote."""
 
 import json
 import random

@@ -127,7 +127,7 @@ def test_limits(read: Callable) -> None:
 
 
 def test_any_damage_gives_a_text_or_a_reason() -> None:
-    """The parser runs in this process, which a crash would end."""
+    """The parser runs in the test's own process, which a crash would end."""
     from pipelines.reading.entries.reasons import REASONS
     from pipelines.reading.rich.pdf import pdf_text
     from pipelines.reading.web.extraction import PageLimits

@@ -36,7 +36,6 @@ def elements(draw, deep=3):
 
 
 def calls(read, data):
-    """Return the callbacks that a reader makes, in order."""
     found = []
     starts = {name: lambda attributes, name=name: found.append((name, attributes)) for name in ("p", "tab", "level")}
     ends = {name: lambda name=name: found.append(name) for name in ("p", "r")}

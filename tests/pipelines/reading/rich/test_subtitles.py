@@ -72,7 +72,6 @@ to the mill
 
 
 def timed(*texts: str, blank: str = "\n") -> str:
-    """Return an SRT file with these texts as cues, a second apart."""
     cues = (f"{n}\n00:00:{n:02}.0 --> 00:00:{n:02}.5\n{text}\n" for n, text in enumerate(texts, 1))
     return blank.join(cues)
 

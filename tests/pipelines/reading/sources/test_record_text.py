@@ -1,4 +1,6 @@
-"""Texts composed of several fields or turns: what becomes text, what stays in `meta`, and records that have no text."""
+"""Texts composed of several fields or turns: what becomes text, what stays in `meta`, and records without
+text.
+"""
 
 import csv
 import io
@@ -14,7 +16,6 @@ from pipelines.reading.sources.source import Source
 
 
 def composed(record, **fields):
-    """Return (text, what is left of the record)."""
     text = RecordText(**fields)
     text.check()
     return text.take(record), record

@@ -1,4 +1,4 @@
-"""Lists of files read from the responses of a crawl's index: pywb, the columnar index, and broken responses."""
+"""Lists of files, read from the responses of a crawl's index: pywb, the columnar index, and broken responses."""
 
 import gzip
 import json

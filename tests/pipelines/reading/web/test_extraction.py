@@ -47,8 +47,8 @@ def test_caches_are_cleared_after_a_number_of_characters(monkeypatch):
 
 
 def test_rules_alone_are_the_fast_ones_without_a_second_run_with_more_recall(monkeypatch):
-    """trafilatura runs html2txt on the whole page to decide on a second extraction; `rules_alone` never runs
-    it, and gives the text of trafilatura with ESCALATION_MAX_LENGTH = 0.
+    """trafilatura runs html2txt on the whole page to decide on a second extraction. With `rules_alone` it
+    never does, and gives the text of trafilatura with ESCALATION_MAX_LENGTH = 0.
     """
     measured = []
     whole = core.html2txt

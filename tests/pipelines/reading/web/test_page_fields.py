@@ -1,5 +1,5 @@
-"""Metadata that pages declare (title, date, author, language): each is taken from the first declaration that
-has it.
+"""Metadata that pages declare (title, date, author, language) comes from the first declaration that has a
+value.
 """
 
 import json

@@ -33,6 +33,7 @@ KATEX = (
         ('<p>x <script type="math/tex">\\frac12</script></p>', "x $\\frac12$"),
         ('<p>x <img class="latex" alt="\\sum_i x_i"> y</p>', "x $\\sum_i x_i$ y"),
         ('<p><math display="block" alttext="q"><mi>q</mi></math></p>', "$$q$$"),
+        ('<p><math alttext=" "><mi>q</mi></math></p>', "$q$"),
         ("<p>a<math></math>b</p>", "ab"),
         ('<p><math><semantics><mi>q</mi><annotation encoding="application/x-tex"> </annotation></semantics></math></p>', "$q$"),
         ("<p>costs $5 and $6</p>", "costs $5 and $6"),

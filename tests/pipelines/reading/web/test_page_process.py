@@ -103,8 +103,8 @@ def test_a_page_is_not_blamed_for_what_it_survives_alone(tmp_path: Path, failing
 @pytest.mark.long
 @pytest.mark.parametrize("label", ["\U0001f600" * 40, "\x01" * 40])
 def test_labels_without_sense_do_not_fill_the_pipe(label: str) -> None:
-    """256 of these charset labels, escaped, exceed a pipe's capacity: both processes could block on writing
-    while neither reads.
+    """256 of these charset labels, escaped, exceed the capacity of a pipe. Both processes could then block on
+    writing while neither reads.
     """
     pages = (RawRecord(page(i, "<p>more</p>" * 50), label, 9, None, {}) for i in range(800))
     with Extractor(Source(name="web", root="x", format="warc")) as extractor:
@@ -121,7 +121,7 @@ def test_what_libraries_print_is_not_taken_for_an_answer(
 
 @pytest.mark.slow
 def test_real_pages_that_hang_a_parser(tmp_path: Path) -> None:
-    """The parser compares each of tens of thousands of attributes with all earlier ones; the extractor's time
+    """The parser compares each of tens of thousands of attributes with all earlier ones. The extractor's time
     grows with the square of the depth.
     """
     attributes = " ".join(f"a{i}=1" for i in range(60_000))
@@ -145,7 +145,7 @@ def test_real_pages_that_hang_a_parser(tmp_path: Path) -> None:
     ],
 )
 def test_limits_count_elements_of_the_tree(tmp_path: Path, html: bytes, fields: dict, reason: str | None) -> None:
-    """html, head and body are elements too; html is the first level."""
+    """html, head and body are counted as elements; html is the first level."""
     found, aside = texts(web(tmp_path, html, **fields))
     assert [row[2] for row in aside if row[2] != "request"] == ([reason] if reason else [])
     assert len(found) == (reason is None)
@@ -218,7 +218,6 @@ def test_a_missing_extractor_is_reported_before_anything_is_read(monkeypatch: py
 @pytest.mark.long
 @pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
 def test_a_page_gives_its_text_by_each_extractor(tmp_path: Path, extract: str) -> None:
-    """Each extractor finds the libraries that it needs and extracts the article."""
     paragraph = "<p>The mill grinds the grist of the whole village, and the miller keeps a sixteenth part of it.</p>"
     article = f"<html><body><nav>Home</nav><main><article>{paragraph * 5}</article></main></body></html>".encode()
     (tmp_path / "a.html").write_bytes(article)

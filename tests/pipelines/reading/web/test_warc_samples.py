@@ -63,7 +63,7 @@ def read_all(path: Path, **fields: object) -> tuple[list[dict], list[dict]]:
 
 
 def plain(path: Path) -> bytes:
-    """Return the contents of a file, decompressed by the standard library as far as it can be."""
+    """Return the contents of a file, as far as the standard library can decompress it."""
     data = path.read_bytes()
     if path.suffix != ".gz":
         return data

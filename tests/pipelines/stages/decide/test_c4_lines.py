@@ -67,7 +67,6 @@ def edits_of(rules, *documents):
 
 
 def cleaned(rules, document):
-    """Return the text after the edits and the rules of the edits."""
     text, column = edits_of(rules, document)
     return apply_edits(text, column)[0].as_py(), [edit["rule"] for edit in column[0].as_py()]
 
@@ -184,8 +183,8 @@ def test_edits_leave_the_kept_lines(documents, variant):
 @settings(deadline=None, max_examples=80)
 @given(texts, st.sampled_from(VARIANTS), st.sets(st.sampled_from(TESTS)))
 def test_single_tests_are_left_out(documents, variant, without):
-    """With some tests left out, lines, reasons and counts equal those of a plain Python reference without
-    them.
+    """With some tests left out, lines, reasons and counts equal those of the plain Python reference without
+    these tests.
     """
     text = pa.array(documents, pa.large_string())
     table = C4Lines(variant, tuple(sorted(without))).annotate(pa.table({"text": text}))

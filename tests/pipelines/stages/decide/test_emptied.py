@@ -25,10 +25,6 @@ MENU = "Home | News | Contact"
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes texts as JSON lines with a corpus file over them, and returns the path of
-    the corpus file.
-    """
-
     def corpus(texts, steps, name="c"):
         return write_texts_corpus(tmp_path, texts, steps, name, ", part_bytes: 4000")
 
@@ -72,7 +68,7 @@ def test_what_edits_emptied_is_dropped_and_never_leaves_the_corpus(write, tmp_pa
 
 
 def test_an_emptied_document_wins_no_cluster(write, tmp_path):
-    """Of two pages with one address, the first would win, but it is emptied."""
+    """Of two pages with the same URL, the first would win, but it is emptied."""
     pages = [(MENU, "https://a.example/x"), (GOOD, "https://a.example/x"), (paragraph(1), "https://a.example/y")]
     path = write([], ["url_rules: {}", "c4_lines: {rules: tfds}", "dedup_url: {}"])
     lines = "".join(json.dumps({"text": text, "url": url}) + "\n" for text, url in pages)
@@ -82,8 +78,8 @@ def test_an_emptied_document_wins_no_cluster(write, tmp_path):
 
 
 def test_steps_that_empty_a_document_together_name_the_last_one(write, tmp_path):
-    """One step removes the menu, the other a line found in another document; only both together empty the
-    document.
+    """One step removes the menu, another removes a line found in another document. Only both together empty
+    the document.
     """
     texts = [f"{paragraph(1)}\n{GOOD}", f"{MENU}\n{GOOD}", f"{GOOD}\n{paragraph(2)}"]
     spans = "dedup_spans: {unit: line, text: text, min_left_words: 0}"

@@ -88,9 +88,6 @@ def test_groups_that_keys_cannot_name(kind, message):
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """The corpus file of a built corpus of two sources; documents with fewer words than the bound of their
-    source are dropped.
-    """
     for source, most in (("long", 30), ("short", 12)):
         lines = (json.dumps({"text": " ".join(f"word{n}" for n in range(count))}) for count in range(1, most))
         (tmp_path / f"{source}.jsonl").write_text("".join(f"{line}\n" for line in lines))

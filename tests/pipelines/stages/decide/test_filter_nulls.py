@@ -33,8 +33,8 @@ TIBETAN = (
 
 
 def without_language(count):
-    """Return `count` texts of each kind for which no model has a language: base64, lists of numbers, Amharic,
-    Tibetan.
+    """Yield `count` texts of each kind that no model identifies as a language: base64, lists of numbers,
+    Amharic, Tibetan.
     """
     chance = random.Random(5)
     for _ in range(count):

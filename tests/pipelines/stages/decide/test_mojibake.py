@@ -1,4 +1,4 @@
-"""Repair of mojibake: the repaired texts equal those of ftfy, and the edits record where."""
+"""Repair of mojibake: the repaired texts equal those of ftfy, and the edits record where the repairs are."""
 
 import re
 import sys
@@ -26,14 +26,12 @@ ENCODINGS = ("latin-1", "cp1252", "cp1250", "cp1251", "cp437", "macroman")
 
 
 def broken(text, encoding, times=1):
-    """Return the text after decoding it in the wrong encoding, `times` times."""
     for _ in range(times):
         text = text.encode().decode(encoding, "replace")
     return normalise(text)[0].decode()
 
 
 def repaired(*documents):
-    """Return the texts after the edits, the edits of each document, and the counts."""
     text = pa.array(documents, pa.large_string())
     table = Mojibake().annotate(pa.table({"text": text}))
     edits = table["edits"].combine_chunks()

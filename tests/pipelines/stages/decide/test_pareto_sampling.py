@@ -1,4 +1,4 @@
-"""Pareto sampling: the probability of keeping a document, and that the choice depends only on seed and id."""
+"""Pareto sampling: the probability of keeping a document, and a choice that depends only on seed and id."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,5 +1,5 @@
 """User-defined regular expressions: counts and edits equal those of Python's `re`; expressions that explode
-or would cut characters.
+or would split a character.
 """
 
 import re
@@ -50,7 +50,6 @@ texts = st.lists(st.lists(st.sampled_from(PIECES), max_size=20).map("".join), mi
 
 
 def run(rules, *documents):
-    """Return the texts after the edits, the counts by rule, and the rules of the edits."""
     stage = Patterns(rules=tuple(PatternRule(**rule) for rule in rules))
     stage.check()
     text = pa.array(documents, pa.large_string())

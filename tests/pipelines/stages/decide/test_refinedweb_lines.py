@@ -32,7 +32,6 @@ texts = st.lists(st.lists(st.sampled_from(PIECES), max_size=20).map("".join), ma
 
 
 def cleaned(*documents):
-    """Return (text after the edits, rules of the edits, share) of each document."""
     text = pa.array(documents, pa.large_string())
     table = RefinedwebLines().annotate(pa.table({"text": text}))
     edits = table["edits"].combine_chunks()

@@ -1,4 +1,6 @@
-"""The named rule sets, test by test, at thresholds copied by hand from their sources."""
+"""The named rule sets, test by test, at thresholds copied by hand from the publications and code that define
+them.
+"""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Samples: plain shares depend only on seed and id; all other samples equal those of an oracle, for any
+"""Samples: plain shares depend only on seed and id. All other samples equal those of an oracle, for any
 number of parts, ranges and workers.
 """
 
@@ -29,14 +29,13 @@ FILTER = "filter: [{signal: size, at_most: 90}]"
 
 
 def chosen(share, seed=0, ids=IDS):
-    """Return which ids a plain share keeps."""
     return uniform_numbers(ids, seed, b"sample") < share
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two sources: one host has most of the documents, many hosts have a single one, and some documents have
-    neither host nor size.
+    """Two sources. One host has most of the documents, many hosts have only a few, and some documents have no
+    host or no size.
     """
     root, random = tmp_path_factory.mktemp("sampled"), np.random.default_rng(3)
     for name, count in (("ref", 90), ("web", 210)):
@@ -53,13 +52,11 @@ def folder(tmp_path_factory):
 
 
 def sampled(folder, name, knobs, part_bytes=4000, cluster=None):
-    """Build a corpus with a sample and return the id, drop and columns of its documents, by printed id."""
     plan = plan_corpus(folder, name, [FIELDS, FILTER, f"sample: {json.dumps(knobs)}"], part_bytes=part_bytes)
     return rows_of(build_corpus(plan, cluster), ("id", "drop", "host", "size", "source"))
 
 
 def expected(rows, share=None, documents=None, total=None, per=(), seed=0):
-    """Return the ids that a sample keeps, found by sorting each group."""
     groups = {}
     for name, row in rows.items():
         if row["drop"] != "size":
@@ -128,8 +125,6 @@ def test_a_smaller_sample_is_part_of_a_larger_one(folder):
 
 
 class Backwards(LocalCluster):
-    """Runs tasks in reverse order."""
-
     def map(self, function, items, label):
         for position, result in super().map(function, items[::-1], label):
             yield len(items) - 1 - position, result

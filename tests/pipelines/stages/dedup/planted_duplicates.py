@@ -26,7 +26,6 @@ def words(rng: random.Random, count: int) -> list[str]:
 
 
 def edited(rng: random.Random, text: str, rate: float) -> str:
-    """Return the text with a share `rate` of its words, evenly spread, replaced."""
     parts = text.split(" ")
     step = max(1, round(1 / rate))
     for place in range(rng.randrange(step), len(parts), step):

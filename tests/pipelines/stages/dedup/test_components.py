@@ -1,4 +1,4 @@
-"""Shuffles on disk and the connected components computed through them do not depend on how the work is
+"""Shuffles on disk, and the connected components computed through them, do not depend on how the work is
 divided.
 """
 
@@ -87,7 +87,7 @@ def test_components_are_those_of_the_links(tmp_path_factory, data):
 @pytest.mark.long
 @pytest.mark.parametrize("order", ["up", "down", "scrambled"])
 def test_a_long_chain_is_one_component(tmp_path, monkeypatch, order):
-    """A long chain is the worst case for the number of rounds: its links are spread over all shares."""
+    """A long chain whose links are spread over all shares is the worst case for the number of rounds."""
     monkeypatch.setattr("pipelines.cluster.shuffle.partitions_for.__defaults__", (50,))
     n = 3000
     names = {"up": np.arange(n), "down": np.arange(n)[::-1], "scrambled": np.random.default_rng(0).permutation(n)}[

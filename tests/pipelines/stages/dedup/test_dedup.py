@@ -30,7 +30,7 @@ def _array(values, kind):
 
 @dataclass
 class Bench:
-    """Runs a deduplication stage over rows given as (source, columns, dropped earlier)."""
+    """Runs a deduplication stage over rows given as (source, columns, rule that dropped the row earlier)."""
 
     root: Path
 

@@ -1,5 +1,5 @@
-"""Deduplication in whole builds: planted duplicates, verification, keep rules, finished corpora, and any
-division of the work.
+"""Deduplication in whole builds: planted duplicates, verification, keep rules, comparison with finished
+corpora, and independence of how the work is divided.
 """
 
 import json
@@ -18,6 +18,7 @@ from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.reading.sources.source import Source
+from pipelines.report.samples import read_samples
 from pipelines.stages.dedup.dedup_exact import DedupExact
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup.keep_rule import KeepKey
@@ -43,8 +44,8 @@ def steps(*stages):
 
 
 def corpus(root, sources, *stages, part_bytes=1 << 20):
-    """Build a corpus of {source: texts}; return its rows by `source/number`, with the winner's name in each
-    cluster column.
+    """Build a corpus from {source: texts} and return its rows by `source/number`, with the winner's name in
+    each cluster column.
     """
     declared = []
     for name, texts in sources.items():
@@ -138,7 +139,15 @@ def test_verification_spares_what_is_unlike_the_winner(tmp_path):
                 exact = similarity(texts[number], texts[winner])
             assert row["minhash_similarity"] == pytest.approx(exact, abs=1e-6 if verify == "jaccard" else 0.15)
             assert row["minhash_cluster_size"] == 13
-        step = next(s for s in open_corpus(tmp_path / verify / "out").steps if s.stage == "dedup_minhash")
+        opened = open_corpus(tmp_path / verify / "out")
+        where = {"source": "s", "part": 0, "step": "dedup_minhash", "rule": "dedup_minhash"}
+        table = next(opened.parts()).table(("id", "drop"))
+        dropped = [(row, each["id"].hex()) for row, each in enumerate(table.to_pylist()) if each["drop"] is not None]
+        samples = read_samples(opened, [where | {"row": row, "id": identifier} for row, identifier in dropped])
+        kept_instead = {short(sample["id"]): short(sample["kept_instead"]) for sample in samples}
+        winner_of = winners(tmp_path / verify / "out", rows, "minhash_winner")
+        assert kept_instead == {name: winner_of[name] for name in rows if rows[name]["drop"] is not None}
+        step = next(s for s in opened.steps if s.stage == "dedup_minhash")
         assert step.manifest.facts["spared"] == len(kept(rows)) - 2
         assert sum(rows[name]["minhash_copies"] for name in kept(rows)) == len(texts)
         assert rows["s/13"]["minhash_copies"] == 1
@@ -220,8 +229,6 @@ def test_the_result_is_the_same_for_any_shares_of_the_work(tmp_path, monkeypatch
 
 
 class Dying(LocalCluster):
-    """A cluster that is killed after some tasks; what these committed stays."""
-
     left = 0
 
     def map(self, function, items, label):
@@ -311,8 +318,8 @@ def test_a_keep_rule_over_a_column_without_an_order_is_refused(tmp_path):
 
 @pytest.mark.long
 def test_where_a_new_document_joins_two_old_clusters(tmp_path):
-    """Incremental and batch deduplication differ here: a finished corpus keeps both old winners, a single
-    build only one.
+    """Incremental and batch deduplication differ for a document similar to two old winners: a finished corpus
+    keeps both winners, a single build keeps only one.
     """
     import random
 

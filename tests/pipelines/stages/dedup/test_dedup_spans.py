@@ -1,5 +1,5 @@
-"""Span deduplication against brute force: the first occurrence of each span is kept, and a dropped document
-never takes the only copy with it.
+"""Span deduplication against brute force: the first occurrence of each span is kept, and dropping a document
+never removes the only copy.
 """
 
 import itertools
@@ -42,14 +42,11 @@ def part_of(root: Path, source: str, index: int, texts, dropped=None, edits=None
 
 
 class Backwards(LocalCluster):
-    """Runs tasks in the opposite order."""
-
     def map(self, function, items, label):
         yield from reversed(list(super().map(function, items, label)))
 
 
 def run(stage, parts, root, name="step", cluster=None):
-    """Return (text left, drop, columns) of every document, and the facts."""
     out = StepOutput(root, name)
     facts = stage.run(parts, out, cluster or LocalCluster())
     found = []
@@ -92,7 +89,9 @@ def plain(text: str) -> str:
 
 
 def removed_units(documents, window, min_words):
-    """Return, for each document, the units to remove: all those in a window whose text has occurred before."""
+    """Return the set of units to remove from each document: those in any window whose text has occurred
+    before.
+    """
     seen, removed = set(), []
     for units in documents:
         gone = set()
@@ -109,7 +108,9 @@ def removed_units(documents, window, min_words):
 
 
 def brute_force(documents, stage):
-    """Return (number of units removed, units left or None if it is dropped) of every document."""
+    """Return (number of units removed, units left) for every document; the second is None if the document is
+    dropped.
+    """
     first = removed_units(documents, stage.window, stage.min_words)
     left = [
         sum(words_of(u) for k, u in enumerate(units) if k not in gone)
@@ -129,9 +130,6 @@ def brute_force(documents, stage):
 
 
 def corpus(seed: int, documents: int = 40) -> list[str]:
-    """Return texts of a few sentences, which recur within and between documents, sometimes in a different
-    case.
-    """
     rng = random.Random(seed)
     names = ["mill", "river", "baker", "horse", "tower", "winter"]
     pool = [
@@ -309,8 +307,6 @@ def test_a_build_with_spans(corpus_file):
 
 
 class Dies(LocalCluster):
-    """A cluster that runs tasks in reverse order and stops after some of them."""
-
     def __init__(self, tasks):
         super().__init__()
         self.left = tasks
@@ -343,8 +339,8 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path):
     ids=["line", "sentence", "window"],
 )
 def test_no_sentence_of_real_laws_is_lost(shared_data, tmp_path, knobs):
-    """Emergency, temporary and permanent versions of the same act share most spans; each span is still there
-    once.
+    """The emergency, temporary and permanent versions of an act share most of their spans; one copy of each
+    span must remain.
     """
     import gzip
     import json

@@ -1,5 +1,5 @@
-"""Substring deduplication against brute force, byte by byte: the first occurrence stays, every later one is
-removed.
+"""Substring deduplication against brute force, byte by byte: the first occurrence is kept, and every later
+one is removed.
 """
 
 import gzip
@@ -31,7 +31,7 @@ from tests.pipelines.stages.dedup.test_dedup_spans import Backwards, Dies, part_
 
 
 def run(stage, parts, root, name="step", cluster=None):
-    """Return (text left, drop, bytes removed, winner, winners) of every document, and the facts."""
+    """Return (text left, drop, bytes removed, winner, winners) for every document, and the facts."""
     out = StepOutput(root, name)
     facts = stage.run(parts, out, cluster or LocalCluster())
     found = []
@@ -51,9 +51,9 @@ def run(stage, parts, root, name="step", cluster=None):
 
 
 def repeats_of(texts, size):
-    """Return two lists, found with a dictionary of all windows of `size` bytes. The first marks the bytes of
-    each document that belong to whole characters inside a repeated window; the second maps the start of each
-    such window to the document of its first occurrence.
+    """Return two lists, computed from a dictionary of all windows of `size` bytes. The first marks the bytes
+    of each document that belong to whole characters inside a repeated window. The second maps the start of
+    each repeated window to the document in which the window first occurs.
     """
     firsts, covered, owners = {}, [], []
     for number, text in enumerate(map(str.encode, texts)):
@@ -74,12 +74,10 @@ def repeats_of(texts, size):
 
 
 def left_of(text, marks):
-    """Return the text without the marked bytes."""
     return np.frombuffer(text.encode(), np.uint8)[~marks].tobytes().decode()
 
 
 def check(texts, size, found):
-    """Assert that the texts left equal those of brute force, and that counts and winners agree with them."""
     covered, owners = repeats_of(texts, size)
     ids = [document_id(file_key("s", "0.txt"), row) for row in range(len(texts))]
     for text, marks, owner, (left, drop, removed, winner, winners) in zip(texts, covered, owners, found, strict=True):
@@ -96,7 +94,6 @@ def random_texts(seed, alphabet="ab", documents=12, most=120):
 
 
 def planted(seed):
-    """Return random texts of many different characters, in which pieces recur between texts and within one."""
     rng = random.Random(seed)
     texts: list[str] = []
     for _ in range(25):
@@ -249,10 +246,6 @@ NOTICE = "This text is published under a licence that everybody has read once an
 
 @pytest.fixture
 def built(tmp_path):
-    """Return a function that builds a corpus of four documents that share a notice, and returns its
-    directory.
-    """
-
     def make(step):
         texts = [f"{NOTICE}1 {paragraph(1)}", f"{NOTICE}The end.", f"{paragraph(2)} {NOTICE}3 {paragraph(3)}", NOTICE]
         path = write_texts_corpus(tmp_path, texts, [f"dedup_substrings: {step}"], "c")
@@ -299,9 +292,9 @@ def test_nothing_may_drop_documents_after_it(tmp_path, later):
 
 
 def named_windows(documents, size):
-    """Return the bytes of all documents; for each position a number that is equal where the next `size` bytes
-    are equal; and the first position of each number. Found by numbering substrings of 1, 2, 4, ... bytes
-    (Karp, Miller and Rosenberg 1972).
+    """Return the concatenated bytes, a number for each position, and the first position of each number. Two
+    positions have the same number if the next `size` bytes are equal. The numbers are computed for substrings
+    of doubling length (Karp, Miller and Rosenberg 1972).
     """
     data = np.frombuffer(b"".join(documents), np.uint8)
     names, length = data.astype(np.int64), 1

@@ -24,7 +24,7 @@ def similar(a, b):
 
 
 def elected(members, signatures, least, enough, electorate):
-    """Return {member: its winner or None}, and the number of kept members beyond the electorate. `members`
+    """Return {member: its winner or None}, and the number of members kept beyond the electorate. `members`
     are in order of preference.
     """
     stay, winner, again = [], {}, []

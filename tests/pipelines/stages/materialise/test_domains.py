@@ -1,5 +1,5 @@
 """Domains: `group_by` splits sources into groups, loses no document, does not depend on parts or task order,
-and changes only the shards.
+and affects only the shards.
 """
 
 import json
@@ -33,7 +33,7 @@ GROUPED = "[topic, {column: score, quantiles: 5}]"
 
 
 def records():
-    """Return 48 documents of `web`. Every eighth is a copy of the one before, and some have no score."""
+    """Return the documents of `web`. Every eighth is a copy of its predecessor, and some have no score."""
     made = []
     for number in range(COUNT):
         text = paragraph(number - (number % 8 == 7), 30)
@@ -44,7 +44,6 @@ def records():
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Return a function that builds the corpus: `web` has topics and scores, `code` neither."""
     (tmp_path / "web.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records()))
     (tmp_path / "code.jsonl").write_text("".join(json.dumps({"text": paragraph(n + 900, 20)}) + "\n" for n in range(8)))
 
@@ -76,9 +75,7 @@ steps:
 
 
 def domains(root, manifest):
-    """Return the texts in each domain and split, read from the shards; each shard is checked against its
-    record.
-    """
+    """Return {(domain, split): texts} read from the shards, after checking each shard against its record."""
     texts = {
         row["id"]: row["text"] for part in open_corpus(root).parts() for row in part.table(("id", "text")).to_pylist()
     }
@@ -94,7 +91,7 @@ def domains(root, manifest):
 
 
 def expected():
-    """Return the domain of each kept text of `web`, computed independently of the product."""
+    """Return {text: domain} for the texts of `web` that are kept, computed independently of the product."""
     kept = [record for number, record in enumerate(records()) if number % 8 != 7]
     scores = sorted(record["score"] for record in kept if record["score"] is not None)
     bounds = [scores[int(share * len(scores))] for share in (0.2, 0.4, 0.6, 0.8)]

@@ -1,4 +1,4 @@
-"""Summaries merge exactly, and the facts of the funnel equal counts made by hand."""
+"""Summaries merge exactly, and the facts of the funnel equal independent counts."""
 
 import json
 import math
@@ -104,8 +104,6 @@ def test_samples_are_the_lowest_hashes():
 
 @dataclass(frozen=True)
 class Measure(PartStage):
-    """Writes columns that are easily checked against the text, and removes a leading `secret`."""
-
     def reads(self):
         return (TEXT,)
 

@@ -1,5 +1,5 @@
-"""Splits that sources provide, for a whole source, by a field or by files of ids; and what a build refuses or
-protects.
+"""Splits defined by the sources (for a whole source, by a field, or by files of ids), and what a build
+refuses or protects.
 """
 
 import json
@@ -35,9 +35,6 @@ LABELS = ["train"] * 20 + ["dev"] * 5 + ["held"] * 5
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Return a function that builds a corpus from the YAML of its sources and steps; `{root}` stands for the
-    directory of the files.
-    """
     records = [
         json.dumps({"text": text, "subset": label, "key": number})
         for number, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True))
@@ -78,7 +75,6 @@ def write_ids(folder, printed):
 
 
 def by_split(root, manifest):
-    """Return the record numbers in each split, read from the shards."""
     found = {split: [] for split in SPLITS}
     texts = {
         row["id"]: row["text"] for part in open_corpus(root).parts() for row in part.table(("id", "text")).to_pylist()
@@ -102,7 +98,7 @@ def test_an_export_says_the_split_of_each_document(corpus, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("sources", [WHOLE, FIELD, KEYS, PRINTED], ids=["whole", "field", "keys", "printed"])
 def test_documents_are_in_their_published_split(corpus, tmp_path, sources):
-    """Deduplication drops copies only among the training documents; held-out documents stay, even if they are
+    """Deduplication drops copies only from the training split; held-out documents are kept even if they are
     copies.
     """
     write_ids(tmp_path, sources is PRINTED)

@@ -1,5 +1,5 @@
-"""Tokenizer training and encoding in builds: shares, several tokenizers over the same documents, and the cost
-of losing a tokenizer.
+"""Tokenizer training and encoding in builds: shares, several tokenizers over the same documents, and the loss
+of a tokenizer.
 """
 
 import json
@@ -36,7 +36,6 @@ LANGUAGES = {
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Return a function that builds a corpus of two sources, one in English and one in three languages."""
     for name, texts in {
         "plain": [LANGUAGES["en"] * 3 + f"Number {n}." for n in range(40)],
         "mixed": [text * 2 + f"Number {n}." for n in range(6) for text in LANGUAGES.values()],
@@ -63,7 +62,7 @@ steps:
 
 
 def documents(root, corpus, name):
-    """Return the tokens and sentence offsets of every document of a shard set, by id."""
+    """Return {id: (tokens, sentence starts)} for every document of a shard set."""
     found = {}
     for record in corpus.shard_sets[name].shards:
         shard = open_shard(root, record.file)
@@ -80,7 +79,6 @@ def documents(root, corpus, name):
 
 
 def stored_texts(root):
-    """Return the text of every document, by id."""
     tables = [part.table(("id", "text")) for part in open_corpus(root).parts()]
     return {row["id"]: row["text"] for table in tables for row in table.to_pylist()}
 
@@ -168,7 +166,9 @@ def test_what_is_made_with_an_unrepeatable_tokenizer_depends_on_its_checksum(cor
 
 @pytest.mark.long
 def test_a_lost_tokenizer_is_trained_anew_and_its_shards_too(corpus, tmp_path):
-    """No shard encoded with the lost tokenizer is mixed with those of the new one."""
+    """Once a tokenizer is lost, every shard is encoded again with the new tokenizer, and no old shard is
+    reused.
+    """
     root = tmp_path / "out"
     _, first = corpus(WORDPIECE)
     before = first.shard_sets["shards"]
@@ -255,7 +255,7 @@ def test_shares_without_temperature_know_no_sizes():
 
 @pytest.mark.parametrize(("temperature", "ratio"), [(1.0, 1000.0), (2.0, 1000**0.5), (1 / 0.3, 1000**0.3)])
 def test_a_temperature_flattens_sizes(temperature, ratio):
-    """As in XLM-R and mT5: p ** 0.3, normalised."""
+    """With temperature 1 / 0.3, shares are proportional to p ** 0.3, as in XLM-R and mT5."""
     weights = weigh(cells(en__en=10**6, sw__sw=10**3), {"en": 1.0, "sw": 1.0}, temperature)
     assert weights[SampleCell("en", "en")] / weights[SampleCell("sw", "sw")] == pytest.approx(ratio)
 
@@ -341,7 +341,7 @@ def test_a_hugging_face_tokenizer_is_taken_as_it_is(corpus, tmp_path, shared_dat
 
 @pytest.mark.long
 def test_a_tokenizer_grows_with_the_text_of_a_corpus(corpus, tmp_path):
-    """The parent tokenizer's content counts, not its path, and its vocabulary is kept."""
+    """The parent tokenizer is identified by its content, not by its path, and its vocabulary is kept."""
     (tmp_path / "parent").mkdir()
     parent = train("byte_bpe", LANGUAGES.values(), 390)
     (tmp_path / "parent/tokenizer.json").write_bytes(parent)
@@ -396,7 +396,9 @@ def test_a_directory_without_a_tokenizer_says_how_to_write_one(corpus, tmp_path)
 
 
 def test_a_tokenizer_that_cannot_encode_a_text_is_named_with_its_step(corpus, tmp_path):
-    """The tokenizer's merges produce a special token; of two shard steps, only the second uses it and fails."""
+    """The tokenizer's merges produce a special token. Of two shard steps, only the second uses this
+    tokenizer, and the error names that step.
+    """
     definition = json.loads(train("byte_bpe", LANGUAGES.values(), 386))
     word = "".join(definition["model"]["merges"][-1])
     number = definition["model"]["vocab"][word]

@@ -1,4 +1,4 @@
-"""The `spans` column: the dates and names that patterns and a language model find, and the tokens that cover
+"""The `spans` column: the dates and names found by patterns and a language model, and the tokens that cover
 them, with every kind of tokenizer.
 """
 
@@ -33,7 +33,6 @@ def found_spans(texts, types=SPAN_TYPES):
 
 
 def found(*texts, types=SPAN_TYPES):
-    """Return the spans of each text, as (text of the span, type)."""
     spans = found_spans(texts, types)
     data = [text.encode() for text in texts]
     return [
@@ -132,7 +131,6 @@ KINDS = {
 
 
 def made(directory, options, kinds=("byte_bpe",), texts=TEXTS * 10):
-    """Build a corpus of these texts with a shard set of each kind."""
     (directory / "raw").mkdir(exist_ok=True)
     lines = [json.dumps({"text": f"{text}Number {n}."}) for n, text in enumerate(texts)]
     (directory / "raw" / "0.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -205,7 +203,6 @@ def test_wrong_types_are_refused(tmp_path, spans, message):
 
 @pytest.fixture(scope="module")
 def ruler(tmp_path_factory):
-    """The directory of a spaCy model that recognises a few names and dates, in capitals and in lower case."""
     import spacy
 
     directory = tmp_path_factory.mktemp("model") / "ruler"

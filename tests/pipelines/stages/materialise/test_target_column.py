@@ -1,5 +1,5 @@
-"""The `target` column: where the second side of each pair begins, with every kind of tokenizer, after edits
-and takedowns.
+"""The `target` column marks where the second side of each pair begins, with every kind of tokenizer, after
+edits and takedowns.
 """
 
 import json
@@ -40,7 +40,6 @@ RECORDS = [
 
 
 def made(directory, options, kinds=("byte_bpe",), steps="", target="de"):
-    """Build a corpus of the records with a shard set of each kind."""
     (directory / "raw").mkdir(exist_ok=True)
     lines = [json.dumps(record) for record in RECORDS]
     (directory / "raw" / "0.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Decontamination against brute force over sets of n-grams, and on planted items with known truth."""
+"""Decontamination against brute force over sets of n-grams, and on planted items whose matches are known."""
 
 import gzip
 import itertools
@@ -29,7 +29,6 @@ def stage_for(root, items, prompts=("q",), answers=("a",), **knobs):
 
 
 def run(stage, parts, root, cluster=None):
-    """Return the rows of all documents, and the facts of the item set."""
     out = StepOutput(root, "step")
     facts = stage.run(parts, out, cluster or LocalCluster())
     rows = []
@@ -64,7 +63,7 @@ def numbered(first, count, stem="w"):
 
 
 def brute_force(items, texts, ngram, least, common):
-    """Return (prompt score, answer score, {(item, field, words of each place)}) of every text, by sets of
+    """Return (prompt score, answer score, {(item, field, words of each match)}) for every text, using sets of
     n-grams.
     """
     wanted = {}  # (item, field) -> words

@@ -1,4 +1,4 @@
-"""The language stage: plain cases, short and unusual texts, and both models against their libraries."""
+"""The language stage on ordinary, short and unusual texts, with both models compared with their libraries."""
 
 import base64
 import os
@@ -47,7 +47,6 @@ def annotated(stage, *texts):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A tiny supervised fastText model that distinguishes German from English."""
     folder = tmp_path_factory.mktemp("model")
     lines = [f"__label__de {GERMAN}", f"__label__en {ENGLISH}"] * 20
     (folder / "train.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -120,7 +119,7 @@ def test_fasttext_equals_its_library(model):
 
 @pytest.mark.long
 def test_texts_in_capitals_are_read_in_lower_case(model):
-    """Applies if more than nine tenths of the letters read are capitals, in any script."""
+    """A text is lowercased if more than nine tenths of the letters read are capitals, in any script."""
     import fasttext
 
     peer = fasttext.load_model(model)
@@ -226,7 +225,9 @@ def base64_lines(count: int) -> str:
 
 @pytest.mark.parametrize("prose", [ENGLISH, RUSSIAN])
 def test_long_paragraphs_without_a_language_count_against_the_share(prose):
-    """With the default model. Lengths are in characters, also for Cyrillic, whose characters take two bytes."""
+    """Run the default model. Lengths are in characters, even for scripts such as Cyrillic with two bytes per
+    character.
+    """
     prose = " ".join([prose] * 12)
     blob = base64_lines(len(prose) // 77 + 1)[: len(prose)]
     assert len(prose) == len(blob) > 200
@@ -313,7 +314,9 @@ def test_both_models_decide_on_paragraphs(model):
 
 
 def test_labels_with_a_script_are_the_codes_of_the_other_models(tmp_path):
-    """The label formats of GlotLID and OpenLID."""
+    """Labels with a script, as in GlotLID and OpenLID, become the codes that the other models use: `deu_Latn`
+    becomes `de`.
+    """
     lines = [f"__label__deu_Latn {GERMAN}", f"__label__eng_Latn {ENGLISH}", f"__label__arz_Arab {RUSSIAN}"] * 20
     (tmp_path / "train.txt").write_text("\n".join(lines), encoding="utf-8")
     train_fasttext(tmp_path / "train.txt", dim=8, epoch=30, lr=0.5).save_model(str(tmp_path / "tiny.bin"))
@@ -333,7 +336,7 @@ def test_codes_of_labels(label, code):
 
 
 def test_every_two_letter_code_of_the_models_is_reached():
-    """resiliparse and lid.176 write ISO 639-1 codes where they exist; `sh`, withdrawn from ISO 639-1, comes
+    """resiliparse and lid.176 use ISO 639-1 codes where they exist. `sh`, withdrawn from ISO 639-1, is mapped
     from `hbs`.
     """
     from resiliparse.parse.lang import supported_langs

@@ -101,7 +101,6 @@ def test_real_texts(name):
 
 
 def simplified(text):
-    """Return the normal form `fineweb`, computed character by character."""
     text = re.sub(r"[0-9]+(\.[0-9]+)?", "0", text.lower())
     text = "".join(" " if unicodedata.category(c)[0] in "PSC" else c for c in text)
     decomposed = unicodedata.normalize("NFD", text)

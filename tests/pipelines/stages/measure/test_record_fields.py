@@ -1,4 +1,4 @@
-"""Fields of the source records become columns."""
+"""Fields of the source records are copied into columns."""
 
 import json
 from datetime import datetime

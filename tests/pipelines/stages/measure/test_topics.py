@@ -1,4 +1,6 @@
-"""Topics: planted clusters at two levels are found, named by their words, and shown in the report."""
+"""Topics: planted clusters at two levels are found, labelled with their most telling words, and shown in the
+report.
+"""
 
 import json
 import random
@@ -28,7 +30,7 @@ MAIL = "jane.doe@example.org"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two sources whose documents mostly use words of one topic, and less often words of a subtopic."""
+    """Two sources in which each document consists mostly of one topic word, mixed with words of a subtopic."""
     place, draw = tmp_path_factory.mktemp("topics"), random.Random(1)
     save_encoder(place / "encoder")
     for name, topics in (("ref", ["milla", "sacka"]), ("web", ["milla", "sacka", "winda"])):
@@ -123,7 +125,7 @@ def test_topics_are_domains_at_two_levels(folder):
 
 
 def test_telling_words_are_those_of_the_cluster():
-    """Compare the words with the formula, computed one word at a time."""
+    """The words found match the formula evaluated one word at a time."""
     rng = np.random.default_rng(0)
     clusters = rng.integers(0, 3, 300)
     texts = []

@@ -1,4 +1,4 @@
-"""Word lists against a plain search: whole words, phrases, scripts without spaces, sentences."""
+"""Word lists against a plain search: whole words, phrases, scripts without spaces, and sentences."""
 
 import pickle
 import random
@@ -122,7 +122,7 @@ def test_a_sliced_table_gives_the_same_rows(make):
 
 
 def test_unsearchable_entries_are_counted_and_reported_once(make, tmp_path):
-    """Such entries occur in published lists: symbols within a word, emoji, enumeration items."""
+    """Published lists contain such entries: symbols within a word, emoji, and enumeration items."""
     stage = make(
         "fine words",
         "s&m",

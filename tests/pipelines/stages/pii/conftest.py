@@ -1,4 +1,6 @@
-"""A fixture for tests that nothing is logged: it records the messages of all loggers, of any library."""
+"""A fixture that records the messages of all loggers, of any library, for tests that nothing sensitive is
+logged.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +10,6 @@ import pytest
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The lines that loggers pass to their handlers, at every level."""
     lines: list[str] = []
     monkeypatch.setattr(
         logging.Logger, "callHandlers", lambda _, record: lines.append(logging.Formatter().format(record))

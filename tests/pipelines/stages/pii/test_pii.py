@@ -1,4 +1,6 @@
-"""PII: Presidio behind gates finds the same as Presidio alone, and edits hit the right bytes."""
+"""The PII stage: Presidio finds the same entities behind the stage's gates as without them, and edits cover
+the right bytes.
+"""
 
 import gzip
 import itertools
@@ -143,7 +145,7 @@ def gated(detector, *texts):
 
 
 def ungated(detector, text):
-    """Run Presidio's recognizers over the whole text; offsets are in bytes."""
+    """Run Presidio's recognizers over the whole text and return the detections, with offsets in bytes."""
     found = []
     for entity, recognizer in detector.recognizers.items():
         for result in recognizer.analyze(text, [entity]):
@@ -174,7 +176,6 @@ def scrambled(seed, phones=()):
 
 
 def annotated(text, **knobs):
-    """Return the edited text and the nonzero counts."""
     stage = Pii(**knobs)
     stage.check()
     docs = table(text)
@@ -309,8 +310,8 @@ def test_hits_do_not_cross_documents():
 
 
 def test_overlapping_detections_become_one_edit():
-    """The edit covers the union of the detections. Its entity is that of the highest score, then of the
-    longest detection, then the first in `entities`.
+    """The edit covers the union of the detections. Its entity is taken from the detection with the highest
+    score; ties go to the longest detection, then to the entity listed first in `entities`.
     """
     stage = Pii(entities=("PHONE_NUMBER", "US_SSN", "CREDIT_CARD"))
     group = [(0, 5, 12, "US_SSN", 0.5), (0, 8, 20, "PHONE_NUMBER", 0.4), (0, 19, 25, "CREDIT_CARD", 0.5)]
@@ -369,7 +370,7 @@ def test_knobs_out_of_range(knobs, message):
 
 @pytest.mark.slow
 def test_gate_changes_nothing_on_2000_forum_posts(shared_data):
-    """For every entity that is found by patterns."""
+    """The check covers every entity that is found by patterns."""
     with gzip.open(shared_data / "prose" / "forum_20news.jsonl.gz", "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for number, line in enumerate(lines) if number % 9 == 0][:2000]
     assert len(texts) == 2000
@@ -382,7 +383,9 @@ def test_gate_changes_nothing_on_2000_forum_posts(shared_data):
 
 @pytest.mark.slow
 def test_recognizers_one_by_one_are_an_analyzer(shared_data):
-    """Presidio's AnalyzerEngine with a blank language model gives the same results with the same recognizers."""
+    """Recognizers called one by one give the same results as Presidio's AnalyzerEngine with the same
+    recognizers and a blank language model.
+    """
     import spacy
     from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
     from presidio_analyzer.nlp_engine import SpacyNlpEngine

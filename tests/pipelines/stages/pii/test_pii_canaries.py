@@ -90,7 +90,6 @@ def test_no_output_of_a_build_shows_a_canary(tmp_path, capfd, logged, monkeypatc
 
 
 def written(folder):
-    """Return the text of every readable file of a corpus, by path."""
     return {str(path): path.read_text() for path in (folder / "out").rglob("*") if path.suffix in READABLE}
 
 

@@ -1,4 +1,4 @@
-"""The PII gates for identity numbers and credentials let through everything that Presidio's patterns match."""
+"""The PII gates for identity numbers and credentials pass on every match of Presidio's patterns."""
 
 import random
 from functools import cache
@@ -109,9 +109,7 @@ URLS = [
 
 @cache
 def detector():
-    """Return a detector of all entities not covered in test_pii.py, by patterns alone, without checksum
-    validation.
-    """
+    """Return a detector without checksum validation for all pattern entities not covered in test_pii.py."""
     made = Detector((*IDENTITIES, *OWN), ("US",))
     for recognizer in made.recognizers.values():
         recognizer.validate_result = recognizer.invalidate_result = lambda text: None
@@ -190,7 +188,7 @@ def test_every_entity_has_a_gate():
 @pytest.mark.long
 @pytest.mark.timeout(120)
 def test_hostile_texts_take_time_that_grows_with_their_length():
-    """They take seconds; anything quadratic would take minutes."""
+    """These texts take seconds; a quadratic search would take minutes."""
     size = 40_000
     texts = ["a-" * 10 + "-" * size, ("a" + "-" * 1000) * 100, "1aa " * size + "123456789 ", "http://a:" * (size // 9)]
     texts += [f"{HEAD}{A40}" * (size // 71), "eyJ" * size, "a1" * size, "1 " * size]

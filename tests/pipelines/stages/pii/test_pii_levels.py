@@ -1,4 +1,6 @@
-"""Levels of the PII stage, postal addresses, identity documents, secrets, and the list of false positives."""
+"""The PII stage: its levels, postal addresses, identity documents, secrets, and the list of known false
+positives.
+"""
 
 import random
 import string

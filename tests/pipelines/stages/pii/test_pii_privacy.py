@@ -1,4 +1,4 @@
-"""PII: no text leaks into logs, output or errors, and nothing touches the network."""
+"""The PII stage leaks no text into logs, output or errors, and does not access the network."""
 
 import logging
 import os

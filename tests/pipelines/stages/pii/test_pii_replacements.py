@@ -1,4 +1,4 @@
-"""PII actions: how each entity is replaced, and the guarantees about keys and pseudonyms."""
+"""PII actions: how each entity is replaced, and what is guaranteed about keys and pseudonyms."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_the_same_value_has_the_same_replacement(entity, action):
 @pytest.mark.long
 @pytest.mark.parametrize("entity", PSEUDONYMS)
 def test_a_pseudonym_is_valid_in_form_and_hides_the_value(entity):
-    """Presidio itself recognises the pseudonym as the entity, including its checksum, in every layout."""
+    """In every layout, Presidio recognises the pseudonym as the same entity, with a valid checksum."""
     for number in range(40):
         for value in filter(None, VALUES[entity]):
             new = replacement("pseudonym", entity, value, f"{KEY}{number}".encode())
@@ -172,9 +172,7 @@ def test_runs_and_companies_of_documents_do_not_matter(key):
 
 @pytest.fixture
 def names(monkeypatch):
-    """A language model that knows two names stands in for an installed one; the fixture returns the knobs
-    that use it.
-    """
+    """Replace spaCy's models with one that knows two names, and return the knobs that use it."""
     import spacy
 
     model = spacy.blank("en")

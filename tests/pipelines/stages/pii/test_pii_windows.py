@@ -1,4 +1,4 @@
-"""Windows around hits: where they are cut, and what the cuts assume about phonenumbers."""
+"""Windows around hits: where they are cut, and the assumptions about phonenumbers that the cuts rely on."""
 
 import pytest
 
@@ -66,7 +66,7 @@ EXTENSIONS = (
 
 
 def test_what_the_gate_assumes_about_phonenumbers():
-    """The gate copies constants of phonenumbers; if a new version changes them, the gate must follow."""
+    """The gate copies constants of phonenumbers and must be updated if a new version changes them."""
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata, phonenumbermatcher, phonenumberutil
 
     from pipelines.kernels.search.pii_gate import PHONE_PUNCTUATION

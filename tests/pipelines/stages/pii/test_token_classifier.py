@@ -1,5 +1,5 @@
-"""Names found by a Hugging Face token classifier, compared with transformers' own pipeline; tiny random
-models, no downloads.
+"""Names found by a Hugging Face token classifier, compared with the pipeline of transformers. The models are
+tiny and random, and nothing is downloaded.
 """
 
 import json

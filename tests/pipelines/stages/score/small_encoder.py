@@ -8,7 +8,6 @@ SYNONYMS = [(f"{stem}a", f"{stem}o") for stem in _STEMS.split()]
 
 
 def save_encoder(folder: Path, **config) -> Path:
-    """Save a one-layer BERT of width 32 and its tokenizer."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast

@@ -30,7 +30,6 @@ def annotated(stage, *texts):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A tiny model that distinguishes rude from kind words, as loaded by the library, and its file."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "train.txt").write_text(f"__label__kind {KIND}\n__label__rude {RUDE}\n" * 20)
     model = train_fasttext(folder / "train.txt", dim=8, epoch=20, lr=0.5, wordNgrams=2, bucket=100)

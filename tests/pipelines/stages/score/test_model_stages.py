@@ -1,4 +1,4 @@
-"""Model and list stages in a whole build: columns depend neither on the part size nor on the process that
+"""Model and list stages in a whole build: their columns do not depend on the part size or on the process that
 computes them.
 """
 
@@ -33,7 +33,7 @@ COLUMNS = (
 
 @dataclass
 class ElsewhereCluster(LocalCluster):
-    """Pickles every task, as is done for a Ray worker."""
+    """Pickles every task, as happens when a task is sent to a Ray worker."""
 
     def map(self, function, items, label):
         return super().map(function, [pickle.loads(pickle.dumps(item)) for item in items], label)

@@ -1,4 +1,4 @@
-"""Perplexity under a hand-written model of a few words, whose probabilities can be added up by hand."""
+"""Perplexity under a handwritten model of a few words, small enough to compute the expected values by hand."""
 
 import gzip
 import importlib.util

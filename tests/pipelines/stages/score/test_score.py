@@ -1,4 +1,6 @@
-"""Scores computed from columns: exact ranks, the contribution of each column, and everything that is refused."""
+"""Scores computed from columns: exact ranks, the contribution of each column, and invalid input that is
+refused.
+"""
 
 from functools import partial
 
@@ -36,7 +38,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ranked(folder):
-    """A built corpus with rank-based scores and a quantile rule on them."""
     return build_corpus(plan_corpus(folder, "ranked", [fields(), RANKED, FILTER]))
 
 
@@ -98,8 +99,6 @@ def test_inspect_shows_what_each_column_contributes(ranked, folder, capsys):
 
 
 class Backwards(LocalCluster):
-    """Runs tasks in reverse order."""
-
     def map(self, function, items, label):
         for position, result in super().map(function, items[::-1], label):
             yield len(items) - 1 - position, result
@@ -239,7 +238,7 @@ def checksum_of(path):
     ],
 )  # fmt: skip
 def test_a_model_whose_arrays_do_not_fit_is_refused(tmp_path, model):
-    """The kernel checks no bounds, so the arrays must be checked on loading."""
+    """The kernel does not check bounds, so the arrays must be checked on loading."""
     path = tmp_path / "m.safetensors"
     save_model(model, path)
     with pytest.raises(UserError, match="is not a model of columns"):

@@ -1,5 +1,5 @@
-"""The transformer classifier against the library run one document at a time; tiny random models, no
-downloads.
+"""The transformer classifier, compared with the library run on one document at a time. The models are tiny
+and random, and nothing is downloaded.
 """
 
 import pickle
@@ -51,7 +51,6 @@ def table(texts):
 
 
 def alone(folder, texts, max_tokens=100):
-    """Return the library's outputs, one document at a time, without padding."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

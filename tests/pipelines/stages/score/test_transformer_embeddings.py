@@ -1,4 +1,6 @@
-"""Embeddings against the library run one document at a time; small random encoders, no downloads."""
+"""Embeddings, compared with the library run on one document at a time. The encoders are small and random, and
+nothing is downloaded.
+"""
 
 import json
 import shutil
@@ -34,7 +36,6 @@ def embed(folder, texts, **knobs):
 
 
 def alone(folder, texts, pool):
-    """Return the library's unit vectors, one document at a time, without padding."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""One small tokenizer of each kind, and a text encoder for each, with a cache private to the test."""
+"""A small tokenizer of each kind, and a text encoder for each tokenizer, with a cache private to the test."""
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,6 @@ def sentences(count=200, seed=0):
 
 @pytest.fixture(scope="session")
 def tokenizer_files(tmp_path_factory):
-    """{kind: path of a tokenizer.json}."""
     folder, files = tmp_path_factory.mktemp("tokenizers"), {}
     for kind in KINDS:
         size = 384 if kind == "bytes" else 420 if kind == "byte_bpe" else 190
@@ -31,7 +30,6 @@ def tokenizer_files(tmp_path_factory):
 
 @pytest.fixture
 def encoder_of(tokenizer_files, tmp_path, monkeypatch):
-    """A function that returns the TextEncoder of a kind."""
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
 
     def make(kind):

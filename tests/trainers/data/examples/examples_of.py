@@ -1,4 +1,4 @@
-"""Examples of each kind of task, written to files and read back the way tasks are read."""
+"""Examples of each kind of task, written to files and read back as the product reads its tasks."""
 
 import json
 
@@ -26,7 +26,6 @@ FIELDS = {
 
 
 def examples_of(kind, rows, folder, **fields):
-    """Return the examples of `rows`, each of which is written as a JSONL object."""
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     values = {"kind": kind, "name": "toy", "files": {"train": "data.jsonl"}, **FIELDS[kind], **fields}
     return read_examples(parse(Task, values, "toy.yaml"), "train", LocalPath(folder))

@@ -1,5 +1,5 @@
-"""Texts of examples as tokens: equal to the tokenizer's, each with the bytes it comes from, cached by
-content.
+"""Encoding of the texts of examples: tokens equal the tokenizer's, record the bytes they come from, and are
+cached by content.
 """
 
 import numpy as np
@@ -29,7 +29,9 @@ def of(encoded, text):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_are_those_of_the_tokenizer(kind, encoder_of, tokenizer_files):
-    """The same holds from the cache, with repeated texts, and with locations."""
+    """Tokens are equal also when read from the cache, for repeated texts, and when byte positions are
+    requested.
+    """
     values = [*HARD, *sentences(20), *HARD]
     ids, offsets = Encoder.load(str(tokenizer_files[kind]), "tokenizers").encode(texts(*values))
     for encode in (encoder_of(kind).encode, encoder_of(kind).encode, encoder_of(kind).encode_located):
@@ -54,10 +56,10 @@ def test_another_tokenizer_has_another_cache(encoder_of):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_of_tokens_are_those_that_tokenizers_reports(kind, encoder_of, tokenizer_files):
-    """A token ends where `tokenizers` says, and begins there or earlier, including white space or dropped
-    characters.
+    """A token ends where `tokenizers` says. It begins there or earlier, because it also covers white space or
+    dropped characters.
 
-    Byte-level tokenizers may split a character, which `tokenizers` reports whole.
+    Byte-level tokenizers may split a character that `tokenizers` reports as a whole.
     """
     plain = Encoder.load(str(tokenizer_files[kind]), "tokenizers")._plain
     values = [*HARD, *sentences(30, seed=3)]
@@ -89,7 +91,7 @@ def test_bytes_of_tokens_are_those_that_tokenizers_reports(kind, encoder_of, tok
 @settings(max_examples=30)
 @given(data=st.data())
 def test_answers_become_tokens_and_characters_again(kind, tokenizer_files, data, tmp_path_factory):
-    """The tokens of a span are the fewest that cover it, and a span of whole words is restored exactly."""
+    """A span is mapped to the fewest tokens that cover it, and a span of whole words is restored exactly."""
     words = data.draw(
         st.lists(st.sampled_from(["the", "naïve", "中文", "fox", "über-façades", "🙂", "dog."]), min_size=1)
     )
@@ -124,7 +126,9 @@ def test_answers_become_tokens_and_characters_again(kind, tokenizer_files, data,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_know_their_first_token(kind, encoder_of):
-    """The first token is that of the word's first byte, found as if every byte of the text were located."""
+    """A word's first token is the token of the word's first byte, as found by locating every byte of the
+    text.
+    """
     values = sentences(30, seed=5)
     starts = [[0, *(i + 1 for i, byte in enumerate(value.encode()) if byte == 32)] for value in values]
     offsets = np.cumsum([0, *map(len, starts)])

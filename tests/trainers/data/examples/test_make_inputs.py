@@ -1,5 +1,5 @@
-"""Examples become inputs: what is read for each kind of task, with every kind of tokenizer, and what is
-truncated.
+"""Examples become inputs: what the model reads for each kind of task, with every kind of tokenizer, and what
+is truncated.
 """
 
 import numpy as np
@@ -25,7 +25,6 @@ def maker_of(encoder_of):
 
 
 def read(inputs, segment):
-    """Return the ids of a segment."""
     return inputs.render(np.array([segment])).ids.tolist()
 
 
@@ -91,7 +90,9 @@ def test_each_candidate_follows_the_text(maker_of, tmp_path, passage):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_word_is_predicted_once_where_it_begins(kind, maker_of, tmp_path):
-    """Also in a long text split into windows: each word is predicted in the window with the most context."""
+    """In a long text split into windows, each word is predicted only in the window that gives it the most
+    context.
+    """
     values = sentences(12, seed=2)
     rows = [{"words": value.split(" "), "tags": ["O"] * len(value.split(" "))} for value in values]
     examples = examples_of("tag", rows, tmp_path)
@@ -116,7 +117,7 @@ def test_every_word_is_predicted_once_where_it_begins(kind, maker_of, tmp_path):
 
 
 def test_a_word_without_a_token_is_not_predicted(maker_of, tmp_path):
-    """WordPiece drops control characters; the next word still keeps its own tag."""
+    """WordPiece drops control characters, and the word after a dropped one must keep its own tag."""
     examples = examples_of(
         "tag", [{"words": ["the", "\u200b", "fox", "\u200b"], "tags": ["O", "B-X", "I-X", "B-X"]}], tmp_path
     )
@@ -172,7 +173,7 @@ def test_an_answer_longer_than_a_window_is_counted(maker_of, tmp_path):
 
 
 def test_text_to_text_keeps_the_beginnings(maker_of, tmp_path):
-    """A decoder's row holds both source and target; the source gets up to three quarters of it."""
+    """A decoder's row holds both source and target, and the source may take up to three quarters of the row."""
     values = [
         ("the fox", "a dog"),
         (sentences(1)[0] * 5, "a dog"),

@@ -1,4 +1,4 @@
-"""Losses and predictions of a head are the same however inputs are packed into rows and batches."""
+"""The losses and predictions of a head do not depend on how inputs are packed into rows and batches."""
 
 import numpy as np
 import pytest

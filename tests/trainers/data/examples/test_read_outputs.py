@@ -1,4 +1,6 @@
-"""Head outputs become predictions of examples: a head that outputs the gold label predicts exactly the gold."""
+"""Head outputs become predictions of examples, and a head that outputs the gold label predicts exactly the
+gold answer.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,6 @@ from trainers.rows.task_outputs import TaskOutputs, outputs_of
 
 
 def all_outputs(inputs, predict):
-    """Return the outputs of a head that predicts `predict(batch)`, for all inputs in order."""
     number = np.arange(len(inputs))
     batch = task_batch([ChosenInputs(inputs, 0, number, number, number)])
     return outputs_of(inputs.kind, predict(batch), batch)
@@ -55,8 +56,8 @@ def test_words_without_a_token_are_outside(maker_of, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("architecture", ["bert", "gpt2", "bart"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_come_back_as_they_are_written(kind, architecture, maker_of, tmp_path):  # noqa: F811
-    """Answers of whole words, and missing ones, from every window of a long passage, for every kind of
-    tokenizer and family.
+    """Answers of whole words are restored from every window of a long passage, and missing answers are
+    recognised, for every kind of tokenizer and model family.
     """
     rows = []
     for seed in range(6):
@@ -89,7 +90,7 @@ def test_answers_come_back_as_they_are_written(kind, architecture, maker_of, tmp
 
 @given(st.integers(0, 1000), st.sampled_from(["roberta", "gpt2"]))
 def test_the_best_answer_is_found(seed, architecture):
-    """Compare with an exhaustive search over all pairs of positions."""
+    """The answers found equal those of an exhaustive search over pairs of positions."""
     rng = np.random.default_rng(seed)
     inputs = inputs_of(text_format(tiny(architecture), SPECIALS), "span", count=3, seed=seed, longest=50)
     counts = inputs.segments.sizes[1] + 1

@@ -1,4 +1,6 @@
-"""The tasks of a fine-tuning run opened from files: splits, fingerprint, length limits, and errors in a base."""
+"""Opening the tasks of a fine-tuning run from files: splits, fingerprint, length limits, and errors in a base
+model.
+"""
 
 import json
 import shutil
@@ -77,7 +79,9 @@ def test_a_split_that_shares_examples_with_train_is_refused_each_time(base, file
 
 
 def test_the_splits_of_a_run(base, files):
-    """A run is trained on train and validated on the first dev split; any other split can be predicted."""
+    """A run trains on the train split and is validated on the first dev split. Any other split can be
+    predicted.
+    """
     job = job_of(base, files)
     corpus = open_tasks(job)
     data, held_out = task_training(corpus, job), task_validation(corpus, job)
@@ -91,7 +95,7 @@ def test_the_splits_of_a_run(base, files):
 
 
 def test_the_tokenizer_of_a_corpus_step_serves_a_control_without_pretraining(base, files):
-    """The tokenizer's directory has a build's run.json, which records no special tokens."""
+    """The directory of such a tokenizer contains a build's run.json, which records no special tokens."""
     write_json(base / "run.json", {"seconds": 1.0})
     job = replace(job_of(None, files), tokenizer=str(base / "tokenizer.json"))
     assert open_tasks(job).tokenizer.specials["<cls>"] == 5
@@ -115,7 +119,7 @@ def test_the_fingerprint_is_of_content(base, files, tmp_path):
 
 
 def test_lengths_count_virtual_tokens_and_prefixes(base, files, monkeypatch):
-    """`max_length` includes virtual tokens; a prefix takes up positions, not tokens."""
+    """`max_length` includes virtual tokens. A prefix takes up positions but no tokens."""
     job = job_of(base, files, encoding=Encoding(max_length=20))
     assert task_training(open_tasks(job), job).length == 20
     monkeypatch.setattr(type(job.method), "virtual_tokens", 5)
@@ -128,7 +132,7 @@ def test_lengths_count_virtual_tokens_and_prefixes(base, files, monkeypatch):
 
 
 def test_t5_reads_longer_inputs_than_it_has_positions(base, files, monkeypatch):
-    """A prefix takes up none of its positions."""
+    """In T5, a prefix takes up no positions."""
     model = fill(Model("t5", layers=1, width=32, heads=2, positions=16), 420)
     job = job_of(None, files, encoding=Encoding(max_length=40), tokenizer=str(base / "tokenizer.json"))
     job = replace(job, model=model)
@@ -200,7 +204,9 @@ def test_the_same_inputs_whatever_the_dev_split(base, files):
 
 
 def test_a_split_is_predicted_and_scored(base, files):
-    """The outputs of a head become predictions of examples; a perfect head gets every example right."""
+    """The outputs of a head become predictions of examples. A perfect head gets every example right, and an
+    inverted head gets every example wrong.
+    """
     job = job_of(base, files)
     held_out = task_split(open_tasks(job), job, "test")
     labels = held_out.examples[0].labels
@@ -212,7 +218,7 @@ def test_a_split_is_predicted_and_scored(base, files):
 
 
 def test_any_task_is_solved_as_text(base, files):
-    """Sources and targets follow the templates and use the base's vocabulary."""
+    """Sources and targets follow the templates and use the vocabulary of the base model."""
     model = fill(Model("gpt2", layers=1, width=32, heads=2, positions=128), 420)
     templates = {
         "input": "How long is {text}",

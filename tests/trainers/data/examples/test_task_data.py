@@ -1,4 +1,4 @@
-"""The order of a run's inputs, the mixing of tasks, and what each worker reads."""
+"""The order of a run's inputs, the mixing of tasks, and the inputs that each worker reads."""
 
 import numpy as np
 import pytest
@@ -62,12 +62,14 @@ COUNTS = {"small": 100, "middle": 400, "large": 10_000}
     ],
 )
 def test_rates_are_those_of_t5(mixing, expected):
-    """r = min(e, K) / sum, raised to 1 / T and renormalised (Raffel et al., 2020, section 3.5.2)."""
+    """The rates follow Raffel et al., 2020, section 3.5.2: r = min(e, K) / sum, raised to 1 / T and
+    renormalised.
+    """
     assert list(mixing_rates(COUNTS, mixing).values()) == pytest.approx(expected)
 
 
 def test_samples_mix_by_examples_however_long_they_are():
-    """The texts of the third task are three times as long as the others."""
+    """Texts of the third task are three times as long as those of the other tasks."""
     order = data_of([40, 80, 200], Mixing(limit=100)).order
     drawn = np.bincount(order.take(0, 5600).source)
     assert drawn / 5600 == pytest.approx([40 / 220, 80 / 220, 100 / 220], abs=0.01)
@@ -76,7 +78,7 @@ def test_samples_mix_by_examples_however_long_they_are():
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(("size", "world"), [(4, 1), (8, 2), (3, 3), (64, 2)])
 def test_how_a_step_is_split_changes_no_input(size, world, packed):
-    """All workers get the same number of batches, and together they read each input of the step once."""
+    """All workers get the same number of batches, and together they read each input of the step exactly once."""
     data = data_of([50], packed=packed)
     samples = data.order.take(70, 30)
     shares = [list(data.split(samples, size, rank, world)) for rank in range(world)]

@@ -1,4 +1,4 @@
-"""Rows of tasks: what each position holds, also compared with a tokenizer of `transformers`."""
+"""Rows of tasks: the contents of each position, also compared with a tokenizer of `transformers`."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +18,6 @@ SPECIALS = {"<pad>": 0, "<bos>": 1, "<eos>": 2, "<cls>": 5, "<sep>": 6}
 
 
 def inputs_of(form, kind="classify", texts=2, count=12, seed=0, longest=30, **gold):
-    """Return inputs with random texts of up to `longest` tokens."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, longest, (texts, count))
     begins = np.cumsum(sizes, axis=1) - sizes
@@ -39,8 +38,8 @@ def text(inputs, which, segment):
 
 
 def rows_of(ids, segments, positions):
-    """Return (ids, positions) of the segments of each row, in order; checks that segments are contiguous and
-    padding comes last.
+    """Return (ids, positions) of the segments of each row, in order, after checking that segments are
+    contiguous and padding comes last.
     """
     found = []
     for row_ids, row_segments, row_positions in zip(ids, segments, positions, strict=True):
@@ -67,7 +66,7 @@ EXCEPTIONS = {"roberta": lambda a, b: [5, *a, 6, 6, *b, 6], "t5": lambda a, b: [
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_rows_hold_every_text_once(architecture, packed, virtual):
     """Each text has its special tokens and follows the virtual tokens, on both sides of an encoder-decoder.
-    Its summary state and its text positions are where the targets say.
+    Its summary state and its text positions are where the targets indicate.
     """
     form = text_format(tiny(architecture), SPECIALS, virtual_tokens=virtual, first_position=4)
     inputs = inputs_of(form, labels=np.arange(12) % 3)
@@ -151,7 +150,7 @@ def test_text_to_text_predicts_the_target_alone(architecture, packed):
 
 
 def test_a_row_holds_one_task():
-    """So sums by row are sums by task; rows without inputs are padding with sample -1."""
+    """Sums by row are therefore sums by task. Rows without inputs are padding with sample -1."""
     form = text_format(tiny("gpt2"), SPECIALS, text_to_text=True)
     both = [inputs_of(form, "text_to_text", seed=seed, longest=12) for seed in (0, 1)]
     batch = task_batch([all_of(inputs, source) for source, inputs in enumerate(both)])

@@ -1,4 +1,4 @@
-"""Truncation of long texts, compared with `tokenizers` and with rules applied one token at a time."""
+"""Truncation of long texts, compared with `tokenizers` and with the rules applied one token at a time."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,9 @@ def test_longest_first_is_that_of_tokenizers(room):
 
 @given(sizes, st.integers(1, 12), st.integers(1, 20))
 def test_windows_cover_their_texts(texts, room, stride):
-    """Every token lies in some window. All windows are full except the last, which ends with its text."""
+    """Every token lies in some window. All windows are full except possibly the last, which ends with its
+    text.
+    """
     windows = cut_windows(np.array(texts), np.full(len(texts), room), stride)
     for number, size in enumerate(texts):
         own = range(windows.first[number], windows.first[number + 1])

@@ -1,4 +1,4 @@
-"""A run that needs a compiler reports the missing package before it begins."""
+"""A run that needs a compiler reports the missing package before it starts."""
 
 from dataclasses import replace
 

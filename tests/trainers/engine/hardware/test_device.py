@@ -1,4 +1,4 @@
-"""The device for models outside training is chosen in one place."""
+"""Outside training, the device of a model is chosen in one place."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Energy measured by the machine's counters."""
+"""Energy readings from the machine's counters."""
 
 import pytest
 

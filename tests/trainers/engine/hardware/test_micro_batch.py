@@ -1,4 +1,6 @@
-"""Automatic micro-batches and threads: estimates against real passes, and what memory and cores allow."""
+"""Automatic choice of micro-batch size and loader threads: memory estimates against real passes, and the
+limits set by memory and cores.
+"""
 
 from dataclasses import replace
 
@@ -23,7 +25,7 @@ from trainers.runs.resolve import resolve
 
 
 def batch(name, rows=1, length=64):
-    """Return rows of two documents, whose attention is masked."""
+    """Return a batch with two documents per row, so that attention is masked."""
     ids = np.random.default_rng(0).integers(130, 200, (rows, length))
     columns = np.tile(np.arange(length), (rows, 1))
     positions, segments, numbers = columns % (length // 2), columns // (length // 2), np.zeros(rows, np.int64)
@@ -56,7 +58,9 @@ def forward_of(name):
     ],
 )
 def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
-    """On `meta`, attention is decomposed into operations that keep its weight matrix."""
+    """The estimate may be higher, because on the `meta` device attention is decomposed into operations that
+    keep its weight matrix.
+    """
     forward, two = forward_of(name), batch(name, 2)
     own = {tensor.untyped_storage()._cdata for tensor in [*forward.parameters(), *forward.buffers()]}
     kept = {}
@@ -75,8 +79,8 @@ def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if "tiny" in name])
 def test_the_estimate_of_every_recipe_leaves_the_model_as_it_was(recipe, salient_directory):
-    """Also where a submodule has two names, such as the shared embeddings of a generator and its
-    discriminator.
+    """This includes models in which a submodule has two names, such as the embeddings shared by a generator
+    and its discriminator.
     """
     whole = RECIPES[recipe]()
     config = replace(whole, data=replace(whole.data, corpora=(str(salient_directory),)))

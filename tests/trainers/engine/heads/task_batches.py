@@ -51,7 +51,7 @@ def forward_of(network, model, kind, **settings):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Token ids of segments, each between two marks, and the gold labels by position in the segment."""
+    """Token ids of segments, each framed by two marks, with gold labels indexed by position in the segment."""
 
     segments: list
     labels: np.ndarray
@@ -78,8 +78,8 @@ def some_inputs(lengths=(9, 3, 14, 6), seed=0):
 
 
 def batch_of(inputs, kind, model, rows, padding=3):
-    """Return a batch. `rows` lists the segment numbers of each row; rows are padded to `padding` beyond the
-    longest.
+    """Return a batch. `rows` lists the segment numbers of each row, and all rows are padded to `padding`
+    tokens more than the longest.
     """
     family, start = model.family, SPECIAL_IDS[model.traits.decoder_start or "<eos>"]
     width = max(sum(len(inputs.segments[n]) for n in row) for row in rows) + padding
@@ -131,9 +131,7 @@ def batch_of(inputs, kind, model, rows, padding=3):
 
 
 def hidden(batch, first=0):
-    """Return the batch without the gold labels of its inputs, as in a test split, except for the first
-    `first` inputs.
-    """
+    """Return the batch without gold labels, as in a test split, except for its first `first` inputs."""
     values = {"labels": IGNORED, "values": np.nan, "tags": IGNORED, "starts": IGNORED, "ends": IGNORED}
     gold = {name: getattr(batch.task, name).copy() for name in values if getattr(batch.task, name) is not None}
     for name, array in gold.items():

@@ -1,5 +1,5 @@
-"""Worker of test_task_engine: trains the head of every kind of task, and predicts with it, under every ZeRO
-stage.
+"""Worker of test_task_engine: trains a head for every kind of task under every ZeRO stage, and predicts with
+it.
 
 Started by `run_workers` as `task_worker.py OUTPUT`; the first worker writes {"kind stage": {losses, numbers,
 scores, offsets}}.
@@ -31,7 +31,6 @@ def configuration(stage):
 
 
 def micro_batches(kind, world, rank):
-    """Return the micro-batches of this worker: both if it is alone, otherwise one of the two."""
     parts = [[[0, 1], [2, 3]], [[4, 5]]]
     batches = [batch_of(INPUTS, kind, SIZES[kind], rows) for rows in parts]
     return [batch for number, batch in enumerate(batches) if number % world == rank]

@@ -1,4 +1,6 @@
-"""Training and prediction with heads on one worker and on two, under every ZeRO stage, against plain torch."""
+"""Heads trained and used for prediction by one worker and by two, under every ZeRO stage, against plain
+torch.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -31,7 +33,7 @@ def launched(tmp_path_factory):
 
 @cache
 def expected(kind):
-    """Return (losses, outputs) of plain torch."""
+    """Return (losses, outputs) computed with plain torch."""
     model = SIZES[kind]
     network = network_of(model, kind, **HEADS.get(kind, {}))
     forward = forward_of(network, model, kind)

@@ -1,5 +1,5 @@
-"""Heads and their losses: against the stock heads of `transformers`, packed against padded, and against their
-formulas.
+"""Heads and their losses against the stock heads of `transformers` and against their formulas, and packed
+rows against padded rows.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def predicted(forward, batch):
 
 
 def losses(forward, kind, model, rows, inputs=INPUTS):
-    """Return the nats at the targets of a batch; checks that they are zero everywhere else."""
+    """Return the nats at the targets of a batch, after checking that they are zero everywhere else."""
     batch = batch_of(inputs, kind, model, rows)
     (loss,) = forward.losses
     found = forward(**tensors(batch, "cpu"))["loss"]
@@ -89,7 +89,6 @@ def test_pooled_states_and_layers_are_the_same_packed_or_padded(name, head):
 
 
 def alone(inputs, number, kind):
-    """Return the arguments of a stock model of a kind for one input."""
     if kind != "choose":
         return {"input_ids": torch.from_numpy(inputs.segments[number])[None]}
     segments = inputs.segments[CANDIDATES * number : CANDIDATES * (number + 1)]
@@ -97,8 +96,8 @@ def alone(inputs, number, kind):
 
 
 def padded_for_canine(given, positions):
-    """Return the arguments of a stock CANINE, padded to a multiple of 128 characters that leaves at least 8
-    beyond the text. Positions beyond the table share its last entry.
+    """Pad the arguments of a stock CANINE to a multiple of 128 characters that leaves at least 8 after the
+    text. Positions beyond the position table use its last entry.
     """
     ids = given["input_ids"]
     beyond = (0, -(-(ids.shape[-1] + 8) // 128) * 128 - ids.shape[-1])
@@ -111,7 +110,6 @@ def padded_for_canine(given, positions):
 
 
 def gold(inputs, number, kind, at):
-    """Return the labels of a stock model for one input."""
     if kind == "span":
         start, end = inputs.spans[number] or (at[number], at[number])
         return {"start_positions": torch.tensor([start]), "end_positions": torch.tensor([end])}

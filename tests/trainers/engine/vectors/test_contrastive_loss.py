@@ -1,5 +1,5 @@
-"""SimCSE's contrastive loss: a direct scalar implementation of the paper, its targets, which sentences are
-negatives of which, and what is refused.
+"""SimCSE's contrastive loss against a direct scalar implementation of the paper: targets, which sentences
+serve as negatives for which, and configurations that are refused.
 """
 
 import math
@@ -29,7 +29,7 @@ SIZES = ((5, 9, 4, 7), (6, 4), (8,), ())
 
 
 def stream(rows=SIZES, seed=0):
-    """Return a packed batch of framed documents of these sizes, one sentence each."""
+    """Return a packed batch of framed documents of the given sizes, one sentence per document."""
     rng = np.random.default_rng(seed)
     shape = (len(rows), max(sum(size + 2 for size in its) for its in rows) + 1)
     inputs, segments = np.zeros(shape, np.int64), np.full(shape, PADDING)
@@ -49,8 +49,8 @@ def forward_of(objective, dropout=0.1, architecture="bert"):
 
 
 def plain_losses(states, made, row, pooling, temperature):
-    """Return {first column of a first copy: nats} in a row, by equation 4 of Gao et al. (2021), with lists of
-    numbers.
+    """Return {first column of a first copy: nats} for a row, computed in pure Python from equation 4 of Gao
+    et al. (2021).
     """
     vectors, columns = [], []
     for segment in range(made.segments[row].max() + 1):
@@ -116,7 +116,6 @@ def test_rows_and_their_order_change_no_loss_and_padding_has_none(architecture):
 
 
 def test_the_copies_of_a_sentence_differ_by_dropout_alone():
-    """Without dropout the positive has cosine 1, so the loss depends only on how far away the negatives are."""
     objective = SimCSE(unit="documents")
     made, forward = objective.apply(stream(), CONTEXT), forward_of(objective)
     states = forward.eval().states(**tensors(made, "cpu"))

@@ -1,4 +1,4 @@
-"""Scores of a run's checkpoints are measured once, stored, averaged and compared."""
+"""The scores of a run's checkpoints are measured once, stored, averaged and compared."""
 
 import json
 import shutil
@@ -28,7 +28,6 @@ STEPS = (2, 4, 6)
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    """The path of a task file of minimal pairs."""
     folder = tmp_path_factory.mktemp("pairs")
     pairs = [{"g": f"a cab {n} bed", "b": f"bed {n} a cab"} for n in range(12)]
     write_lines(folder / "pairs.jsonl", pairs)
@@ -40,7 +39,6 @@ def task(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stored(random_run, task):
-    """Two runs whose checkpoints have been evaluated."""
     runs = random_run("llama_tiny", steps=STEPS), random_run("tiny_gpt2", steps=STEPS)
     assert main(["evaluate", *map(str, runs), f"task={task}", "--checkpoints", "all"]) == 0
     return runs
@@ -52,7 +50,7 @@ def run(stored, tmp_path):
 
 
 def measured(monkeypatch):
-    """Return a list to which each later measurement of a checkpoint adds an entry."""
+    """Return a list that grows by one entry whenever a checkpoint is measured from now on."""
     steps, whole = [], Scorer.of.__func__
 
     def of(cls, name, trained, pseudo):
@@ -107,7 +105,9 @@ def test_a_step_that_the_second_run_lacks_is_an_error_before_the_first_is_measur
 
 
 def test_another_normalisation_is_measured_anew(run, monkeypatch, tmp_path):
-    """Items, candidates and gold answers stay the same, but the winning candidate may change."""
+    """Normalisation changes neither items nor candidates nor gold answers, but it can change which candidate
+    wins.
+    """
     write_lines(
         tmp_path / "ends.jsonl", [{"q": f"a cab {n}", "ends": ["bed", "a bed and a cab"], "gold": 0} for n in range(4)]
     )
@@ -122,7 +122,7 @@ def test_another_normalisation_is_measured_anew(run, monkeypatch, tmp_path):
 
 
 def test_results_of_another_version_are_not_compared(run, task, monkeypatch, tmp_path, capsys):
-    """They are measured again; if their checkpoint is gone, they are left out with a line that says why."""
+    """Such results are measured again. If their checkpoint is gone, they are left out, and a line says why."""
     shutil.rmtree(run / "checkpoints/step-00000002")
     begun = measured(monkeypatch)
     copy = shutil.copytree(task.parent, tmp_path / "changed") / "pairs.yaml"
@@ -169,7 +169,9 @@ def test_settings_have_results_of_their_own(run, task):
 
 
 def test_an_averaged_perplexity_is_the_exponential_of_the_averaged_nats(stored, tmp_path):
-    """The same holds for its error and for the difference of two runs."""
+    """With only the last checkpoint, the average, its standard error and the difference between two runs are
+    those of that checkpoint.
+    """
     write_lines(tmp_path / "test.jsonl", [{"q": f"a cab {n}", "t": " bed and bag" * (1 + n % 3)} for n in range(9)])
     (tmp_path / "cloze.yaml").write_text(
         "task: cloze\ndataset_path: json\ndataset_kwargs: {data_files: {test: test.jsonl}}\ntest_split: test\n"

@@ -1,4 +1,4 @@
-"""Task files in the format of lm-evaluation-harness: each item equals that of our own task with the same
+"""Task files in the format of lm-evaluation-harness give the same items as our own task files with the same
 content.
 """
 
@@ -43,7 +43,6 @@ ROWS = [
 
 @pytest.fixture
 def written(tmp_path):
-    """A function that writes a task file, with lines changed or removed, next to its data."""
     write_lines(tmp_path / "test.jsonl", ROWS)
     write_lines(tmp_path / "train.jsonl", [{**row, "q": f"train {row['q']}"} for row in ROWS])
 
@@ -325,6 +324,9 @@ def test_settings_of_written_answers_that_do_not_fit_are_one_line(written, old, 
     assert "\n" not in str(error.value)
 
 
+SHOT = "num_fewshot: 1\nfewshot_config: {sampler: first_n, samples: [{q: x, c: [u, v], y: %s}]}\nmetadata"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -337,6 +339,9 @@ def test_settings_of_written_answers_that_do_not_fit_are_one_line(written, old, 
         ("doc_to_choice: c", "doc_to_choice: q", "row 1: doc_to_choice: expected a list of two texts or more"),
         ("test: test.jsonl", "test: gone.jsonl", "mine.yaml: data_files: no file; looked for"),
         ("metadata", "num_fewshot: 10\nmetadata", "num_fewshot: got 10, the split has 9 rows; lower it"),
+        ("metadata", SHOT % "2", "samples[0]: got '2' as the right choice, expected one of 2 choices"),
+        ("metadata", SHOT % "-1", "samples[0]: got '-1' as the right choice"),
+        ("metadata", SHOT % "[]", "samples[0]: doc_to_target: is empty; correct the row"),
     ],
 )
 def test_rows_that_do_not_fit_their_templates_are_one_line(written, old, new, message):

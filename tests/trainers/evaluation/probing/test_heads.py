@@ -1,5 +1,5 @@
-"""Attention heads: summaries equal those of stock `transformers`; masking a head changes the loss and nothing
-else.
+"""Attention heads: the summaries equal those computed from stock `transformers`, and masking a head changes
+only the loss.
 """
 
 import json
@@ -35,8 +35,8 @@ def reader_of(name, folder):
 
 
 def attentions(name, folder, text):
-    """Return the weights of `transformers`' eager attention for a text, by stack and kind, each [layers,
-    heads, queries, keys], and the ids that are read.
+    """Return the attention weights of `transformers`' eager attention for a text, by stack and kind, each of
+    shape [layers, heads, queries, keys], and the ids that the model reads.
     """
     _, network = network_of(name)
     specials, ids = SPECIAL_IDS, ids_of(folder, text)
@@ -112,7 +112,9 @@ def test_watching_and_the_batch_change_no_likelihood(name, tmp_path):
 
 
 def test_a_masked_head_is_one_whose_output_weights_are_zero(tmp_path):
-    """Masking a head of GPT-2 gives the loss of a model whose output projection has zeros in the head's rows."""
+    """Masking a head of GPT-2 gives the same loss as setting the head's rows of the output projection to
+    zero.
+    """
     scorer, (model, network) = scorer_of("gpt2", tmp_path), network_of("gpt2")
     requests, _ = scorer.windows(reader_of("gpt2", tmp_path).encode(TEXTS), 20)
     effects = head_effects(scorer, "gpt2", requests, lambda line: None)
@@ -171,7 +173,7 @@ def test_the_command_writes_a_row_for_each_head(decoder_run, tmp_path, capsys):
 
 
 def test_the_page_has_every_head_and_marks_those_that_matter():
-    """Names are escaped, and the page loads nothing."""
+    """Names on the page are escaped, and the page has no scripts."""
     site = HeadSite("decoder", 1, "self")
     sure, unsure, single = (LossChange(2.0 + c, c, e) for c, e in ((0.5, 0.1), (0.01, 0.1), (-0.2, float("nan"))))
     effects = HeadEffects(2.0, {site: [sure, unsure, single]}, [(1, unsure), (3, single)], 1234)

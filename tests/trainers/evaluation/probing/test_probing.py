@@ -1,5 +1,5 @@
-"""Hidden states equal those of stock transformers; probes find what is in them, and nothing where there is
-nothing.
+"""Hidden states equal those of stock `transformers`. Probes learn labels that the states determine, and do
+not learn random ones.
 """
 
 import json
@@ -54,8 +54,8 @@ def reader_of(name, folder):
 
 
 def stock_states(name, folder, text):
-    """Return (states [layers, positions, width], number of special tokens before the text) of a text by
-    itself, for each stack of a model.
+    """Return, for each stack of a model, (states [layers, positions, width], number of special tokens before
+    the text) of a single text.
     """
     _, network = network_of(name)
     ids, of = ids_of(folder, text), SPECIAL_IDS
@@ -141,7 +141,7 @@ def test_features_are_rows_by_document_or_token(decoder_run, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def tags(tmp_path_factory):
-    """Sentences whose words are tagged with their first letter; the tags of `noise` are random."""
+    """Sentences whose words are tagged by their first letter in column `t`, and at random in column `n`."""
     folder, draw = tmp_path_factory.mktemp("tags"), np.random.default_rng(3)
     for split, count in (("train", 120), ("dev", 40)):
         lines = []

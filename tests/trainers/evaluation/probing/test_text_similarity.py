@@ -1,5 +1,5 @@
-"""Text similarity without training: cosines of stock states, correlations against scipy's, and what cannot be
-compared.
+"""Text similarity without training: cosines of stock states, correlations against scipy's, and inputs that
+cannot be compared.
 """
 
 import json

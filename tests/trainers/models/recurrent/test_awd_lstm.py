@@ -1,4 +1,4 @@
-"""AWD-LSTM: its states against torch's LSTM, its dropouts, where its state is reset, and several
+"""AWD-LSTM: its states against torch's LSTM, its kinds of dropout, where its state is reset, and several
 continuations of one context.
 """
 
@@ -27,12 +27,11 @@ def network(**rates):
 
 
 def positions_of(*lengths):
-    """Return the positions of documents of these lengths in a row, int64 [1, sum]."""
     return torch.cat([torch.arange(length) for length in lengths])[None]
 
 
 def reference(model, ids):
-    """Return the states of one document by torch.nn.LSTM, layer by layer."""
+    """Return the states of one document, computed with torch.nn.LSTM layer by layer."""
     states = model.lstm.embed(ids)[None]
     for layer in model.lstm.layers:
         lstm = torch.nn.LSTM(layer.input_weight.shape[1], layer.recurrent_weight.shape[1], batch_first=True)
@@ -58,7 +57,7 @@ def test_a_document_in_a_row_has_the_states_that_torchs_lstm_gives_it_alone():
 
 
 def test_a_row_that_continues_a_document_begins_with_zeros():
-    """State is carried over neither from row to row nor from one document to the next."""
+    """Every row starts from a zero state, even if its positions continue those of the row before."""
     model = network().eval()
     ids = torch.randint(0, 200, (2, 10), generator=torch.Generator().manual_seed(2))
     positions = torch.stack([torch.arange(10), torch.arange(10) + 10])
@@ -105,8 +104,8 @@ def test_units_are_dropped_for_a_whole_sequence():
 
 
 def test_recurrent_weights_are_dropped_once_for_a_pass():
-    """Dropped weights have no gradient, so the share without one equals the dropout rate, however many time
-    steps there are.
+    """Dropped weights have no gradient, so the share of weights without a gradient equals the dropout rate,
+    however many time steps there are.
     """
     model = network(weight_dropout=0.5).train()
     ids = torch.randint(0, 200, (4, 30), generator=torch.Generator().manual_seed(3))
@@ -147,7 +146,9 @@ def test_every_rate_changes_training_and_nothing_else(rate):
 
 
 def test_the_sizes_of_the_paper_have_the_published_parameters():
-    """Merity et al. (2017, tables 1 and 2): 24 M on the Penn Treebank, 33 M on WikiText-2. Embeddings count once."""
+    """Merity et al. (2017, tables 1 and 2) give 24 M for the Penn Treebank and 33 M for WikiText-2, counting
+    tied embeddings once.
+    """
     for words, count in ((10_000, 24_221_600), (33_278, 33_556_078)):
         with torch.device("meta"):
             model = build_model(replace(MODEL, width=400, feed_forward=1150, vocab_size=words), SPECIAL_IDS, 0)
@@ -157,7 +158,7 @@ def test_the_sizes_of_the_paper_have_the_published_parameters():
 
 @pytest.mark.parametrize("width", [400, 64])
 def test_embeddings_begin_with_the_norm_that_they_have_in_the_authors_code(width):
-    """That is U(-0.1, 0.1) at a width of 400."""
+    """The authors initialise from U(-0.1, 0.1) at a width of 400."""
     table = build_model(replace(MODEL, width=width, vocab_size=2000), SPECIAL_IDS, 0).lstm.embed.weight
     assert table.abs().max().item() == pytest.approx(2 / width**0.5, rel=1e-3)
     assert table.norm(dim=1).mean().item() == pytest.approx(0.2 / 12**0.5 * 20, rel=0.01)
@@ -173,7 +174,9 @@ def test_operations_are_those_of_the_matrices_at_every_length():
 
 
 def test_continuations_of_one_context_have_the_likelihoods_that_they_have_alone():
-    """In a transformer they share the context's row, but a mask cannot share a recurrent state."""
+    """In a transformer, the continuations share the context's row by means of a mask, but a mask cannot share
+    a recurrent state.
+    """
     generator = np.random.default_rng(5)
     context = generator.integers(10, 200, 9)
     forward = Forward(network().eval(), "awd_lstm")

@@ -1,5 +1,5 @@
-"""Truncated back-propagation through time: against a plain loop over torch's LSTM, across document borders,
-any division of a step, resuming, updates that are not finite, and what is refused.
+"""Truncated back-propagation through time against a plain loop over torch's LSTM: document borders, divisions
+of a step, resuming, non-finite updates, and configurations that are refused.
 """
 
 import re
@@ -38,8 +38,8 @@ def configuration(bptt=WINDOW, precision="fp32", isolation=True, **rates):
 
 
 def batches(step, parts=1):
-    """Return rows of documents that begin at different columns in every row, in `parts` micro-batches; the
-    second half of the last row is padding.
+    """Return `parts` micro-batches whose rows have document borders at different columns. The second half of
+    the last row is padding.
     """
     generator = np.random.default_rng(step)
     ids = generator.integers(20, 160, (ROWS, LENGTH + 1))
@@ -58,7 +58,6 @@ def batches(step, parts=1):
 
 @pytest.fixture
 def make(monkeypatch):
-    """A function that returns an engine for a configuration, with or without DeepSpeed."""
     engines = []
 
     def make(config, parts=1, zero=None):
@@ -74,7 +73,6 @@ def make(monkeypatch):
 
 
 def train(engine, steps=range(STEPS), parts=1):
-    """Train some steps; return their losses and gradient norms."""
     made = [engine.train_step(batches(step, parts), step, RATE, 1, False) for step in steps]
     return np.array([(totals.loss, norm) for totals, norm in made])
 
@@ -90,8 +88,8 @@ def same(one, other, near):
 
 
 class PlainLoop:
-    """A straightforward implementation: torch's LSTM layer by layer and token by token, so that a document
-    can begin anywhere.
+    """A simple implementation: it runs torch's LSTM token by token and layer by layer, so that a document can
+    start at any column.
     """
 
     def __init__(self, config):
@@ -111,7 +109,6 @@ class PlainLoop:
         self.optimizer = torch.optim.AdamW(groups, lr=RATE, betas=optimizer.betas, eps=optimizer.epsilon)
 
     def step(self, batch, isolation=True):
-        """Train a step and return its loss."""
         nats, count = 0.0, 0
         state = [[torch.zeros(1, ROWS, lstm.hidden_size) for _ in range(2)] for lstm in self.lstms]
         inputs, targets, positions = map(torch.from_numpy, (batch.inputs, batch.targets, batch.positions))
@@ -178,8 +175,8 @@ def test_micro_batches_change_rounding_only(make, precision):
 
 
 def test_micro_batches_without_the_last_columns_change_nothing(make):
-    """The loader drops trailing columns in which all rows of a micro-batch are padding; their number differs
-    between micro-batches.
+    """The loader drops trailing columns that are padding in every row of a micro-batch, so micro-batches can
+    have different widths.
     """
     whole, cut = make(configuration(), ROWS), make(configuration(), ROWS)
     expected = train(whole, parts=ROWS)
@@ -194,7 +191,7 @@ def test_micro_batches_without_the_last_columns_change_nothing(make):
 
 @pytest.mark.parametrize("border", [8, 2 * WINDOW])
 def test_what_a_document_holds_changes_nothing_after_it(make, border):
-    """The next document begins either within a window or at the start of one."""
+    """The second document starts either within a window or at the start of one."""
     (batch,) = batches(0)
     positions = np.tile(np.concatenate([np.arange(border), np.arange(LENGTH - border)]), (ROWS, 1))
     batch = replace(
@@ -233,7 +230,7 @@ def test_dropout_differs_from_window_to_window(make, monkeypatch):
 
 @pytest.mark.parametrize("wrong", ["loss", "gradient"])
 def test_a_step_ends_at_a_window_that_is_not_finite(make, monkeypatch, wrong):
-    """The updates before it remain, and later updates are counted from there."""
+    """The updates before that window are kept, and later updates continue their count."""
     engine, nats, calls = make(configuration()), Engine._nats, []
     other = make(configuration())
     first_two = [replace(b, **{k: getattr(b, k)[:, : 2 * WINDOW] for k in ("inputs", "targets", "positions", "segments")})

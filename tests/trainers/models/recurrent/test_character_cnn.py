@@ -1,5 +1,5 @@
-"""ELMo's character-based token vectors: against a direct implementation of the papers, the table of
-characters, and sizes.
+"""ELMo's character-based token vectors: a direct implementation of the papers, the character table, and
+sizes.
 """
 
 from dataclasses import replace
@@ -26,7 +26,9 @@ def network(**others):
 
 
 def characters_of(text):
-    """Return the 50 characters of a token by bilm-tf's rule: bytes, then <w> 258, </w> 259 and padding 260."""
+    """Return the 50 characters of a token by bilm-tf's rule: <w> (258), the bytes, </w> (259), then padding
+    (260).
+    """
     own = [258, *text[:48], 259]
     return own + [260] * (50 - len(own))
 
@@ -93,8 +95,8 @@ def test_characters_come_from_the_tokenizer_of_the_shards(tmp_path):
 
 
 def test_the_published_convolution_has_the_sizes_of_the_authors_and_their_initial_weights():
-    """Filters and highway layers of the "original" model, with the 261 characters used in training
-    (allenai/bilm-tf, README).
+    """The expected filters and highway layers are those of the "original" model with the 261 characters used
+    in training (allenai/bilm-tf, README).
     """
     model = network(character_filters=2048, vocab_size=256, width=1024)
     cnn = model.elmo.embed

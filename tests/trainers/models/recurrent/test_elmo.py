@@ -1,5 +1,5 @@
-"""ELMo: its states against torch's LSTM, what each direction reads, where state is reset, its layers and
-published sizes.
+"""ELMo: its states against torch's LSTM, what each direction reads, where the state is reset, its layers and
+its published sizes.
 """
 
 from dataclasses import replace
@@ -27,7 +27,6 @@ def network(**others):
 
 
 def segments_of(*lengths):
-    """Return the segments of documents of these lengths in a row, int64 [1, sum]."""
     return torch.cat([torch.full((length,), number) for number, length in enumerate(lengths)])[None]
 
 
@@ -36,7 +35,7 @@ def hidden(model, ids, segments):
 
 
 def direction(layers, embedded):
-    """Return the states of all layers, each [length, WIDTH], of one direction on one document, by
+    """Return the states of all layers, each [length, WIDTH], for one direction of one document, computed with
     torch.nn.LSTM.
     """
     found = [embedded]
@@ -50,7 +49,7 @@ def direction(layers, embedded):
 
 
 def reference(model, ids):
-    """Return the states of all layers, each [length, 2 x WIDTH], of one document read in both directions."""
+    """Return the states of all layers, each [length, 2 x WIDTH], for one document read in both directions."""
     embedded, layers = model.elmo.embed(ids), model.elmo.layers
     ahead = direction([layer.forward_lstm for layer in layers], embedded)
     back = direction([layer.backward_lstm for layer in layers], embedded.flip(0))
@@ -88,9 +87,7 @@ def test_each_direction_reads_one_side_of_a_token_and_the_other_has_no_influence
 
 
 def test_padding_after_a_document_is_not_read_without_isolation_either():
-    """The backward model would read the padding first. Without isolation, all documents of a row are one
-    segment.
-    """
+    """The backward model would otherwise read the padding first."""
     model = network().eval()
     ids = torch.randint(0, 200, (1, 12), generator=torch.Generator().manual_seed(3))
     segments = torch.tensor([[0] * 9 + [-1] * 3])
@@ -141,7 +138,9 @@ def test_dropout_changes_every_place_that_the_authors_have_it_in_and_only_traini
     [(4096, 512, 2, 93.6), (2048, 256, 1, 28.0), (1024, 128, 1, 13.6)],
 )
 def test_the_language_models_have_the_published_parameters(cells, width, highways, published):
-    """In millions, of the "original", "medium" and "small" models on allennlp.org/elmo, without the output layer."""
+    """The published counts, in millions, are those of the "original", "medium" and "small" models on
+    allennlp.org/elmo, without the output layer.
+    """
     sizes = {"width": 2 * width, "feed_forward": cells, "character_filters": 2048, "highway_layers": highways}
     with torch.device("meta"):
         model = build_model(replace(MODEL, layers=2, **sizes), SPECIAL_IDS, 0)

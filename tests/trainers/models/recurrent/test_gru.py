@@ -1,6 +1,4 @@
-"""GRU: states and decoders against torch's GRU, the stock model, published sizes, initial weights, and
-operation counts.
-"""
+"""GRU: states and decoders against torch's GRU, the stock model, published sizes, initial weights, and FLOPs."""
 
 from dataclasses import replace
 
@@ -29,7 +27,6 @@ def network(**others):
 
 
 def reference(layers, states):
-    """Return the states [length, width] that torch's GRU layers give for one sentence."""
     for ours in layers:
         theirs = torch.nn.GRU(states.shape[1], ours.recurrent_weight.shape[1])
         values = (ours.input_weight, ours.recurrent_weight, ours.input_bias, ours.recurrent_bias)

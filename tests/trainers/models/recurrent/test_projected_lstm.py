@@ -1,4 +1,4 @@
-"""The LSTM layer with a projection computes the same as torch's, forwards and backwards."""
+"""The LSTM layer with a projection computes the same values and gradients as torch's."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_states_and_gradients_are_torchs(lengths):
 
 
 def test_other_precisions_are_left_to_torch():
-    """Their states differ only by rounding."""
+    """The states in bf16 differ from those in fp32 only by rounding."""
     layer, packed, sequences = layer_and_input([4, 1, 3])
     expected = layer(packed, sequences)
     half = layer.to(torch.bfloat16)(packed.to(torch.bfloat16), sequences)

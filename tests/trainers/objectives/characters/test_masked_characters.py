@@ -68,7 +68,7 @@ MADE = OBJECTIVE.apply(BATCH, CONTEXT)
 
 
 def plain_documents(batch, longest):
-    """Return {(row, segment): [[(column, place, code point), ...] of each word, ...]}, computed with Python's
+    """Return {(row, segment): [[(column, place, code point), ...] for each word]}, computed with Python
     strings.
     """
     found = {}
@@ -147,7 +147,7 @@ def test_as_many_characters_as_asked_for_are_targets_in_short_documents_too():
 
 
 def test_words_of_any_place_and_length_are_masked_alike():
-    """All words of a document have the same length here, so each is masked with a probability of 0.15."""
+    """All words of a document have the same length, so each word is masked with probability 0.15."""
     fox = SPELLED.index(b" fox")
     made = OBJECTIVE.apply(packed([[[CLS, *[fox] * 20, SEP]]] * 4000), CONTEXT)
     shares = (made.covered[:, 1:21] > 0).mean(axis=0)
@@ -207,8 +207,10 @@ def add(one, other):
 
 
 def plain_nats(network, characters, targets):
-    """Return the loss of each target of `targets`, a list of (place in the document, class) in order,
-    computed with Python's numbers; `characters` are the code points that the encoder reads.
+    """Return the loss of each target, computed in pure Python.
+
+    `targets` lists (place in the document, class) in order of prediction, and `characters` are the code
+    points that the encoder reads.
     """
     width = 128 * math.ceil((len(characters) + 8) / 128)
     ids = torch.tensor([[*characters, *[0] * (width - len(characters))]])
@@ -303,8 +305,8 @@ def test_a_batch_without_a_target_has_no_loss_and_training_goes_on(network):
 
 
 def test_the_decoder_costs_its_layers_for_each_character(network):
-    """Each target is read twice, as its mask and as its character; both are merged and have a key and a
-    value.
+    """Each target is read twice, as its mask and as its character. Both readings are merged with the
+    encoder's state and have a key and a value.
     """
     width, inner = 16, 24
     merge, attention, feed_forward = (
@@ -348,8 +350,8 @@ def test_both_objectives_of_canine_count_characters_and_only_one_predicts_them()
 
 
 def test_the_memory_of_a_pass_is_estimated_without_values(network):
-    """The estimate assumes tokens of the vocabulary's mean length. Here most tokens are special ones, which
-    are longer than the others.
+    """The estimate assumes that tokens have the vocabulary's mean length, and may therefore be up to four
+    times the measured memory.
     """
     made = OBJECTIVE.apply(batch_of(1, 7, (90,), 92), CONTEXT)
     forward, kept = Forward(network, "canine"), {}

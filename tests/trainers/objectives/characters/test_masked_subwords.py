@@ -1,5 +1,5 @@
-"""Masked subwords of a character model, masked by characters, against a direct implementation of the paper
-(Clark et al., 2022, section 3.2).
+"""Subwords predicted by a character model, with masks on their characters, against a direct implementation of
+the paper (Clark et al., 2022, section 3.2).
 """
 
 from collections import Counter

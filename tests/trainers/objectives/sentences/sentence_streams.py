@@ -13,8 +13,8 @@ SIZES = (((5, 9, 4), (7,), (4, 6)), ((6, 4),), ((8,), (5,), (4,)), ((4, 2, 6, 5)
 
 
 def stream(rows=SIZES, seed=0):
-    """Return a packed batch of framed documents whose sentences have these sizes, and {row: [(document,
-    tokens)]}.
+    """Return a packed batch of framed documents whose sentences have the given sizes, and the sentences of
+    each row as (document, tokens).
     """
     rng = np.random.default_rng(seed)
     flat, sentences = [], []

@@ -1,5 +1,5 @@
-"""Gap sentences: the paper's figure, a direct implementation of ROUGE-1 and of the three ways to choose, and
-what is refused.
+"""Gap sentences: the paper's figure, direct implementations of ROUGE-1 and of the three ways to choose
+sentences, and configurations that are refused.
 """
 
 from collections import Counter
@@ -35,8 +35,8 @@ FIGURE = [["Pegasus", "is", "mythical", "."], ["It", "is", "pure", "white", "."]
 
 
 def marked(rows):
-    """Return a batch of rows of documents, each a list of sentences, which are lists of tokens. The first
-    sentence of a document is not marked, since a row may begin inside a sentence.
+    """Return a batch of rows of documents. A document is a list of sentences, and a sentence is a list of
+    tokens. The first sentence of a document is not marked, because a row may begin inside a sentence.
     """
     batch = packed([[[token for sentence in document for token in sentence] for document in row] for row in rows])
     starts = np.zeros(batch.inputs.shape, bool)
@@ -50,9 +50,6 @@ def marked(rows):
 
 
 def random_documents(seed, count=6):
-    """Return rows of documents of a few sentences over a dozen words, so that words recur within and between
-    sentences.
-    """
     rng = np.random.default_rng(seed)
 
     def document():
@@ -62,19 +59,18 @@ def random_documents(seed, count=6):
 
 
 def rouge_1(sentence, rest):
-    """Return the exact unigram F1 of a sentence and the rest (Lin, 2004)."""
+    """Return the unigram F1 of a sentence against the rest of its document (Lin, 2004), as an exact fraction."""
     matches = sum((Counter(sentence) & Counter(rest)).values())
     precision, recall = Fraction(matches, len(sentence)), Fraction(matches, len(rest))
     return 2 * precision * recall / (precision + recall) if matches else Fraction(0)
 
 
 def amount(count, rate):
-    """Return how many of `count` sentences are removed."""
     return max(int(Fraction(str(rate)) * count), 1) if count > 1 else 0
 
 
 def gaps_of(document, choose, rate):
-    """Return the numbers of the sentences removed from one document, as the paper describes it."""
+    """Return the indices of the sentences that are removed from a document, chosen as the paper describes."""
     numbers = range(len(document))
     if choose == "principal":
         rests = [[token for other in numbers if other != i for token in document[other]] for i in numbers]
@@ -83,7 +79,6 @@ def gaps_of(document, choose, rate):
 
 
 def pair_of(document, gaps):
-    """Return the input and the target of a document."""
     source = [token for i, its in enumerate(document) for token in ([MASK] if i in gaps else its)]
     target = [token for i in gaps for token in document[i]]
     return [*source, EOS], [*target, EOS] if target else []

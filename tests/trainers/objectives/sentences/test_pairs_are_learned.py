@@ -1,4 +1,4 @@
-"""A small BERT learns the labels of sentence pairs, as far as the text determines them and no further."""
+"""A small BERT learns the labels of sentence pairs as far as the text determines them, and no further."""
 
 from types import SimpleNamespace
 
@@ -35,7 +35,9 @@ def shard(write):
 
 
 def learned(objective, write, steps):
-    """Train `steps` steps of 32 rows; return the nats per label in an exchange that was not trained on."""
+    """Train for `steps` steps of 32 rows, and return the nats per label on an exchange of sentences that was
+    held out.
+    """
     held = shard(write)
     arrays = (held.offsets, held.sentences, held.sentence_offsets)
     exchanges = objective.exchanges and objective.exchanges + 1  # the last one is not trained on
@@ -79,9 +81,9 @@ def rising(rng, count):
 
 
 def test_next_sentence_is_learned_as_far_as_topics_tell():
-    """Each document keeps to one topic, and a part from elsewhere may have the same topic by chance. Among
-    pairs with one topic, continuations and others are therefore in the ratio 0.5 to 0.5 / 4. No model can get
-    below the entropy of that, unless something else gives the labels away.
+    """Each document has one topic, and a part taken from elsewhere may have the same topic by chance. Among
+    pairs with one topic, the ratio of continuations to other pairs is therefore 0.5 to 0.5 / TOPICS. No model
+    can get below the resulting entropy, unless something other than the topic reveals the labels.
     """
     same = 0.5 + 0.5 / TOPICS
     share = 0.5 / same
@@ -90,5 +92,5 @@ def test_next_sentence_is_learned_as_far_as_topics_tell():
 
 
 def test_sentence_order_is_learned_where_the_text_tells():
-    """Token ids rise through a document, so the order of two parts can be read off."""
+    """Token ids rise through a document, so they reveal the order of two parts."""
     assert learned(SentenceOrder(), rising, 150) < 0.15

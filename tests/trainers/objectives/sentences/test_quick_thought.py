@@ -1,5 +1,5 @@
-"""Quick thoughts: rows of sentences, a second, scalar implementation of the loss, which sentences are
-candidates, and what is refused.
+"""Quick thoughts: rows of sentences, a second implementation of the loss in scalars, the candidate sentences,
+and configurations that are refused.
 """
 
 import math
@@ -37,9 +37,10 @@ def forward_of(objective, architecture="bert"):
 
 
 def plain_losses(states, made, row, pooling, temperature):
-    """Return {first column of a sentence: nats} in a row, computed with lists of numbers: the negative
-    log-probability of each neighbour among the other sentences of the row (Logeswaran and Lee, 2018, section
-    3), averaged over the sentence's neighbours.
+    """Return {first column of a sentence: nats} for a row, computed in pure Python.
+
+    The loss of a sentence is the negative log-probability of a neighbour among the other sentences of the row
+    (Logeswaran and Lee, 2018, section 3), averaged over the sentence's neighbours.
     """
     vectors, columns, documents = [], [], []
     for segment in sorted(set(made.segments[row].tolist()) - {PADDING}):
@@ -144,7 +145,7 @@ def quick_data(directory, packing="full_sentences", **changes):
 
 
 def test_chance_stands_beside_the_loss_of_every_source(corpus_directory):
-    """Chance is the mean over targets of log(sentences of the row - 1), weighted over sources."""
+    """The chance loss of a source is the mean over its targets of log(sentences in the row - 1)."""
     config = configuration(corpus_directory)
     data = validation_data(corpus_of(config), config, 2000)
     expected = {source.name: [] for source in data.sources}

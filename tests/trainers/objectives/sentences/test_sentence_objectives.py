@@ -1,5 +1,5 @@
-"""Next sentence, sentence order and SimCSE: the layout of rows, true labels, random draws, and what is
-refused.
+"""Next sentence, sentence order and SimCSE: row layout, true labels, random draws, and configurations that
+are refused.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ FRAME = Frame("<cls>", "<sep>")
 
 
 def shards(count=2, documents=120):
-    """Return shards whose token i is 10 + i, so that a row shows where its parts come from. Offsets do not
+    """Return shards in which token i is 10 + i, so that a row shows where its parts come from. Offsets do not
     start at 0.
     """
     found = []
@@ -46,7 +46,6 @@ def shards(count=2, documents=120):
 
 
 def packed(exchanges):
-    """Return the packing of two shards, and the shards."""
     held = shards()
     rows = [
         pair_sentences(s.offsets, s.sentences, s.sentence_offsets, LENGTH, FRAME.marks, False, exchanges, seed)
@@ -56,7 +55,7 @@ def packed(exchanges):
 
 
 def batch_of(packing, held, sequences, epoch=0):
-    """Return the batch of some sequences in an epoch, as the loader builds it."""
+    """Return a batch of the given sequences in an epoch, built as in the loader."""
     sequences = np.array(sequences)
     rows = len(sequences)
     inputs, positions, types = (np.zeros((rows, LENGTH), np.int64) for _ in range(3))
@@ -74,14 +73,13 @@ def batch_of(packing, held, sequences, epoch=0):
 
 
 def parts_of(row):
-    """Return the two parts of a row of inputs, without marks."""
     ends = np.flatnonzero(row == SEP)
     return row[1 : ends[0]], row[ends[0] + 1 : ends[1]] if len(ends) > 1 else row[:0]
 
 
 @pytest.mark.long
 def test_rows_are_cls_a_sep_b_sep_and_labels_say_whether_b_follows_a():
-    """Labels are those of `transformers.BertForPreTraining`: 0 if B continues A, otherwise 1."""
+    """The labels are those of `transformers.BertForPreTraining`: 0 if B continues A, otherwise 1."""
     packing, held = packed(3)
     batch = batch_of(packing, held, range(len(packing.sizes)))
     labels = []
@@ -194,7 +192,9 @@ def test_knobs_out_of_range_are_refused():
 
 
 def copies_of(made):
-    """Return (row, document, tokens) of each segment in SimCSE rows, in order."""
+    """Return (row, document, tokens) of each segment in SimCSE rows, in order, after checking the layout of
+    the rows.
+    """
     found = []
     for row, (inputs, segments, positions, documents) in enumerate(
         zip(made.inputs, made.segments, made.positions, made.documents, strict=True)
@@ -213,8 +213,8 @@ def copies_of(made):
 
 
 def sentence_rows(seed=0, count=40):
-    """Return a packed batch of framed documents of sentences, cut where a row is full, and its sentences as
-    (row, document, tokens).
+    """Return a packed batch of framed documents, cut off where a row is full, and its sentences as (row,
+    document, tokens).
     """
     rng = np.random.default_rng(seed)
     rows, sentences, marked = [], [], []

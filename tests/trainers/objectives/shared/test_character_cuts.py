@@ -1,4 +1,6 @@
-"""Cuts between characters: their positions, the encoding of the parts, and the growth of a document."""
+"""Cutting documents between characters: cut positions, the encoding of the parts, and the growth of a
+document.
+"""
 
 import json
 from dataclasses import replace
@@ -42,8 +44,8 @@ def byte_bpe(add_prefix_space=False, size=500):
 
 
 def sentencepiece_bpe():
-    """Return a BPE like Llama 2's: spaces are `▁`, with byte fallback and a normaliser that puts one before
-    the text.
+    """Return a BPE tokenizer like Llama 2's: spaces become `▁`, a normaliser puts `▁` before the text, and
+    unknown characters fall back to bytes.
     """
     bytes_of = [f"<0x{value:02X}>" for value in range(256)]
     vocabulary = ["<unk>", *bytes_of, "▁", *sorted(set("".join(TEXTS[:2])) - {"\n", " "})]
@@ -60,7 +62,7 @@ def sentencepiece_bpe():
 
 
 def long_token(letters="abcdefghijklmnopqrstuvwx"):
-    """Return a byte-level BPE with one long word, whose inner pieces are encoded letter by letter."""
+    """Return a byte-level BPE tokenizer with one long word, whose inner pieces are encoded letter by letter."""
     vocabulary = {token: n for n, token in enumerate([*SPECIAL_IDS, *characters_of_bytes()])}
     merges = [(letters[:n], letters[n]) for n in range(1, len(letters))]
     vocabulary |= {"".join(merge): len(vocabulary) + n for n, merge in enumerate(merges)}
@@ -99,14 +101,13 @@ def text(name, tokens):
 
 
 def alone(count):
-    """Return (row of each document, room of each row), with each document in a row of its own that has room
-    for what cuts add.
+    """Return (row of each document, spare tokens of each row). Every document has its own row, with room for
+    what the cuts add.
     """
     return np.arange(count), np.full(count, GROWTH)
 
 
 def parts_of(name, content, seed=0, drawn=None):
-    """Return the three parts of each document as tokens."""
     count = len(content.sizes)
     drawn = np.random.default_rng(seed).random((count, 2)) if drawn is None else drawn
     made, cuts = encoder(name)[1].cut(content, np.ones(count, bool), drawn, *alone(count))
@@ -115,7 +116,7 @@ def parts_of(name, content, seed=0, drawn=None):
 
 
 def shortened(content, begin, end):
-    """Return each document without its first `begin` and last `end` tokens, as if cut by a row."""
+    """Return each document without its first `begin` and last `end` tokens, as if it were cut by a row."""
     lists = [content.tokens[a + begin : max(b - end, a + begin)]
              for a, b in zip(content.offsets, content.offsets[1:], strict=False)]  # fmt: skip
     return Ragged(np.concatenate(lists), np.concatenate([[0], np.cumsum([len(one) for one in lists])]))
@@ -232,7 +233,7 @@ def test_documents_of_a_row_grow_into_its_free_positions():
 
 
 def test_a_document_does_not_depend_on_the_next_one():
-    """The next document begins inside a character, as if cut by a row."""
+    """The next document begins inside a character, as if it were cut by a row."""
     name = "byte-level BPE"
     byte = {encoder(name)[0].definition.token_bytes(n): n for n in encoder(name)[0].definition.tokens if n >= 128}
     fragment = byte["語".encode()[1:2]]

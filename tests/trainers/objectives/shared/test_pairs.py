@@ -1,4 +1,6 @@
-"""Pairs as rows: shifted as in the stock models, with nothing cut, and documents at their positions."""
+"""Pairs as rows: targets are shifted as in the stock models, no text is cut, and documents keep their
+positions.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -46,7 +48,6 @@ def ragged(lists):
 
 
 def pairs(*items):
-    """Return pairs from (row, segment, input, target) items."""
     rows, segments, inputs, targets = zip(*items, strict=True)
     return Pairs(ragged(inputs), ragged(targets), np.array(rows), np.array(segments))
 
@@ -171,7 +172,7 @@ def sample_batch(objective, count=12, seed=0):
 
 
 def spans_of(batch, seed):
-    """Return spans of one to three tokens, adjacent or not."""
+    """Return random spans of one to three tokens, some of them adjacent."""
     rng = np.random.default_rng(seed)
     spans = np.stack([np.arange(batch.inputs.shape[1]) // 3, rng.integers(0, 2, batch.inputs.shape[1])], axis=1)
     inside = (batch.segments != PADDING) & (rng.random(batch.inputs.shape) < 0.6)
@@ -179,7 +180,7 @@ def spans_of(batch, seed):
 
 
 def rows_of(batch):
-    """Return every array of each row, without padding."""
+    """Return the arrays of each row by segment, without padding."""
     sides = one_side(batch) if batch.decoder is None else both_sides(batch)
     return [{key[1]: value for key, value in sides.items() if key[0] == row} for row in range(len(batch.inputs))]
 
@@ -229,8 +230,8 @@ def test_batches_are_what_models_read(objective, family):
 
 @pytest.mark.parametrize(("objective", "family"), CASES)
 def test_text_never_becomes_a_special_and_no_special_is_hidden(objective, family):
-    """The inputs contain each mark as often as the objective writes it; every other token comes from the
-    text.
+    """Every token of the inputs and targets comes from the row or is a mark that objectives write. BERT-style
+    span corruption also draws random tokens for its inputs, but no special ones.
     """
     batch = sample_batch(objective)
     made = objective.apply(batch, context(family))

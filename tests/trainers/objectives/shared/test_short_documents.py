@@ -1,6 +1,4 @@
-"""Corpora of very short documents: each objective trains on what there is, or refuses them before the first
-step.
-"""
+"""Corpora of very short documents: an objective either trains on them or refuses them before the first step."""
 
 from dataclasses import replace
 
@@ -26,7 +24,6 @@ from trainers.runs.resolve import resolve
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A function that returns a corpus whose documents have the given lengths."""
     made = {}
 
     def make(*lengths):
@@ -38,7 +35,6 @@ def corpus(tmp_path_factory):
 
 
 def opened(recipe, directory, objective=None):
-    """Return (special tokens, a batch, a fresh model with its losses) of a recipe on a corpus."""
     whole = RECIPES[recipe]()
     data = replace(whole.data, corpora=(str(directory),))
     config = replace(whole, data=data, objective=objective or whole.objective)
@@ -52,8 +48,8 @@ def opened(recipe, directory, objective=None):
 @pytest.mark.parametrize(("recipe", "rate"), [("tiny_roberta", 0.15), ("tiny_spanbert", 0.15), ("tiny_xlnet", 1 / 6)])
 @pytest.mark.parametrize("lengths", [(1,), (0, 1, 2)])
 def test_masks_spans_and_orders_are_trained_on_documents_of_a_token_or_two(corpus, recipe, rate, lengths):
-    """They have the same share of targets as long documents. A single token is predicted from the marks
-    around it, which are also the boundary of its span.
+    """Short documents have the same share of targets as long ones. A document of one token is predicted from
+    the marks around it, which are also the boundary of its span.
     """
     specials, batch, forward = opened(recipe, corpus(*lengths))
     targets = {loss.name: loss.targets(batch) for loss in forward.losses}

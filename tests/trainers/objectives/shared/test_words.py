@@ -113,7 +113,7 @@ UNSPACED = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("script", UNSPACED)
 def test_a_sentence_without_spaces_is_not_one_word(kind, script, tmp_path):
-    """Each of its words is a single token, or several tokens that split a character."""
+    """Each of its words is a single token, or several tokens that share a character."""
     text = f"low {UNSPACED[script]} lower"
     learned = f"{TEXT} {text}"
     made = ours(*kind, tmp_path, learned) if isinstance(kind, tuple) else trained(kind, tmp_path, learned)

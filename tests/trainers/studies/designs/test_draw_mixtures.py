@@ -1,5 +1,5 @@
-"""Mixtures of designs: within the limits, apart from one another, reproducible, and an error if there is no
-room.
+"""Mixtures drawn for designs: they respect the limits, keep a distance from one another and are reproducible,
+and it is an error if there is no room for them.
 """
 
 import numpy as np
@@ -31,7 +31,9 @@ def test_mixtures_respect_the_limits_and_differ(design):
 
 @pytest.mark.parametrize("design", [Swarm(runs=24), Sobol(runs=24)])
 def test_limits_that_hardly_a_draw_respects_are_reached(design):
-    """Such limits arise from a source in five languages and five quantiles, most of whose domains are small."""
+    """Such limits arise when a source is split into five languages and five quantiles, and most of the
+    resulting domains are small.
+    """
     tokens = {f"d{number:02}": max(1, 10**6 // number**2) for number in range(1, 26)}
     limits = build_constraints(tuple(tokens), {}, {}, tokens, sum(tokens.values()), 4.0)
     prior = np.array([*tokens.values()]) / sum(tokens.values())

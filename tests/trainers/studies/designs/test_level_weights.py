@@ -1,4 +1,4 @@
-"""Weights and caps of studies on domains of any level, and the limits of a two-phase study."""
+"""Weights and caps of studies for domains of any level, and the limits of a two-phase study."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -58,7 +58,9 @@ def test_in_two_phases_the_prior_comes_first(phases):
 
 
 def test_a_cap_covers_both_phases(phases):
-    """The target reads 3.86 epochs of code at the prior, three quarters of them in the first phase."""
+    """With the prior as its mixture, the target reads 3.86 epochs of code, three quarters of them in the
+    first phase.
+    """
     study = phases("proposal.max_epochs={code: 4}", "target.tokens=50e3")
     code = study.domains.index("code")
     tokens = study.corpus.train["code"].tokens

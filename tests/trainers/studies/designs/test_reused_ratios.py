@@ -1,5 +1,5 @@
 """Studies that keep the ratios of an earlier proposal: exact ratios, caps and floors of each domain, and the
-way from runs to the page.
+steps from runs to page.
 """
 
 import numpy as np

@@ -94,8 +94,8 @@ def read(directory, mixture, losses):
     [(32, 0.88, 0.87), (64, 0.92, 0.92), (128, 0.94, 0.935), (512, 0.955, 0.95)],
 )
 def test_the_log_linear_law_predicts_the_test_mixtures_of_regmix(shared_data, runs, small, large):
-    """Spearman correlation on RegMix's 256 test mixtures, averaged over 20 draws of `runs` from its 512 runs.
-    From 128 runs on, cross-validation is checked too.
+    """The score is the Spearman correlation on RegMix's 256 test mixtures, averaged over 20 draws of `runs`
+    from its 512 runs. With at least 128 runs, the score from cross-validation is compared with it.
     """
     directory = shared_data / REGMIX
     ratios, values = read(directory, "train_mixture_1m.csv", "train_pile_loss_1m.csv")

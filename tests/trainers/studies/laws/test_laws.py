@@ -1,4 +1,4 @@
-"""Laws fitted to known functions, and the gradients that the search for a mixture relies on."""
+"""Laws fitted to known functions, and the gradients on which the search for a mixture relies."""
 
 import numpy as np
 import pytest
@@ -40,8 +40,8 @@ def test_log_linear_is_not_misled_by_a_run_that_went_wrong():
 
 @pytest.mark.parametrize(("bend", "noise"), [(1.0, 1e-1), (0.1, 1e-4)])
 def test_the_fit_of_log_linear_is_where_a_search_of_another_kind_finds_nothing_lower(bend, noise):
-    """Compares the objective (Huber loss of residuals in units of the spread, plus the ridge) at the fit with
-    that after a simplex search from there.
+    """The objective is the Huber loss of residuals in units of the spread, plus the ridge. A simplex search
+    that starts from the fit must not find a lower value.
     """
     ratios = mixtures(60)
     values = 2 + np.exp(bend * (ratios @ WEIGHTS)) + noise * np.random.default_rng(2).normal(size=60)
@@ -81,7 +81,6 @@ def test_gaussian_process_follows_a_function_of_several_minima():
 
 @pytest.fixture(params=LAWS)
 def name(request):
-    """Each law whose library is installed, by name."""
     if request.param == "lightgbm":
         pytest.importorskip("lightgbm", reason="the extra `studies` is not installed")
     return request.param
@@ -130,7 +129,7 @@ def test_censored_runs_keep_the_region_where_runs_diverge_unattractive(name):
 
 
 def test_a_fit_to_measured_runs_that_promises_much_where_runs_diverge_is_corrected():
-    """If the diverged runs were dropped, the fitted slope would lead straight to them."""
+    """If the diverged runs were dropped, the fitted slope would lead straight to their mixtures."""
     ratios = mixtures(80)
     censored = ratios[:, 0] > 0.5
     values = np.where(censored, np.nan, -ratios[:, 0])

@@ -1,4 +1,4 @@
-"""Laws of runs of several sizes: the effect of size is separated from that of the mixture."""
+"""Laws of runs of several sizes separate the effect of size from that of the mixture."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def mixture_part(ratios):
 
 
 def runs(sizes, each, exponent, seed=0):
-    """Return (mixtures, sizes, metric at that size) of `each` runs per size."""
+    """Return (mixtures, sizes, metric) of `each` runs per size."""
     ratios = np.random.default_rng(seed).dirichlet(np.ones(4), each * len(sizes))
     parameters = np.repeat(np.array(sizes), each)
     return ratios, parameters, mixture_part(ratios) + 400 * (parameters**-exponent - TARGET**-exponent)

@@ -1,4 +1,4 @@
-"""From results to tables, laws, proposal, verdict and page, with a planted truth and no training."""
+"""The steps from results to tables, laws, proposal, verdict and page, with a planted truth and no training."""
 
 import re
 import shutil
@@ -46,7 +46,6 @@ def file(tmp_path, corpus_directory):
 
 @pytest.fixture
 def finished(file):
-    """A study whose proxy runs have the planted results, its directory, and these results."""
     study, root = opened(file)
     finish(root, study.proxies)
     return study, root, results_of(root, study.proxies)
@@ -54,7 +53,7 @@ def finished(file):
 
 @pytest.fixture(scope="module")
 def fit_once(corpus_directory, tmp_path_factory):
-    """What `fit_step` returns and writes for `finished`."""
+    """What `fit_step` returns for such a study, and the file that it writes."""
     study, root = opened(write_study(tmp_path_factory.mktemp("fit"), corpus_directory))
     finish(root, study.proxies)
     return fit_step(study, root, results_of(root, study.proxies)), root / FIT
@@ -62,7 +61,9 @@ def fit_once(corpus_directory, tmp_path_factory):
 
 @pytest.fixture
 def fitted(finished, fit_once):
-    """`finished` and what `fit_step` returns for it, with the step's files in place."""
+    """The study and directory of `finished` with the file of `fit_step` in place, and what `fit_step`
+    returned.
+    """
     study, root, _ = finished
     fit, written = fit_once
     shutil.copy(written, root / FIT)

@@ -1,4 +1,4 @@
-"""Parallel coordinate charts of mixtures."""
+"""Parallel-coordinate charts of mixtures."""
 
 import re
 
@@ -12,7 +12,6 @@ RUNS = [
 
 
 def paths(svg):
-    """Return the points of each line, by the run's name."""
     found = re.findall(r'<path d="M([^"]+)"[^>]*><title>(.+?): ', svg)
     return {name: [tuple(map(float, point.split())) for point in points.split("L")] for points, name in found}
 

@@ -1,5 +1,5 @@
-"""Proposals for laws with a known best mixture: the optimum is in the tie set, constraints hold, and the set
-shrinks as runs are added.
+"""Proposals for laws with a known best mixture: the tie set contains the optimum and shrinks as runs are
+added, and constraints hold.
 """
 
 from functools import lru_cache
@@ -50,7 +50,6 @@ def truth(ratios, effects):
 
 @lru_cache(maxsize=4)
 def fitted(case, runs, seed, draws):
-    """Return laws fitted to noisy runs, and the mixtures of these runs."""
     generator = np.random.default_rng(seed)
     ratios = generator.dirichlet(np.ones(6), runs)
     values = truth(ratios, CASES[case][0]) + NOISE * generator.normal(size=(runs, 3))
@@ -129,7 +128,7 @@ def test_without_the_tokens_of_every_domain_the_epochs_are_unknown():
 
 
 def test_a_law_without_derivatives_is_searched_by_samples():
-    """The law is a step function, the truth rounded to hundredths, whose gradient is 0 almost everywhere."""
+    """The law is the truth rounded to hundredths, a step function whose gradient is 0 almost everywhere."""
 
     class Steps:
         is_convex = is_smooth = False

@@ -1,4 +1,4 @@
-"""The corpora of a study are built by separate processes; a failed build becomes a row, and a killed one
+"""The corpora of a study are built by separate processes. A failed build becomes a row, and a killed build
 continues.
 """
 

@@ -1,5 +1,5 @@
-"""Runs of a study as Ray tasks: lost ones are retried, a failure becomes a row of its own, and several share
-a CPU.
+"""Runs of a study as Ray tasks: lost runs are retried, a failure becomes a row of its own, and several runs
+share a CPU.
 """
 
 import errno
@@ -26,7 +26,6 @@ from trainers.training.ray_tasks import start_ray
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A Ray cluster on this machine."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +38,6 @@ def cluster():
 
 @pytest.fixture
 def runs(tmp_path, corpus_directory):
-    """A function that makes runs of the given entries."""
     study, _ = opened(write_study(tmp_path, corpus_directory))
     return lambda *entries: [replace(r, entry=e) for r, e in zip(study.proxies, entries, strict=False)]
 

@@ -1,4 +1,6 @@
-"""The directory of a study: the rule is fixed before the first run, and changes of the file are reported."""
+"""The directory of a study: the rule is fixed before the first run, and changes to the study file are
+reported.
+"""
 
 import pytest
 

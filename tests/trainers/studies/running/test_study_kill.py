@@ -29,7 +29,6 @@ metrics: {{tokens: 512, last: 1}}
 
 
 def children(pid):
-    """Return the ids of all processes below a process."""
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     direct = [int(word) for word in listed.stdout.split()]
     return [*direct, *(below for child in direct for below in children(child))]

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture
 def runs(tmp_path, corpus_directory):
-    """A function that makes runs of the given entries."""
     study, _ = opened(write_study(tmp_path, corpus_directory))
     return lambda *entries: [replace(r, entry=e) for r, e in zip(study.proxies, entries, strict=False)]
 

@@ -1,5 +1,5 @@
-"""Runs of a study with real training: rows, resuming, divergence, failures, and a planted truth from end to
-end.
+"""Runs of a study with real training: rows, resuming, divergence, failures, and a planted truth that is found
+end to end.
 """
 
 import subprocess
@@ -189,9 +189,9 @@ confirmation: {{candidates: [proposal, prior, doremi], tokens: 60e3, seeds: 3}}
 
 
 def test_a_planted_truth_is_found_by_training(tmp_path):
-    """Two thirds of the prior are garbage, and the held-out text is like `clean` and `kin`. The study removes
-    the garbage, finds that it harms and that the other two help, and confirms that the proposal is better.
-    DoReMi takes part throughout.
+    """Two thirds of the prior are garbage, and the held-out text resembles `clean` and `kin`. The study
+    removes the garbage, finds that the garbage harms while `clean` and `kin` help, and confirms that the
+    proposal is better.
     """
     corpus = build_planted(LocalPath(tmp_path / "corpus"))
     file = write_study(tmp_path, corpus, PLANTED)

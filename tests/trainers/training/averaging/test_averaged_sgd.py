@@ -1,5 +1,5 @@
-"""Runs with averaged SGD: when averaging begins, what is measured and exported, resuming, and what is
-refused.
+"""Runs with averaged SGD: when averaging begins, what is measured and exported, resuming, and configurations
+that are refused.
 """
 
 import shutil
@@ -53,7 +53,6 @@ def corpus(corpus_directory):
 
 @pytest.fixture(scope="module")
 def run(corpus, tmp_path_factory):
-    """A run whose averaging begins part way, with a checkpoint at every step."""
     path = tmp_path_factory.mktemp("averaged") / "run"
     job = config(corpus)
     open_run(path, job, corpus)
@@ -62,8 +61,8 @@ def run(corpus, tmp_path_factory):
 
 
 def algorithm_1(losses, interval):
-    """Return the number of the validation, from 1, at which averaging begins, or None: lines 4 to 12 of the
-    paper's algorithm 1.
+    """Return the number of the validation, counted from 1, at which averaging begins, or None. Implements
+    lines 4 to 12 of the paper's algorithm 1.
     """
     logs, t, trigger = [], 0, None
     for k, v in enumerate(losses, 1):
@@ -136,7 +135,7 @@ def test_losses_measured_after_the_trigger_are_those_of_the_average(run, corpus_
 @pytest.mark.long
 @pytest.mark.parametrize("step", [3, 8])
 def test_a_run_that_resumes_before_or_after_the_trigger_is_the_uninterrupted_one(run, corpus, tmp_path, step):
-    """Tested both by resuming from a checkpoint and as a new run that starts with the optimizer state of that
+    """The run either resumes from a checkpoint, or is a new run that takes the optimizer state of that
     checkpoint.
     """
     assert (step < trigger(run)) == (step == 3)
@@ -158,7 +157,9 @@ def test_a_run_that_resumes_before_or_after_the_trigger_is_the_uninterrupted_one
 
 @pytest.mark.long
 def test_every_update_of_a_step_in_windows_is_averaged(corpus, tmp_path):
-    """With `data.bptt`, a step of rows in two windows makes two updates; averaging resumes with their number."""
+    """With `data.bptt`, a step of rows in two windows makes two updates. A resumed run continues the count of
+    averaged updates.
+    """
     job, path = config(corpus), tmp_path / "run"
     job = replace(job, data=replace(job.data, bptt=16))
     open_run(path, job, corpus)

@@ -1,4 +1,4 @@
-"""ADO against a second implementation of the paper (Jiang et al., 2024); resuming, and the effect of a noisy
+"""ADO against a second implementation of the paper (Jiang et al., 2024), resuming, and the effect of a noisy
 step.
 """
 
@@ -48,9 +48,7 @@ def test_a_rising_loss_has_no_speed():
 
 
 def second_reading(steps, warmup, share, settings):
-    """Return lists of the weights after each step, for domains that follow LAWS and are read in fixed shares
-    of 1,000 targets.
-    """
+    """Return the weights after each step for domains that follow LAWS, with 1,000 targets per step."""
     k = len(share)
     credit, average, seen, policy = list(share), list(share), [0.0] * k, list(share)
     result = []

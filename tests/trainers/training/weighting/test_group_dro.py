@@ -1,5 +1,5 @@
-"""Group DRO against a second implementation of algorithm 1 of DoReMi (Xie et al., 2023); resuming, and the
-division of a step.
+"""Group DRO against a second implementation of algorithm 1 of DoReMi (Xie et al., 2023), resuming, and the
+division of a step into micro-batches.
 """
 
 import shutil
@@ -38,8 +38,8 @@ trains = [
 
 
 def algorithm_1(weights, last, ours, theirs, domain_of, step_size, smoothing):
-    """Return (excess losses, next weights), given lists of nats per token for each example, of the model and
-    of the reference.
+    """Return (excess losses, next weights). `ours` and `theirs` hold the nats per token of each example, for
+    the model and for the reference.
     """
     k = len(weights)
     excess = list(last)
@@ -106,7 +106,9 @@ def corpus(corpus_directory):
 
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
-    """A reference run of a few steps, and a run with group DRO against it: (directory, configuration)."""
+    """(root, configuration). A reference run of a few steps and a run with group DRO against it are below
+    `root`.
+    """
     root = LocalPath(tmp_path_factory.mktemp("dro"))
     train(corpus, root / "reference", seed=3)
     config = train(corpus, root / "proxy", online_weights=GroupDRO(str(root / "reference" / "export")))
@@ -114,12 +116,10 @@ def trained(corpus, tmp_path_factory):
 
 
 def weights_in(path):
-    """Return the weights of domains by step."""
     return {e["step"]: e["domain_weights"] for e in read_events(path / "log.jsonl", "step")}
 
 
 def token_nats(model, config, batch):
-    """Return, for each row, the nats of its targets."""
     nats = forward_of(model, config)(**tensors(batch, "cpu"))["loss"]
     return [nats[n][torch.from_numpy(batch.targets[n] >= 0)] for n in range(len(nats))]
 

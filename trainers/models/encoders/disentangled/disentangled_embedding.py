@@ -24,7 +24,7 @@ class DisentangledEmbedding(torch.nn.Module):
         return self.base(ids).detach() + self.delta(ids)
 
     def merged(self) -> Any:
-        """Return E_D, [vocabulary, width]."""
+        """Return the sum of both tables, [vocabulary, width]."""
         return self.base.weight.detach() + self.delta.weight.detach()
 
 

@@ -45,7 +45,6 @@ def add_mask_decoder(network: Any, model: Model) -> None:
 
 
 def _decodes(network: Any) -> bool:
-    """Return whether the enhanced mask decoder replaces the last layer."""
     return network.deberta.embeddings.position_embeddings is not None
 
 

@@ -23,8 +23,7 @@ class QueriedAttention(DisentangledSelfAttention):
         rel_embeddings: Any = None,
     ) -> tuple[Any, Any]:
         """Return (context, weights or None). The context is the output of attention from `query_states` to
-        `hidden_states`; all three are [rows, length, width]. Without `query_states`, the class of
-        `transformers` computes the result.
+        `hidden_states`; all three are [rows, length, width].
         """
         if query_states is None:
             given = (hidden_states, attention_mask, output_attentions)

@@ -1,4 +1,4 @@
-"""The rule of `extract: best`: which lines of two extractors are kept, and when the slower one runs."""
+"""The rule of `extract: best`: which lines of two extractors are kept, and when the slower extractor runs."""
 
 import json
 from collections.abc import Callable
@@ -100,7 +100,7 @@ def test_what_both_have_between_kept_lines_is_kept() -> None:
 
 
 def test_scores_are_the_logistic_regression_of_the_file() -> None:
-    """Compare the scores with the formula, written out feature by feature."""
+    """The scores equal the formula, written out feature by feature."""
     found = json.loads(best_extraction._WEIGHTS.read_text())
     assert list(found["alone"]) == ["constant", *TEXT_FEATURES]
     assert list(found["both"]) == ["constant", *TEXT_FEATURES, *BOTH_FEATURES]

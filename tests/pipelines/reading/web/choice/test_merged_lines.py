@@ -1,4 +1,4 @@
-"""The lines of two extractions are merged in page order; none is lost or written twice."""
+"""The lines of two extractions are merged in page order; no line is lost or written twice."""
 
 import re
 import time

@@ -42,7 +42,6 @@ def bench(tmp_path):
 
 
 def planted(seed, groups=40, spread=0.15):
-    """Return vectors scattered around a few directions, some of them identical, in random order."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(groups, WIDTH))
     vectors = np.repeat(centres, rng.integers(1, 9, groups), axis=0)
@@ -53,7 +52,6 @@ def planted(seed, groups=40, spread=0.15):
 
 
 def parts_of(bench, vectors, sizes, dropped=None, prefix="s"):
-    """Return one part for each size, each in a source of its own."""
     result, first = [], 0
     dropped = dropped or [None] * len(vectors)
     for number, size in enumerate(sizes):
@@ -71,8 +69,8 @@ def cosines_of(vectors):
 
 
 def greedy(vectors, order, threshold):
-    """Return, for each document, the first kept document that is similar enough, or itself if it is kept;
-    each is compared with all documents kept before it.
+    """Return, for each document, the first kept document that is similar enough, or the document itself if it
+    is kept. Every document is compared with all documents kept before it.
     """
     cosines, kept, winner = cosines_of(vectors), [], {}
     for document in order:
@@ -85,7 +83,7 @@ def greedy(vectors, order, threshold):
 
 def by_centroid(bench, vectors, name="step"):
     """Return the rows in order of preference when all are in one cell: those least similar to the centroid
-    first, ties by row.
+    first, and ties by row.
     """
     out = StepOutput(bench.root, name)
     schema = pa.schema([("centroid", pa.list_(pa.float32(), WIDTH))])
@@ -135,8 +133,8 @@ def test_winners_are_those_of_brute_force(bench, threshold):
 
 
 def test_the_document_least_like_the_centroid_is_kept(bench):
-    """As in section 3 of the paper. Without `keep`, distance from the centroid takes precedence over source
-    and id.
+    """The choice follows section 3 of the paper. Without `keep`, distance from the centroid takes precedence
+    over source and id.
     """
     vectors = np.zeros((3, WIDTH))
     vectors[0, :2], vectors[1, :2], vectors[2, 1] = (1, 0.1), (1, 0.0), 1
@@ -252,7 +250,6 @@ def test_any_order_of_tasks_and_any_interruption_gives_the_same_files(bench, tmp
 
 
 def sentence(rng, synonyms):
-    """Return a sentence in which each word is chosen from a pair of synonyms."""
     return [rng.choice(synonyms) for _ in range(12)]
 
 
