@@ -148,6 +148,9 @@ class LocalPath(PosixPath, Location):
         host().open(str(self), "ab").close()
 
     def rename(self, target: os.PathLike[str] | str) -> Self:
+        """Rename the file or directory, as in pathlib. An existing file or empty directory at `target` is
+        replaced.
+        """
         host().rename(str(self), str(target))
         return type(self)(target)
 
@@ -161,6 +164,7 @@ class LocalPath(PosixPath, Location):
                 raise
 
     def rmdir(self) -> None:
+        """Remove the empty directory, as in pathlib."""
         host().rmdir(str(self))
 
     @property

@@ -196,6 +196,7 @@ class RemoteFile(io.RawIOBase):
         self._file = file
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
@@ -203,9 +204,11 @@ class RemoteFile(io.RawIOBase):
         return bool(self._file.seekable())
 
     def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the position of the next read and return it."""
         return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
+        """Return the position of the next read."""
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:

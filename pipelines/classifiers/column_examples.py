@@ -64,12 +64,15 @@ class NumberColumns:
     names: tuple[str, ...]
 
     def knob(self, name: str) -> str:
+        """Return the field of the classifier's YAML that names a column: `columns.NAME`."""
         return f"columns.{name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
+        """Return a complaint if the column holds neither numbers nor booleans, else ""."""
         return "" if is_number(kind) else f"holds {kind} in it, expected numbers or booleans; leave it out"
 
     def read(self, part: Part, rows: pa.Array) -> np.ndarray:
+        """Return the values of the columns for some documents, float64 [n, columns]."""
         return column_values(part, self.names, rows)
 
 

@@ -88,7 +88,7 @@ class ShardSet:
 
 
 def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
-    """Parse a shard set from a corpus manifest, or from the facts of the step that made it."""
+    """Parse a shard set from its entry in a corpus manifest, or from the facts of the step that made it."""
     shards = tuple(ShardRecord(**record) for record in facts["shards"])
     tokenizer, span_types = TokenizerRecord(**facts["tokenizer"]), tuple(facts.get("span_types", ()))
     return ShardSet(tokenizer, facts["dtype"], tuple(facts["columns"]), shards, span_types)

@@ -166,5 +166,5 @@ def _rounded(share: float) -> str:
 
 
 def short(value: float, column: str) -> str:
-    """Format a value of a column in few characters."""
+    """Format a column's value briefly."""
     return short_size(value) if column.endswith("bytes") else compact(value)

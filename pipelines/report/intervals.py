@@ -71,7 +71,7 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
 
 
 def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEstimate:
-    """Estimate the number of pairs of duplicates in the whole. `cluster_sizes` maps each size of a cluster to
+    """Estimate the number of pairs of duplicates in all records. `cluster_sizes` maps each cluster size to
     the number of clusters of that size in a sample. `share` is the share of the records that was sampled.
 
     Both documents of a pair are in the sample with probability `share` squared. Clusters are treated as

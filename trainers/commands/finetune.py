@@ -179,7 +179,9 @@ def _chosen(output: LocalPath, requests: Sequence[_Request], suite: "Suite | Non
 
 
 def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
-    """Train one run, unless it is finished. Returns False if it was stopped."""
+    """Train one run, unless it is finished. Returns False if it was stopped. Under torchrun, only rank 0
+    reports this.
+    """
     from trainers.data.examples.task_corpus import open_tasks
     from trainers.runs.parent import require_parent
     from trainers.runs.run import locked, open_run, read_run

@@ -446,6 +446,5 @@ def fill(model: Model, tokens: int) -> Model:
 
 
 def _feed_forward(model: Model) -> int:
-    """Return the default inner size of a block."""
     factor = _GLU if model.gated else model.traits.feed_forward
     return math.ceil(factor * model.width / 64) * 64 if factor == _GLU else int(factor * model.width)

@@ -89,8 +89,8 @@ def mark_sentences(
     begins: np.ndarray,
 ) -> None:
     """Mark in `begins`, bool [all rows, length], the positions where sentences begin, and the first position
-    of every document or part of a document. The positions are those that `packing.pack` writes, which must be
-    called later with the same arguments.
+    of every document or part of a document. Call this before `packing.pack`, which changes `filled`. Each
+    document has `marks` special tokens around it, `lead` of them before it.
 
     The mark before a document counts as the start of its first sentence. The first token of that sentence is
     then not marked.

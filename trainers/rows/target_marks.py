@@ -19,8 +19,8 @@ def mark_targets(
     marked: np.ndarray,
 ) -> None:
     """Mark in `marked`, bool [all rows, length], the tokens of targets, including targets that continue from
-    an earlier row. The positions are those that `packing.pack` writes, which must be called later with the
-    same arguments.
+    an earlier row. Call this before `packing.pack`, which changes `filled`. Each document has `marks` special
+    tokens around it, `lead` of them before it.
 
     `offsets` and `targets` are those of `pipelines.contracts.shard_set.Shard`.
     """

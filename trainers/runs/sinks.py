@@ -88,10 +88,12 @@ class TensorBoard:
         self._writer = SummaryWriter(str(directory), flush_secs=10)
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Write scalars."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step, seconds)
 
     def close(self, outcome: Outcome) -> None:
+        """Flush and close the file."""
         self._writer.close()
 
 
@@ -141,6 +143,7 @@ class WeightsAndBiases:
             self._run.log(dict(values), step=step)
 
     def close(self, outcome: Outcome) -> None:
+        """End the run."""
         self._run.finish(exit_code=1 if outcome == "failed" else 0)
 
 
@@ -175,6 +178,9 @@ class MLflow:
             self._client.log_batch(identity, params=settings[first : first + 100])
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step, at most 1000 per request, unless the step was logged before the last
+        resume.
+        """
         new = [
             self._metric(name, value, round(seconds * 1000), step)
             for name, value in values.items()
@@ -184,6 +190,7 @@ class MLflow:
             self._client.log_batch(self.identity, metrics=new[first : first + 1000])
 
     def close(self, outcome: Outcome) -> None:
+        """Set the run's status."""
         status = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}[outcome]
         self._client.set_terminated(self.identity, status)
 

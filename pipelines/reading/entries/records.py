@@ -21,9 +21,9 @@ class TextRecord(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A record to quarantine. `reason` is a key of REASONS. `size` is its length in bytes, or None if it is
-    unknown, for example because not all of the record was read. `fields` are its field names if its text is
-    missing or not a string.
+    """A record to quarantine. `reason` is a key of REASONS. `size` is that of TextRecord, or None if it is
+    unknown, for example because not all of the record was read. `fields` are the record's field names if its
+    text is missing or not a string.
     """
 
     reason: str

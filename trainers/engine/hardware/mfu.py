@@ -69,8 +69,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     - A second stream of states adds its multiplications for each target.
     - The head of span boundaries, and the output layer once more, count for each target. So does the output layer of a
       second direction, or of a second sentence decoder.
-    - Layers that run at every character of a token count once per character, at the mean length of the vocabulary's
-      tokens.
+    - Layers over characters (CANINE, ELMo) count as often as they run for a token (`repeats` of the architecture), and
+      attention between characters as `attended` of the architecture says.
     - The decoder of characters, without attention between characters, and its output layer count for each predicted
       character.
     """

@@ -84,11 +84,13 @@ class LeftToRight:
 
     @property
     def described(self) -> str:
+        """The name of the form."""
         form = "left to right, after the end of the context" if self.after else "left to right"
         return f"{form}, context seen from both sides" if self.sees_prefix else form
 
     @property
     def apart(self) -> bool:
+        """Whether there are ids between context and continuation."""
         return bool(self.after)
 
     @property
@@ -99,9 +101,11 @@ class LeftToRight:
         return len(self.head) + len(self.after) - 1
 
     def room(self, continuation: int) -> int:
+        """Return how many tokens of context fit."""
         return self.positions - self.marks - continuation
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
+        """Return one piece."""
         given = np.concatenate([self.head, context, self.after]).astype(np.int64)
         inputs = np.concatenate([given, continuation[:-1]])
         targets = np.full(len(inputs), IGNORED, np.int64)
@@ -125,17 +129,21 @@ class Masks:
 
     @property
     def described(self) -> str:
+        """The name of the form."""
         return "pseudo-log-likelihood by token" if self.words is None else "pseudo-log-likelihood within words"
 
     @property
     def marks(self) -> int:
+        """The number of ids around a text."""
         return len(self.before) + len(self.after)
 
     @property
     def ends(self) -> tuple[int, ...]:
+        """Empty: an encoder writes no text."""
         return ()
 
     def room(self, continuation: int) -> int:
+        """Return how many tokens of context fit."""
         return self.positions - self.marks - continuation
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
@@ -187,11 +195,13 @@ class EncoderDecoderForm:
         return max(len(self.before) + len(self.after), len(self.given) - 1)
 
     def room(self, continuation: int) -> int:
+        """Return how many tokens of context fit."""
         encoder = self.positions - len(self.before) - len(self.after)
         decoder = self.positions - len(self.given) - continuation + 1
         return min(encoder, decoder) if self.repeats or decoder < 0 else encoder
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
+        """Return one piece."""
         source = np.concatenate([self.before, context, self.after]).astype(np.int64)
         given = np.concatenate([self.given, context if self.repeats else ()]).astype(np.int64)
         decoder = np.concatenate([given, continuation[:-1]])

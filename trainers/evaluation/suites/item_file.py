@@ -15,7 +15,7 @@ from trainers.tasks.schema.task import Task
 
 
 def item_name(task: str, split: str, identifier: str) -> str:
-    """Return the name of an item in the file."""
+    """Return the id of an item in the item file: `TASK/SPLIT/IDENTIFIER`."""
     return f"{task}/{split}/{identifier}"
 
 

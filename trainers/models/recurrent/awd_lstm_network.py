@@ -153,9 +153,11 @@ class AwdLstm(PreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
+        """Return the embeddings."""
         return self.lstm.embed
 
     def get_output_embeddings(self) -> Any:
+        """Return the output layer."""
         return self.lm_head
 
     def _init_weights(self, module: Any) -> None:

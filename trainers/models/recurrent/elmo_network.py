@@ -118,6 +118,7 @@ class Elmo(PreTrainedModel):
         return self.elmo.embed
 
     def get_output_embeddings(self) -> Any:
+        """Return the output layer."""
         return self.lm_head
 
     def _init_weights(self, module: Any) -> None:

@@ -122,9 +122,11 @@ class SentenceGru(PreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
+        """Return the embeddings."""
         return self.encoder.embed
 
     def get_output_embeddings(self) -> Any:
+        """Return the output layer."""
         return self.lm_head
 
     def _init_weights(self, module: Any) -> None:
