@@ -201,7 +201,7 @@ class RemoteFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         """Return whether the store answers range requests."""
-        return bool(self._file.seekable())
+        return self._file.size is not None  # fsspec opens a stream without a size, on which `seek` raises ValueError
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Set the position of the next read and return it."""

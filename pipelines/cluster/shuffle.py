@@ -120,8 +120,8 @@ class _Rows(NamedTuple):
 
 
 def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
-    """Return the rows of one partition from all scattered files, in the order of the files, one chunk per
-    column.
+    """Return the rows of one partition from all scattered files, in the order of the files. A column has at
+    most one chunk.
 
     Raises CorruptFileError, naming the file, if a file is missing or the bytes read from it are not what was
     written.

@@ -332,8 +332,8 @@ def _refuse_twice(config: CorpusConfig) -> None:
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
-    """Return the columns to summarise: columns of numbers, booleans or strings that no source gets from more
-    than one step, except `drop`.
+    """Return the columns to summarise: columns of numbers, booleans or strings, without `drop` and without
+    columns that a source gets from more than one step.
     """
     kinds: dict[str, pa.DataType] = {}
     writers: dict[tuple[str, str], int] = {}

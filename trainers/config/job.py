@@ -280,8 +280,8 @@ class Job(ABC):
     `seed` determines the initial weights, the order of the data and dropout. With `precision: bf16`,
     computation is in bfloat16; gradients are summed over micro-batches and workers in fp32, and weights and
     optimizer state are kept in fp32. With bf16, ZeRO stage 1 runs as stage 2. `sinks` also receive the
-    metrics of `log.jsonl`; the environment variables of their libraries say where the metrics are stored
-    (`trainers.runs.sinks`).
+    metrics of `log.jsonl`: TensorBoard's files are in the run's directory, and the environment variables of
+    W&B and MLflow say where their metrics are stored (`trainers.runs.sinks`).
     """
 
     kind: str

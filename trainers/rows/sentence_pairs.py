@@ -186,8 +186,8 @@ def pair_sentences(
     """Compute the rows of a shard. The arrays are those of `pipelines.contracts.shard_set.Shard`. Each
     document has `marks` marks in the stream.
 
-    With `single`, each part is one sentence; otherwise a row takes as many sentences as fit. With 0
-    `exchanges`, every row keeps its own B.
+    With `single`, A and B have at most one sentence each; otherwise a row takes as many sentences as fit.
+    With 0 `exchanges`, every row keeps its own B.
     """
     room = length - MARKS
     # An upper bound on the number of rows: every row takes a sentence or is full.

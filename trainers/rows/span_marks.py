@@ -21,7 +21,7 @@ def mark_spans(
 ) -> None:
     """Write (index of the span in its document, type) to `marked` [all rows, length, 2] for every token of a
     span, at its position in the rows. Call this before `packing.pack`, which changes `filled`. A span that is
-    cut by the end of a row is left out.
+    cut by the end of a sequence is left out.
 
     The first three arrays are those of `pipelines.contracts.shard_set.Shard`. Each document has `marks` special
     tokens around it, `lead` of them before it.

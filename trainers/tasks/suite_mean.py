@@ -32,8 +32,7 @@ class SuiteScore:
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
     """Return the score of a suite, given the metrics of each (task, split).
 
-    A column's score is the mean of its task's metrics (Wang et al., 2019: GLUE, section 4.1; SuperGLUE,
-    section 3.3).
+    A column's score is the mean of its task's metrics, as in GLUE and SuperGLUE (Wang et al., 2019).
     """
     columns: dict[str, float | None] = {}
     for column in suite.columns:

@@ -61,7 +61,7 @@ def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
 
 
 def available_splits(task: Task, data: Location | None) -> tuple[str, ...]:
-    """Return the splits whose files exist."""
+    """Return the splits whose files exist. A `generated` task needs no files, so all its splits are returned."""
     if task.format == "generated":
         return task.splits
     return tuple(

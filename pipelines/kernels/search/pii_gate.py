@@ -1,7 +1,8 @@
-"""Scan bytes for the few positions where personal data is possible, so that only these are examined closely.
+"""Scan bytes for the few positions where personal data is possible, so that only the text around these
+positions is examined closely.
 
-A hit is a necessary condition, not a sufficient one: every match of an entity's patterns contains a hit of a
-kind that belongs to the entity. pipelines/stages/pii/windows.py turns hits into windows.
+A hit is a necessary condition for a match of an entity's patterns, not a sufficient one.
+pipelines/stages/pii/windows.py turns hits into windows that contain the possible matches.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,10 @@ _PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
 
 @cache
 def _classes() -> np.ndarray:
-    """Return the classes of each code point as bits, uint8 [0x20000]. The array is read-only."""
+    """Return the class bits of the code points below 0x20000, uint8 [0x20000]. Most kernels look up single
+    bytes instead, so entries 128 to 255 also have the bits of local and host characters, for the bytes of
+    non-ASCII characters. The array is read-only.
+    """
     table: np.ndarray = np.zeros(_CODE_POINTS, np.uint8)
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, _CODE_POINTS))))
     # Presidio matches with `regex`, phonenumbers with `re`; their Unicode versions differ.

@@ -96,10 +96,10 @@ def read_xml(
     end: Callable[[str], None] | None = None,
     text: Callable[[str], None] | None = None,
 ) -> None:
-    """Parse XML. `start(name, attributes)`, `end(name)` and `text(text)` are called, with the names of
-    elements and attributes without their namespaces.
+    """Parse XML, and call `start(name, attributes)`, `end(name)` and `text(text)`. The names of elements and
+    attributes are given without their namespaces.
 
-    Raises BrokenInput for XML that is malformed, or has a document type or entities.
+    Raises BrokenInput for XML that is malformed, has a document type or declares entities.
     """
     local = _LocalNames()
 
@@ -149,7 +149,9 @@ def read_elements(
 
 
 def check_xml(data: bytes) -> None:
-    """Raise BrokenInput, as `read_xml` does, for XML that is malformed or has a document type or entities."""
+    """Raise BrokenInput, as `read_xml` does, for XML that is malformed, has a document type or declares
+    entities.
+    """
     _parse(data, None, None, None)
 
 

@@ -38,17 +38,17 @@ _TESTS_OF_LINES = frozenset(("long_word", "terminal_punctuation", "few_words", "
 class C4Lines(MeasuresText, PartStage):
     """Remove, by `edits`, the lines that C4 does not keep, and the citation markers in the lines that it keeps.
 
-    Kept lines follow each other directly. An edit's rule is `c4.` and the first test that removes the line
+    Kept lines are separated by a single line break. An edit's rule is `c4.` and the first test that removes the line
     (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy. The rule is
     `c4.citation` for `[1]`, `[edit]` and `[citation needed]`. It is `c4.blank` for blank lines and white space
     before a line, unless the edit of the previous line covers them, and in tfds and datatrove also for white
-    space after a line and after the last line. Lines for which C4 drops the page (lorem ipsum, a curly
-    bracket) are not removed: a filter drops these pages, and pages with too few sentences. A document without
-    remaining lines is dropped as `STEP.empty`.
+    space at the end of a line and everything after the last line. "lorem ipsum" and a curly bracket are no
+    reason to remove a line: C4 drops the whole page. This is left to a filter, as are pages with too few
+    sentences. A document without remaining lines is dropped as `STEP.empty`.
 
     | column | unit | definition |
     |---|---|---|
-    | c4_sentences | sentences | sentences in the lines that stay |
+    | c4_sentences | sentences | sentences in the lines that stay, except lines for which C4 drops the page in tfds and datatrove |
     | c4_lorem_ipsum | lines | lines for which C4 drops the page: "lorem ipsum" in any line (paper), or in a line that passed \
     the earlier tests |
     | c4_curly_bracket | lines | the same for `{` |
