@@ -201,10 +201,17 @@ class RemoteFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         """Return whether the store answers range requests."""
-        return self._file.size is not None  # fsspec opens a stream without a size, on which `seek` raises ValueError
+        return self._file.size is not None  # without range requests, fsspec opens a stream of unknown size
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position of the next read and return it."""
+        """Set the position of the next read and return it. Raises UserError if the store does not answer range
+        requests.
+        """
+        if not self.seekable() and (offset, whence) not in ((self.tell(), io.SEEK_SET), (0, io.SEEK_CUR)):
+            raise UserError(
+                f"{shown(self._url)}: the server does not answer range requests, which this format needs; download the file, "
+                f"and give its path"
+            )
         return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:

@@ -11,6 +11,7 @@ import threading
 import traceback
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -233,6 +234,20 @@ def test_a_store_that_fails_is_no_damage(s3, monkeypatch: pytest.MonkeyPatch) ->
 SIGNATURE = "X-Amz-Date=1&X-Amz-Signature=swordfish&path=a/b.txt"
 
 
+def parquet_bytes() -> bytes:
+    pq.write_table(pa.table({"text": ["hello"]}), file := io.BytesIO())
+    return file.getvalue()
+
+
+def zip_bytes() -> bytes:
+    with zipfile.ZipFile(file := io.BytesIO(), "w") as archive:
+        archive.writestr("a.txt", "hello")
+    return file.getvalue()
+
+
+WHOLE = {"/whole/a.txt": b"hello", "/whole/a.parquet": parquet_bytes(), "/whole/a.zip": zip_bytes()}
+
+
 class Pages(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         self.answer(True)
@@ -249,11 +264,14 @@ class Pages(http.server.SimpleHTTPRequestHandler):
         name, _, query = self.path.partition("?")
         status = {"/gone": 404, "/broken": 500}.get(name, 200)
         self.send_response(403 if name == "/signed.txt" and query != SIGNATURE else status)
-        self.send_header("Content-Length", "5")
+        content = WHOLE.get(name, b"hello")
+        if name in WHOLE:
+            self.send_header("Accept-Ranges", "none")
+        self.send_header("Content-Length", str(len(content)))
         self.send_header("ETag", '"1"')
         self.end_headers()
         if body:
-            self.wfile.write(b"hello")
+            self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -288,6 +306,19 @@ def test_http_and_its_redirects(pages: int, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(RemoteError, match="ClientConnectorError"):  # where the server sends us is not public
         stat_url(f"{url}/away", public)
     module._store.cache_clear()
+
+
+@pytest.mark.long
+def test_a_server_without_ranges(pages: int) -> None:
+    """Formats that are read from one end to the other work; for the others, the error says why they do not."""
+    remote = Remote(schemes=("http",), allow_private=True)
+    with open_url(f"http://127.0.0.1:{pages}/whole/a.txt", remote) as file:
+        assert not file.seekable()
+    source = Source(name="s", root=f"http://127.0.0.1:{pages}/whole/a.txt", format="text", remote=remote)
+    assert [row[1] for row in rows(source)] == ["hello"]
+    for name, kind in (("a.parquet", "parquet"), ("a.zip", "text")):
+        with pytest.raises(UserError, match="does not answer range requests, which this format needs; download"):
+            rows(replace(source, root=f"http://127.0.0.1:{pages}/whole/{name}", format=kind))
 
 
 @pytest.mark.long
