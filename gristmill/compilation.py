@@ -1,9 +1,9 @@
 """Cache numba's machine code on disk, under a digest of everything that it was compiled from.
 
 numba's own cache lies next to the source and checks only the file of the kernel itself. Every clone and every
-installation therefore compiles all kernels again, and stale code keeps running after a change to a kernel
-that was inlined from another file, or to a constant that was frozen in. This cache serves all clones and
-installations of a user. It is `machine_code` in $NUMBA_CACHE_DIR or, if that is not set or cannot be written,
+installation therefore compiles all kernels again, and stale code keeps running after a change in another file
+to a kernel that was inlined or a constant that was frozen in. This cache serves all clones and installations
+of a user. It is `machine_code` in $NUMBA_CACHE_DIR or, if that is not set or cannot be written,
 `gristmill/machine_code` in the user's cache directory. If neither can be written, a directory next to this
 file is used. If none can be written, each process compiles for itself.
 

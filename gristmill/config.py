@@ -228,7 +228,7 @@ def _position(entries: list[Any], key: str, path: str, assignment: str) -> int:
 
 
 def parse(cls: type[T], data: Any, where: str) -> T:
-    """Build an instance of the dataclass `cls` from plain data.
+    """Build an instance of `cls`, a dataclass or a union of dataclasses, from plain data.
 
     If the data does not fit, raises ConfigError with a message that begins with `where`, such as the name of
     a file.

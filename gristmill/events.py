@@ -107,8 +107,8 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def human_line(**fields: Any) -> str:
-    """Format a readable line: `name value` pairs joined by two spaces. Floats have four significant digits,
-    or no decimal places from 100,000 on; integers have thousands separators.
+    """Format a readable line: `name value` pairs joined by two spaces. Floats are rounded to four significant
+    digits, or to whole numbers from 100,000 on; integers have thousands separators.
     """
     return "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
 

@@ -74,7 +74,7 @@ class OpenCorpus:
     @property
     def columns(self) -> pa.Schema:
         """The schema of the columns that can be passed as `columns` to `documents` and `verdicts`: the steps'
-        columns with scalar values, except `drop`, hashes and ids.
+        columns with scalar values, except `drop` and binary hashes and ids.
         """
         return scalar_columns(self.corpus)
 

@@ -171,7 +171,7 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 
 def count_threads(encoder: Encoder) -> int:
     """Return the number of threads that an encoder uses on this machine. `tokenizers` and `words` use
-    RAYON_NUM_THREADS threads if that is set, else every available core. They use one thread if
+    RAYON_NUM_THREADS threads if that is a positive number, else every available core. They use one thread if
     TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty, ignoring case. All other libraries
     use one.
     """

@@ -133,7 +133,7 @@ class Encoder:
 
     def check(self, texts: pa.LargeStringArray, ids: Sequence[str]) -> int:
         """Encode a sample both with this encoder's library and with `tokenizers`, and compare the tokens.
-        Returns the number of documents in the sample, or 0 if the encoder itself uses `tokenizers`.
+        Returns the number of documents in the sample, or 0 if `library` is `tokenizers`.
 
         Unless the tokens are characters, texts in which special tokens are written out are compared as well,
         one for each special token. Raises ValueError at the first difference. The message gives the position

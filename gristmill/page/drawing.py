@@ -116,14 +116,14 @@ def text_width(words: str) -> float:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return evenly spaced round values from `low` to `high`, at most `most` + 1 of them."""
+    """Return evenly spaced round values between `low` and `high`, at most `most` + 1 of them."""
     step = round_step((high - low) / max(1, most))
     return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) + 1)]
 
 
 def powers(low: float, high: float) -> list[float]:
-    """Return the ticks of a logarithmic axis: the powers of ten between `low` and `high`. If the axis spans
-    few decades, 2 and 5 times each power are included.
+    """Return the ticks of a logarithmic axis: the powers of ten between `low` and `high` and, if the axis
+    spans few decades, also 2 and 5 times powers of ten.
     """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     several = [m * 10.0**e for e in exponents for m in ((1, 2, 5) if len(exponents) < 4 else (1,))]

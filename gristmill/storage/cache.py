@@ -62,7 +62,9 @@ def lookup(checksum: str) -> LocalPath | None:
 
 
 def path_for(kind: str, name: str) -> LocalPath:
-    """Return the path in the cache for a file computed from other files. `name` identifies its inputs."""
+    """Return the path in the cache for a file computed from other files. `kind` is its folder, and `name`
+    identifies its inputs.
+    """
     return _directory() / kind / name
 
 

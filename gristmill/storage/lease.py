@@ -1,4 +1,4 @@
-"""Leases keep a second process from doing the same work in an output root or a run directory.
+"""Leases keep a second process from doing the same work in the same directory.
 
 A lease is a small file, `.lease`, with a counter that its holder increments every few seconds. Another
 process watches the file and measures time with its own monotonic clock. While the bytes keep changing, the

@@ -393,7 +393,7 @@ async def _public_client(**options: Any) -> Any:
 
 
 def read_url(url: str, remote: Remote) -> bytes:
-    """Read all bytes of a remote file with one request. Raises FileNotFoundError if it does not exist."""
+    """Read all bytes of a remote file. Raises FileNotFoundError if it does not exist."""
     alone = {"max_concurrency": 1} if url.lower().startswith("s3:") else {}  # else s3fs requests the size first
     return _ask(url, remote, lambda store, path: bytes(store.cat_file(path, **alone)), size=_SMALL_BYTES, missing=True)
 

@@ -76,7 +76,7 @@ def read_json(path: Location, advice: str = "remove it and run the same command 
 
 
 def _parse_intact(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in `data`, or None if its checksum is wrong or missing."""
+    """Return the JSON object in `data`, or None if there is none or its checksum is wrong or missing."""
     try:
         value = json.loads(data)
         body = {name: field for name, field in value.items() if name != "checksum"}

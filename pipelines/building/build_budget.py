@@ -52,10 +52,10 @@ def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
     """Return the processor time of a build in seconds: the total as `processor_seconds`, and the time of each
     purpose, in descending order, as `by_purpose`.
 
-    `seconds` is the time that the operating system counted for the processes of this machine. `usage.spent`
-    covers all machines. The total is the larger of `seconds` and the sum of `usage.spent`. If the build ran
-    on Ray and `seconds` is larger, the difference is the purpose `Ray`: the time that Ray's processes used
-    outside of tasks.
+    `seconds` is the time that the operating system counted for the build's processes on this machine.
+    `usage.spent` covers all machines. The total is the larger of `seconds` and the sum of `usage.spent`. If
+    the build ran on Ray and `seconds` is larger, the difference is the purpose `Ray`: the time that Ray's
+    processes used outside of tasks.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())

@@ -93,9 +93,9 @@ def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Loc
     """Keep a copy of the published manifest that `manifest` is about to replace, and return its file. Older
     copies of the same build are removed.
 
-    Return None, and keep nothing, if no manifest is published, if both manifests have the same steps, or if a
-    step of the published one is gone. `check` must raise an error if documents were forgotten since the build
-    began.
+    Return None, and keep nothing, if no intact manifest is published, if both manifests have the same steps,
+    or if a step of the published one is gone. `check` must raise an error if documents were forgotten since
+    the build began.
     """
     try:
         before = load_corpus(root)

@@ -49,7 +49,7 @@ def run_build(
     the remaining steps are expected to take less time than starting Ray, and no document can break them
     (`_is_small`).
 
-    `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a stage are
+    `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a step are
     set aside instead of ending the build. With `variant`, the corpus is published as a variant of this name,
     and the corpus already published in the output stays. `before` is the processor time in seconds that this
     process spent on other things.
@@ -81,8 +81,8 @@ def run_build(
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
     """Return whether the remaining steps are expected to take at most _WORTH_RAY worker seconds, and tell the
-    user if so. Returns False if a document could kill the process, because only on Ray does a build survive
-    that.
+    user if so. Returns False if the time is unknown, or if a document could kill the process, because only on
+    Ray does a build survive that.
     """
     output = config.place
     if output.local is None:

@@ -85,7 +85,7 @@ class ClassifierConfig:
     seed: int = 0
     """Determines the sample and the split."""
     balance: Balance = "none"
-    """How classes are balanced for training; held-out documents are not changed. none: train on every sampled
+    """How classes are balanced for training; held-out documents are not changed. none: use every training
     document once. downsample: reduce the larger class to the size of the smaller one, keeping the documents
     with the lowest hashes. repeat: repeat documents of the smaller class up to the size of the larger one.
     sources: repeat documents until both classes have the same size and, within a class, all sources have the

@@ -64,7 +64,7 @@ class ColumnClassifierConfig:
     """Share of the documents used for measuring instead of training, chosen by a hash of their columns, so that documents
     with the same values are all on one side."""
     seed: int = 0
-    """Determines the sample and the split."""
+    """Determines the sample and the split, and is the seed of boosted trees."""
     balance: RowBalance = "none"
     """How training documents are weighted. none: all have the same weight. classes: both classes have the
     same total weight. sources: in addition, all sources of a class have the same total weight.
@@ -200,8 +200,8 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """Train a model without each source in turn, for every class with several sources. Return the entries
-    that `fasttext_training.leave_one_source_out` describes.
+    """Train a model without a class's documents from each source in turn, for every class with several
+    sources. Return the entries that `fasttext_training.leave_one_source_out` describes.
 
     `train` returns a model trained on the documents that an array, bool [n], selects. `score` returns a
     model's scores for the documents that such an array selects.

@@ -2,7 +2,7 @@
 model card.
 
 No text is read. For two classes the model is a logistic regression. For a judge's scores it is a ridge
-regression, as in FineWeb-Edu (Penedo et al. 2024, arXiv 2406.17557, section 4).
+regression; FineWeb-Edu also fits a linear regression (Penedo et al. 2024, arXiv 2406.17557, section 4).
 """
 
 import tempfile
@@ -67,7 +67,7 @@ class EmbeddingClassifierConfig:
     score_field: str = "score"
     """The field that holds the score."""
     threshold: float | None = None
-    """Only with `scores`: documents with this score or more are the good ones, for F1 and for the classes
+    """Only with `scores`: documents with this score or more are the good ones, as in F1 and in the classes
     that `balance` weights. FineWeb-Edu uses 3 on a scale of 0 to 5. Training uses the scores themselves.
     """
     corpora: tuple[str, ...] = ()

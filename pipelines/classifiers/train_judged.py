@@ -1,10 +1,10 @@
 """`classifier train` with `kind: judged`: distil the scores of a large model into fastText, with metrics and
 a model card.
 
-A large model, or people, judge a sample of the documents. fastText then learns, from words alone, to
+A large model, or people, judge a sample of the documents. fastText then learns, from the text alone, to
 recognise the documents that the judge would give `threshold` or more, or to predict the bin of a document's
-score. This use of fastText follows DCLM (Li et al. 2024, arXiv 2406.11794, section 4.4). FineWeb-Edu uses a
-threshold of 3 on a scale of 0 to 5 (Penedo et al. 2024, arXiv 2406.17557, section 4).
+score. DCLM also selects documents with fastText (Li et al. 2024, arXiv 2406.11794, section 4.4). FineWeb-Edu
+uses a threshold of 3 on a scale of 0 to 5 (Penedo et al. 2024, arXiv 2406.17557, section 4).
 """
 
 import tempfile
@@ -78,7 +78,7 @@ class JudgedClassifierConfig:
     seed: int = 0
     """Determines the sample and the split."""
     balance: Balance = "none"
-    """How the two classes, or the bins, are balanced for training. none: train on every document once.
+    """How the two classes, or the bins, are balanced for training. none: use every training document once.
     downsample: reduce all to the size of the smallest. repeat: repeat documents up to the size of the
     largest. sources: repeat documents until all classes or bins have the same size and, within each, all
     sources have the same size.
@@ -191,8 +191,8 @@ def _labelled(config: JudgedClassifierConfig, texts: JudgedTexts, rows: np.ndarr
 
 def _predict(config: JudgedClassifierConfig, path: Path, texts: JudgedTexts) -> np.ndarray:
     """Return a model's predictions for the held-out documents, float64 [n], as the stage `classifier` would
-    make them. With `bins`, the prediction for a text without features is the mean judged score of the
-    training documents.
+    make them. With `bins`, the prediction for a text without features is the mean judged score of all
+    documents that are not held out.
     """
     model = load_fasttext(path, file_checksum(path), "classifier")
     lines = [texts.examples[at].line.encode() for at in np.flatnonzero(texts.held_out).tolist()]

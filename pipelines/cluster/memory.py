@@ -83,8 +83,8 @@ class _NoPandas(MetaPathFinder):
 
 class Measured(NamedTuple, Generic[Result]):
     """The result of a task. `peak` is the peak resident memory of its process while it ran, in bytes (0 if
-    unknown). `spent` is the processor seconds of the process by purpose since its previous task or, for its
-    first task, since the process started.
+    unknown). `spent` is the processor seconds of the process by purpose since the last call of
+    `take_account`, usually at the end of the previous task.
     """
 
     result: Result

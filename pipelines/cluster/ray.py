@@ -66,9 +66,9 @@ def _full_temporary_directory() -> str | None:
 class RayCluster:
     """A cluster that runs tasks as Ray Core tasks of one CPU each.
 
-    With an `address`, or in a submitted job, it joins the cluster and uses all of its CPUs, even when nodes
-    come and go. Otherwise it starts Ray on this machine with `workers` CPUs. `peak_bytes` has the same
-    meaning as in LocalCluster.
+    With an `address`, or RAY_ADDRESS in the environment, it joins the cluster and uses all of its CPUs, even
+    when nodes come and go. Otherwise it starts Ray on this machine with `workers` CPUs. `peak_bytes` has the
+    same meaning as in LocalCluster.
 
     `memory` is the limit of a task at its first attempt, in bytes. By default it is the lowest memory per CPU
     of any node, but at least LEAST, which the libraries of a task need. If there are fewer tasks than a node

@@ -45,7 +45,9 @@ class FileList:
         return _records(self.directory, self.record)
 
     def gather_rows(self, partition: int) -> pa.Table:
-        """Return the rows of one partition of all files, in the order of the files, one chunk per column."""
+        """Return the rows of one partition of all files, in the order of the files. A column has at most one
+        chunk.
+        """
         return gather_rows(self.directory, self.files, partition)
 
 

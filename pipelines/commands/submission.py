@@ -94,7 +94,7 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
 
     Raises ConfigError for a command that does not begin with python, contains credentials or an http(s) URL
     with a query, or names a YAML file by a relative path that does not exist. Also raises it for an invalid
-    slot, and for a build or a pretraining run whose output would be removed with the job.
+    slot, and for a build or a pretraining run with data or output in the job's own working directory.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -292,7 +292,7 @@ def check_address(address: str, here: Mapping[str, str]) -> str:
 
     Raises ConfigError unless the address is an http or https URL with a host, and without a user, a path, a
     query or a fragment. Also raises it if RAY_AUTH_MODE is `token` but there is no token, or if RAY_AUTH_MODE
-    is not `token` and the address is that of another machine. `here` holds the environment variables.
+    is not `token` and the address is not a loopback address. `here` holds the environment variables.
     """
     try:
         parts = urlsplit(address)

@@ -178,8 +178,8 @@ class Corpus:
     def parts(self, source: str | None = None) -> Iterator[Part]:
         """Yield the parts of a source (default: all sources) with the annotations of all steps.
 
-        Raises UserError for an unknown source, and CorruptFileError if `forget` has rewritten only some of
-        the steps.
+        Raises UserError for an unknown source, and CorruptFileError if the steps have different numbers of
+        rows for a part, because `forget` has not finished.
         """
         if source is not None:
             self.check_source(source)

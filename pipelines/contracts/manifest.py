@@ -1,8 +1,8 @@
 """Manifests describe published steps and published corpora. A step without a manifest does not exist.
 
-A step's directory holds `manifest.json` (written last), `parts/` (annotation or document parts) and other
-files. While the step is being built it also holds `units/`, with one receipt per finished unit of work.
-Times, hosts and rates go to `run.json`, never into a manifest.
+A step's directory holds `manifest.json` (written last) and the step's files, for example in `parts/`
+(annotation or document parts). While the step is being built it also holds `units/`, with one receipt per
+finished unit of work. Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -113,8 +113,8 @@ class StepOutput:
 
     def receipt(self, unit: str) -> Receipt | None:
         """Return the receipt of a unit, or None if the unit is not finished. A receipt with another mark, or
-        whose files are gone, does not count. Files are gone if another command has removed the step while a
-        task was still running.
+        with files that `missing` lists, does not count. Files are gone if another command has removed the
+        step while a task was still running.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -219,8 +219,9 @@ def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
 def read_table(
     directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
 ) -> pa.Table:
-    """Read some columns of a step's Arrow file, each as one chunk, after verifying the file's checksum.
-    Raises CorruptFileError unless the file's columns and their types are exactly those in `expected`.
+    """Read some columns of a step's Arrow file, each as at most one chunk, after verifying the file's
+    checksum. Raises CorruptFileError unless the file's columns and their types are exactly those in
+    `expected`.
     """
     wanted = list(columns)
     return _read(directory, record, lambda path: _columns(path, wanted, expected))
@@ -304,9 +305,9 @@ def check_accounting(
 def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> None:
     """Write the manifest, the last file of a step, then remove the files that only unfinished steps need.
 
-    `check` must raise an error if files of the step are missing or may hold forgotten documents. The
-    temporary manifest already exists in the step's directory when `check` runs, and on a local disk such a
-    directory is removed only as a whole (`Location.set_aside`).
+    `check` raises an error if the step must not be published, for example because files are missing or may
+    hold forgotten documents. The temporary manifest already exists in the step's directory when `check` runs,
+    and on a local disk such a directory is removed only as a whole (`Location.set_aside`).
     """
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
     StepOutput(root, name).finish(manifest)
@@ -402,8 +403,8 @@ class CorpusManifest:
 def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, name: str = "manifest.json") -> None:
     """Publish a corpus: write its manifest, the file `name`, into its directory.
 
-    `check` must raise an error if a step is missing, or if documents were forgotten since the steps were
-    published. Raises ConflictError if another command keeps removing the unfinished file.
+    `check` raises an error if the corpus must not be published, for example because a step is missing or
+    documents were forgotten. Raises ConflictError if another command keeps removing the unfinished file.
     """
     try:
         write_json(directory / name, {"format": CORPUS_FORMAT, **plain(manifest)}, check)

@@ -21,7 +21,7 @@ DOCUMENT_COLUMNS = ("id", "text", "source", "url", "meta")
 
 @dataclass(frozen=True)
 class Annotation:
-    """The columns that one step wrote for one part. They are in a file, or still in memory (`table`) if
+    """The columns that one step wrote for one part. They are in a file or in memory (`table`), for example if
     several steps run in one task.
     """
 
@@ -78,8 +78,8 @@ class Part:
         return f"{self.source}-{self.index:05d}"
 
     def table(self, columns: Iterable[str | TableInput], rows: pa.Array | None = None) -> pa.Table:
-        """Read some columns, each as one chunk. A string is short for `column_named(string)`. `rows` are the
-        rows to return; None returns all.
+        """Read some columns, each as at most one chunk. A string is short for `column_named(string)`. `rows`
+        are the rows to return; None returns all.
 
         A column that no step wrote for this part is null, or left out if it is optional.
         """

@@ -42,8 +42,8 @@ def read_tombstone(output: Location) -> dict[str, Any]:
 def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | None = None) -> None:
     """Write a tombstone in the form that `read_tombstone` returns, if `check` passes.
 
-    `check` must raise an error if another process may have written a tombstone since this one was read,
-    because that process's records would be lost.
+    `check`, if given, must raise an error if another process may have written a tombstone since this one was
+    read, because that process's records would be lost.
     """
     write_json(output / _FILE, tombstone, check)
 
@@ -63,9 +63,9 @@ def current_mark(output: Location) -> str:
 
 
 def is_current(output: Location, mark: str) -> bool:
-    """Return whether a step with this mark counts as published: the mark must be that of the current
-    tombstone. While a removal is unfinished, the mark of the previous tombstone also counts, because `forget`
-    has not rewritten all steps yet.
+    """Return whether a step with this mark counts as published: if anything was forgotten, the mark must be
+    that of the current tombstone. While a removal is unfinished, the mark of the previous tombstone also
+    counts, because `forget` has not rewritten all steps yet.
     """
     tombstone = read_tombstone(output)
     records: dict[str, list[str]] = tombstone["records"]

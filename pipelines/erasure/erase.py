@@ -30,7 +30,7 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
     finish an interrupted run. Print what was done, and scan the corpus directory to check that the documents
     are gone. If `runs` is given, also print which training runs below it may have read them.
 
-    Raises CorruptFileError if the scan still finds a document.
+    Raises CorruptFileError if the scan still finds one of them.
     """
     console = Console(highlight=False, markup=False)
     directory = _require_local(corpus)

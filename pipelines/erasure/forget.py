@@ -164,7 +164,7 @@ def _reads(corpus: Corpus) -> set[str]:
 
 def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int:
     """Rewrite the steps of the corpus until all of them carry `mark`, because a build that began earlier may
-    still publish a step with an old mark. Return the number of files written.
+    still publish a step with an old mark. Return the number of files rewritten, without the funnel's.
     """
     written = 0
     while steps := [step for step in open_corpus(directory).steps if step.manifest.facts.get(FORGOTTEN) != mark]:
@@ -177,7 +177,7 @@ def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int
 
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
-    """Remove the documents from the files of a step, and return the number of files written. The funnel is
+    """Remove the documents from the files of a step, and return the number of files rewritten. The funnel is
     skipped; `_recount` rewrites it.
     """
     if step.label == "funnel":
@@ -239,7 +239,7 @@ def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """Return the record of a file that is not a part, which is rewritten if it names one of the documents."""
+    """Return the record of a file that is not a part, which is rewritten if it concerns one of the documents."""
     if not record.path.endswith(".arrow"):
         return record
     schema = read_schema(out.directory, record)

@@ -48,8 +48,8 @@ def find_unreached(
 
 
 def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> None:
-    """Remove step directories. `check` is called before each removal, and must raise an error if this process
-    may no longer remove anything.
+    """Remove the directories of steps or search indexes. `check` is called before each removal, and must
+    raise an error if this process may no longer remove anything.
 
     Raises ConflictError if a corpus that uses one of the steps was published after they were listed.
     """
@@ -81,7 +81,7 @@ def list_unreached(output: LocalPath, reached: Collection[str]) -> list[Unreache
 
 
 def list_stale_indexes(output: LocalPath) -> list[UnreachedStep]:
-    """Return the search indexes in an output that do not belong to any part of the published corpus or of its
+    """Return the search indexes in an output whose names match no part of the published corpus or of its
     variants.
     """
     folder = output / INDEX_FOLDER

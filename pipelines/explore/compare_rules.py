@@ -1,8 +1,8 @@
 """Compare rule sets on a built corpus: which documents each set drops, and how far the sets agree.
 
 Implementations of one paper's rules differ, and the name of a rule set says little about what it drops. The
-comparison reads stored columns part by part, with one part in memory at a time. It is exact and covers every
-document that was read, whether or not the corpus keeps it.
+comparison reads stored columns part by part, with one part in memory at a time. It is exact, and covers
+documents whether or not the corpus keeps them.
 """
 
 import heapq

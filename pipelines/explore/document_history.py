@@ -14,10 +14,10 @@ from pipelines.stages.pii.display_redaction import redact_texts, without_persona
 @dataclass(frozen=True)
 class DocumentHistory:
     """The history of one record of a source. `id` is its printed id, `source/path#record`. `reason` is the
-    rule that dropped the record, or the reason why it was quarantined when it was read; None if it is kept.
-    `steps` maps the name of each step to the columns that it wrote, with their values, but without edits.
-    `text` is the edited text, or None if the record was quarantined. In `text` and in string columns,
-    personal data that the source's pii steps find is redacted.
+    rule that dropped the record, or the reason why it was quarantined; None if it is kept. `steps` maps the
+    name of each step to the columns that it wrote, with their values, but without edits. `text` is the edited
+    text, or None if the record was quarantined. In `text` and in string columns, personal data that the
+    source's pii steps find is redacted.
     """
 
     id: str

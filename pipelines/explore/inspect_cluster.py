@@ -27,8 +27,8 @@ _DIFFERENCES = 12  # differences shown per document
 
 def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) -> None:
     """Print the clusters that contain a document. For each cluster, show the kept member and up to `samples`
-    other members with their differences from it. If the kept member belongs to another corpus, the member
-    with the lowest id takes its place.
+    other members with their differences from it. If the kept member is not in this corpus, the member with
+    the lowest id takes its place.
 
     Raises UserError if the corpus has no such document, if the document is in no cluster, or if `samples` is
     below 1.

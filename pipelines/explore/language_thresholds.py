@@ -123,7 +123,7 @@ def language_thresholds(
 
 def _tests(name: str) -> list[tuple[Rule, Method | None]]:
     """Return the rules of a rule set or the language score, each with the method that sets its bounds by
-    language. The method is None if the bounds are the same in all languages.
+    language. The method is None for a rule whose bounds are not transferred.
     """
     if name == SCORE:
         return [(Rule(signal=SCORE, at_least=LOWEST), "median_std")]

@@ -190,8 +190,8 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     and its changed filters. `changes` are `STEP.RULE.FIELD=value`, `STEP.RULE.FIELD.KEY=value` or
     `STEP=[rules]`.
 
-    Raises UserError if the corpus was built with other steps or has no filter, if a change is invalid or does
-    not name a rule, if nothing changes, or if a filter reads columns that newly kept documents lack.
+    Raises UserError if the corpus was built with other steps or has no filter, if a change is invalid, if
+    nothing changes, or if a filter reads columns that newly kept documents lack.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:

@@ -41,8 +41,8 @@ Written = TypeVar("Written", ExportedFile, FileRecord)
 
 class UnfinishedExport:
     """The file `unfinished.json` of an export. It has the request, the versions of the code that writes the
-    export, and a receipt for every file written so far. A receipt is the record of the file and a digest of
-    its inputs.
+    export, and a receipt for each file of documents or tokens written so far. A receipt is the record of the
+    file and a digest of its inputs.
     """
 
     def __init__(self, output: Location, request: dict[str, Any], receipts: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Write the files of an export, several at a time, and continue where an earlier run ended.
 
-The bytes of a file depend only on the corpus and the request, not on the process that writes it. A file is
-written atomically and then recorded in `unfinished.json`. It counts as finished if its record there has the
-same inputs and its bytes match the recorded checksum; otherwise it is written again.
+The bytes of a file do not depend on the process that writes it. A file is written atomically and then
+recorded in `unfinished.json`. It counts as finished if its record there has the same inputs and its bytes
+match the recorded checksum; otherwise it is written again.
 """
 
 import os
@@ -22,7 +22,7 @@ _BYTES_PER_WORKER = 1 << 30  # a worker more for each GiB: starting Ray takes as
 
 
 class FilePlan(Protocol):
-    """A file to write. `path` is its path in the export, `inputs` a digest of everything it is made from, and
+    """A file to write. `path` is its path in the export, `inputs` a digest of what it is made from, and
     `bytes_read` the approximate number of bytes to read for it.
     """
 

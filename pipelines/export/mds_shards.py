@@ -20,7 +20,7 @@ from gristmill.errors import UserError
 from pipelines.export.export_directory import ExportedFile
 
 FILE_BYTES = 1 << 26
-"""Bytes of stored text per shard. 64 MiB is also the limit of the library's writer."""
+"""Approximate bytes of stored text per shard. 64 MiB is also the default limit of the library's writer."""
 _HIGHEST = (1 << 32) - 1  # offset
 
 

@@ -190,7 +190,7 @@ class TextFile:
 
     @property
     def inputs(self) -> str:
-        """A digest of the parts and of everything that determines what is written from them."""
+        """A digest of the parts and of the choices that determine what is written from them."""
         parts = [[part.name, part.documents.xxh3_128] for part in self.parts]
         return digest([self.source, self.split, self.by_split, parts, self.format, str(self.schema)])
 

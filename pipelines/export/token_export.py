@@ -4,15 +4,16 @@ Documents are exported source by source, in the order of the shards, each follow
 splits a source, the shards of its groups follow one another. The same corpus gives the same bytes with any
 number of workers, even if the export is killed and continued.
 
-- `nanogpt`: `train.bin`, `val.bin` and, if a source comes with a test split, `test.bin`: the ids of all documents
-  as little-endian uint16, which nanoGPT's `train.py` maps into memory.
+- `nanogpt`: `train.bin`, `val.bin` and `test.bin`: the ids of all documents as little-endian uint16, which
+  nanoGPT's `train.py` maps into memory.
 - `megatron`: `train`, `validation` and `test`, each as `.bin` (ids, uint16 or int32) and `.idx`, the index that
   Megatron-LM's `IndexedDataset` reads, with one sequence per document.
 - `litdata`: `train`, `validation` and `test`, each a directory with a chunk for each shard and an `index.json`,
   which litdata's `StreamingDataset` reads with its `TokensLoader`.
 
-The directory also has `tokenizer.json` and, written last, `export.json` with the checksums and what was left
-out. Workers write one file each at a time: a file of nanoGPT or Megatron-LM, or a chunk of litdata.
+A split without documents has no files. The directory also has `tokenizer.json` and, written last,
+`export.json` with the checksums and what was left out. Workers write one file each at a time: a file of
+nanoGPT or Megatron-LM, or a chunk of litdata.
 """
 
 import struct

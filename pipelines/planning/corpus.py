@@ -1,4 +1,4 @@
-"""Frozen dataclasses that mirror a corpus YAML, field for field. docs/corpus_file.md is generated from them."""
+"""Frozen dataclasses that mirror a corpus YAML. docs/corpus_file.md is generated from them."""
 
 import re
 from collections.abc import Mapping, Sequence

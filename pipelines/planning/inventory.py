@@ -55,7 +55,7 @@ class Inventory:
 
     def units(self, unit_bytes: int) -> list[list[int]]:
         """Return the files of each read task as indices in `files`. A task has files of at most `unit_bytes`
-        bytes, or a single larger file.
+        bytes in total, or a single larger file.
         """
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
@@ -90,9 +90,9 @@ class Read(Stage):
 
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
-    """List and checksum the files of every source, and return the inventories by source name. Checksums are
-    cached under `output` if it exists. A local file is read again if its path, size, modification time or
-    status-change time differs.
+    """List the files of every source, and return the inventories by source name. Checksums are cached under
+    `output` if it exists. A local file is read again if its path, size, modification time or status-change
+    time differs.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
@@ -111,7 +111,7 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
     """Return [size, version, checksum] of a file, without reading it if the cache has its checksum. The
-    version changes whenever the content does; it is None if a store gives none.
+    version should change whenever the content does; it is None if a store gives none.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

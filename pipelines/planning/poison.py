@@ -44,7 +44,7 @@ def load_poison(output: Location) -> Poison:
 
 def record_poison(output: Location, error: PoisonError) -> None:
     """Add the document that an error names to the list in an output directory. Raises the error if the
-    document is already listed.
+    document is already listed for the same step.
     """
     try:
         entries = read_json(output / _FILE)["documents"]

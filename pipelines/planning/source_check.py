@@ -54,8 +54,8 @@ class SampleTally:
     number of records set aside, by reason.
 
     `fields` are the fields of the first record that lacks its text. `texts` are the texts of the first
-    documents, up to about 16 MiB; pages and other documents whose text must be extracted are not among them.
-    `text_bytes` is the size of the records with these texts.
+    documents as the records hold them, up to about 16 MiB; there are none for formats whose text must be
+    extracted. `text_bytes` is the size of the records with these texts.
     """
 
     documents: int = 0
@@ -93,7 +93,7 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
     Pages count as documents; nothing is extracted. If the source selects `members`, only zip archives are
     sampled, because other files would have to be searched for them. Errors of storage and memory are ignored.
-    Raises SourceError as `read_documents` does.
+    Raises UserError as `read_documents` does.
     """
     tally = SampleTally()
     most = _REMOTE_FILES if files and files[0].remote is not None else _FILES

@@ -60,13 +60,13 @@ LINES = frozenset((
     *_C4_SENTENCES, "dup_line_char_ratio_fineweb_datatrove", "newline_to_word_ratio_datatrove", "max_line_chars",
     "mean_line_chars",
 ))  # fmt: skip
-"""Signals that depend on the lines of a document. Signals of duplicate paragraphs are not among them, because
-duplicate paragraphs are rare in any source.
+"""Signals of the lines of a document, except their number. Signals of duplicate paragraphs are not among them,
+because duplicate paragraphs are rare in any source.
 """
 LENGTHS = frozenset(
     ("n_bytes", "n_chars", "n_lines", "n_paragraphs", "n_sentences", "word_count", "word_count_datatrove")
 )
-"""Signals that grow with the length of a document."""
+"""Signals that measure the length of a document."""
 WORDS = frozenset((
     *(f"{name}{suffix}" for suffix in _BOTH for name in (
         "word_count", "mean_word_length", "hash_to_word_ratio", "ellipsis_to_word_ratio", "alpha_word_ratio", "stop_word_count")),
@@ -85,8 +85,8 @@ class Sample:
     """Sampled documents of one source, one per row in every table.
 
     `title` describes them in notices. `columns` holds `text_bytes` and, for a built corpus, `drop_step`,
-    `markup` and the columns that its steps wrote. `signals` maps each text that was measured, such as `text`
-    or `edited_text`, to its `quality_signals` columns, without a prefix, and to its `peer_signals` columns if
+    `markup` and columns that its steps wrote. `signals` maps each text that was measured, such as `text` or
+    `edited_text`, to its `quality_signals` columns, without a prefix, and to its `peer_signals` columns if
     they were measured.
     """
 
@@ -114,8 +114,8 @@ class Test:
 
 
 def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
-    """Return a sample of a source that is not built yet, measured on its first texts as they are stored.
-    Edits are not applied.
+    """Return a sample of a source that is not built yet, measured on its first texts after Unicode
+    normalisation. Edits are not applied.
     """
     stored = pa.array([normalise(text)[0].decode() for text in texts], pa.large_string())
     docs = pa.table({"text": stored})

@@ -57,7 +57,7 @@ def read_documents(
     records were removed from the corpus by the user. Both are set aside. If the reader of an installed
     package fails at a poison record, the rest of the file or archive member is set aside with it.
 
-    Raises SourceError if a file cannot be opened or the columns of a table do not fit the source,
+    Raises UserError if a file cannot be opened, SourceError if the columns of a table do not fit the source,
     StorageError for an I/O error, PoisonError for a record that crashes its parser and is not in `poison`,
     and TaskMemoryError, which names the record at which memory ran out or one shortly before it. Any other
     fault in the bytes yields a quarantined record with a reason of REASONS.

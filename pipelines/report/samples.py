@@ -21,12 +21,13 @@ CLIP_CHARACTERS = 480
 
 
 def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the sampled documents for the report, in the given order.
+    """Return the sampled documents for the report, in the given order. `sampled` is the fact `samples` of the
+    funnel.
 
     Each sample has `source`, the `step` and `rule` that dropped it (null if it was kept), the printed `id`,
-    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`. For a
-    duplicate, `kept_instead` is the printed id of the document in whose favour it was dropped, or its id in
-    hex if it belongs to another corpus; otherwise it is null.
+    `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`: the printed
+    id of the document in whose favour it was dropped, or its id in hex if it belongs to another corpus; null
+    if the step names no such document.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}
@@ -79,8 +80,8 @@ def _read_part(
 
 
 def _winner_column(names: Iterable[str]) -> str | None:
-    """Return the column with the document that a step keeps instead of each duplicate: `*_winner`, or
-    `*_cluster` if the step keeps one document of each cluster. None for other steps.
+    """Return the column of a step that names the document kept instead of a dropped one: `*_winner` if there
+    is one, else `*_cluster`. None for other steps.
     """
     return next((name for end in ("_winner", "_cluster") for name in names if name.endswith(end)), None)
 

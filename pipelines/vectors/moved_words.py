@@ -3,9 +3,9 @@ years.
 
 The old space is mapped onto the new space, with all common words as pairs (orthogonal Procrustes). The
 displacement of a word is its cosine distance between the two spaces (Hamilton, Leskovec and Jurafsky 2016,
-"Diachronic Word Embeddings Reveal Statistical Laws of Semantic Change", sections 2.2 and 3.1). Distances are
-larger for rarer words, and they are above 0 even between two halves of one corpus. Compare them with the
-distances between two such halves.
+"Diachronic Word Embeddings Reveal Statistical Laws of Semantic Change", sections 2.2 and 3.1). Distances tend
+to be larger for rarer words, and they are above 0 even between two halves of one corpus. Compare them with
+the distances between two such halves.
 """
 
 from dataclasses import dataclass

@@ -163,9 +163,9 @@ class AnalogyScore:
 
 def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore]:
     """Answer a file of analogy questions in the format of word2vec's questions-words.txt, and return the
-    score of each section. Sections begin with a line `: NAME`. A question is a line of four words, the last
-    of which is the answer. If no word of the vectors has a capital letter, the questions are converted to
-    lower case.
+    score of each section that has questions. Sections begin with a line `: NAME`. A question is a line of
+    four words, the last of which is the answer. If no word of the vectors has a capital letter, the questions
+    are converted to lower case.
 
     Raises UserError for any other line that is not blank.
     """

@@ -34,10 +34,10 @@ def train_word_bpe(
     """Train a BPE with an end-of-word mark and return the content of its `tokenizer.json`, which depends only
     on the multiset of texts and the options. `texts` is read twice.
 
-    Ids are assigned in order to the reserved tokens (0 to 127), to the characters that `coverage` keeps and
-    the mark, ordered by code point, and to one token per merge. White space is not kept: decoding writes one
-    space between words. `lowercase` folds case, as in GPT. Characters that `coverage` leaves out become
-    `<unk>`.
+    Ids are assigned in order to the reserved tokens (0 to 127), to the normalised characters that `coverage`
+    keeps and the mark, ordered by code point, and to one token per merge. White space is not kept: decoding
+    writes one space between words. `lowercase` folds case, as in GPT. Characters outside the vocabulary
+    become `<unk>`.
 
     Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
     with a lone surrogate, and for values out of range.

@@ -24,7 +24,7 @@ def train_wordpiece(
     The reserved tokens have the ids 0 to 127; characters and pieces follow. `lowercase` is as in BERT
     uncased: case is folded and accents are stripped. Texts are cleaned and cut as in BERT: control characters
     are removed, and every Chinese character and punctuation mark is a word. A word of more than 100
-    characters, or with a character that `coverage` leaves out, becomes `<unk>`.
+    characters, or one that cannot be cut into known pieces, becomes `<unk>`.
 
     Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
     with a lone surrogate, and for values out of range.

@@ -293,7 +293,7 @@ def characters_of_bytes() -> tuple[str, ...]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """Return GPT-2's table of the byte that each character represents. Printable Latin-1 characters represent
+    """Return GPT-2's table of the byte that each character represents. Visible Latin-1 characters represent
     their own bytes. The characters from U+0100 on represent the other bytes, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

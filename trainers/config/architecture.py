@@ -33,8 +33,7 @@ class Traits:
 
     `characters` says whether the model reads characters instead of tokens, and counts positions in
     characters. `window_objective` is the objective with which the model can be trained in windows of a row,
-    each of which begins with the state that the previous window left; None if the architecture carries no
-    state.
+    each of which begins with the state that the previous window left; None if it cannot be.
     """
 
     family: Family
@@ -214,9 +213,8 @@ class Model:
     `position_buckets` (in deberta_v2) is the number of distances in each direction that attention tells
     apart: half of them singly, the others in ranges that grow logarithmically up to `positions`.
     `convolution` adds a convolution over three tokens in parallel with the first layer, as in version 2.
-    `mask_decoder` predicts masked tokens with the enhanced mask decoder (He et al., 2021, section 3.3), which
-    applies the last layer twice, with queries that also know their absolute position. Only pretraining uses
-    it.
+    `mask_decoder` predicts masked tokens with the enhanced mask decoder (He et al., 2021), which applies the
+    last layer twice, with queries that also know their absolute position. Only pretraining uses it.
 
     Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width`
     (width / heads), `key_value_heads` (= heads), `position_buckets` (256), `highway_layers` (2 with

@@ -51,9 +51,9 @@ class Encoding:
     exceed only in T5.
 
     If a passage of a span task or a sentence of a tagging task is too long, it is cut into windows that share
-    `stride` tokens, but at most half of their length. Other texts are truncated, the longer one of a pair
-    first. With `packed`, a row holds several inputs that do not attend to each other, which saves padding and
-    leaves the loss the same.
+    `stride` tokens, but at most half of their length. Other long texts, and all in text to text, are
+    truncated, the longer one of a pair first. With `packed`, a row holds several inputs that do not attend to
+    each other, which saves padding and leaves the loss the same.
 
     With `text_to_text`, the model solves any task by writing the answer, as the task's templates define it.
     An answer ends after `answer_tokens` tokens at the latest; null means the longest target of the training

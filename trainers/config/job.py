@@ -316,7 +316,7 @@ class Job(ABC):
     @property
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
-        """The paths or URLs that the run reads."""
+        """The paths or URLs of the data that the job names."""
 
     @property
     @abstractmethod
@@ -331,7 +331,9 @@ class Job(ABC):
 
     @property
     def drops(self) -> bool:
-        """Whether training uses dropout. If so, losses depend on how batches are divided among workers."""
+        """Whether the settings include dropout. If so, losses depend on how batches are divided among
+        workers.
+        """
         return any(getattr(self.model, name) > 0 for name in ("dropout", *RECURRENT_RATES))
 
     @property

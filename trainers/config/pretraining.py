@@ -162,8 +162,8 @@ class Validation:
     sequence lengths. The objectives must learn the likelihood of text: causal, fill_in_the_middle,
     prefix_lm, or a mixture with one of these. Runs with other objectives lack the metric. It is measured on
     whole documents in windows of 256 positions, or fewer if the model has fewer
-    (`trainers.data.document_loss`). `documents: false` omits this metric, which saves at least half the time
-    of a validation.
+    (`trainers.data.document_loss`). `documents: false` omits this metric, which saves much of the time of a
+    validation.
     """
 
     every: int = 250

@@ -303,7 +303,7 @@ class Order:
 
 @lru_cache(maxsize=16)
 def _replay_points(_identity: str) -> list[_State]:
-    """Return the saved states of an order. All orders with this identity in this process share the list."""
+    """Return the saved states of an order. Orders with this identity in this process share the list."""
     return []
 
 

@@ -65,8 +65,8 @@ def draw(
     """Fill `source`, `sequence`, `tokens` and `epochs` with the next samples and advance `counts` and
     `drawn`, both [sources].
 
-    `sizes` concatenates the sequence sizes of all sources that list theirs. The sizes of a source begin at
-    `size_starts` [sources], which is -1 if the source lists none.
+    `ends`, `shares`, `given` and `caps` are those of a `SourceMixture`; `full` to `keys` are the fields of
+    the `_SequenceTable` in `trainers.data.order`. `length` is that of a full sequence.
 
     Returns the number of samples drawn, which is less than the length of `source` if the mixture ends.
     """

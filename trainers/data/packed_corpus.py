@@ -78,8 +78,9 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     Each of `directories` is the directory of a corpus or, for a variant of a corpus, the path of the
     variant's manifest. `frame` gives the special tokens around each document; it comes from the objective.
 
-    Raises UserError if a manifest or the shard set is missing, sources share a name, tokenizers differ, or a
-    tokenizer lacks a special token of the frame, and ConfigError if no directory is given.
+    Raises UserError if a manifest is missing, the shard set cannot be determined, sources share a name,
+    tokenizers differ, or a tokenizer lacks a special token of the frame, and ConfigError if no directory is
+    given.
     """
     if not directories:
         raise ConfigError(
@@ -262,7 +263,7 @@ class TrainingData:
         (marks around documents included), sequences and epochs, and the tokens that the mixture requested.
 
         `padding` counts the positions of these sequences that hold no token of the source's stream. `cropped`
-        counts the tokens that are in no sequence.
+        estimates the number of tokens that are in no sequence.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested

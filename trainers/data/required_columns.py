@@ -14,7 +14,7 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 
 def check_sentences(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
-    """Raise ConfigError if no document has as many sentences as the objective needs."""
+    """Raise ConfigError if there are sources, but no document has as many sentences as the objective needs."""
     least = objective.least_sentences
     if least < 2 or not sources:
         return
@@ -32,7 +32,7 @@ def check_sentences(directory: Location, objective: TrainingObjective, sources: 
 
 
 def check_lengths(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
-    """Raise ConfigError if no document has as many tokens as the objective needs."""
+    """Raise ConfigError if there are sources, but no document has as many tokens as the objective needs."""
     least = objective.least_tokens
     if least < 2 or not sources:
         return
@@ -51,7 +51,7 @@ def check_spans(
     directory: Location, span_types: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
     """Raise ConfigError if the objective uses a type of span that is not in `span_types`, the types that all
-    shards record, or if no document has a span of a type that the objective uses.
+    shards record, or if there are sources, but no document has a span of a type that it uses.
     """
     wanted = objective.span_types
     if missing := [kind for kind in wanted if kind not in span_types]:
@@ -77,8 +77,8 @@ def check_spans(
 def check_pairs(
     directory: Location, columns: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
-    """Raise ConfigError if the objective needs pairs, but the shards lack the column `target` or no document
-    has a target.
+    """Raise ConfigError if there are sources and the objective needs pairs, but the shards lack the column
+    `target` or no document has a target.
     """
     if not objective.needs_pairs or not sources:
         return

@@ -20,7 +20,7 @@ class _CrossEntropy(torch.autograd.Function):
     """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. Logits are overwritten: in fp32 by the
     forward pass, otherwise by the backward pass.
 
-    No fp32 array of the size of the logits is allocated, and the gradient is rounded once.
+    No fp32 array of the size of the logits is allocated, and a bf16 gradient is rounded once.
     """
 
     @staticmethod

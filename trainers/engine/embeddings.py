@@ -4,7 +4,6 @@ The gradient of a row of an embedding table is the sum over all its occurrences 
 torch sums in fp32 on a GPU but in bf16 on the CPU, where a frequent token loses part of its gradient.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -36,14 +35,18 @@ class _Lookup(torch.autograd.Function):
         return whole, None, None, None
 
 
+class _SummedEmbedding(torch.nn.Embedding):
+    def forward(self, indices: Any) -> Any:
+        return _Lookup.apply(self.weight, indices, self.padding_idx, self.sparse)
+
+
 def sum_in_fp32(model: Any) -> None:
     """Make all trained embedding layers of `model` sum their gradients in fp32. `padding_idx` and `sparse`
     keep their meaning.
     """
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding) and module.weight.requires_grad:
-            module.forward = partial(_look_up, module)
-
-
-def _look_up(module: torch.nn.Embedding, indices: Any) -> Any:
-    return _Lookup.apply(module.weight, indices, module.padding_idx, module.sparse)
+            # A subclass, such as those of BART, looks rows up by `super().forward`.
+            own = type(module)
+            plain = own is torch.nn.Embedding
+            module.__class__ = _SummedEmbedding if plain else type(own.__name__, (own, _SummedEmbedding), {})

@@ -142,9 +142,9 @@ class Engine:
         """Take one optimizer step over this worker's micro-batches. Returns (totals over all workers,
         gradient norm).
 
-        `rate` is the learning rate of AdamW or SGD; Muon's rate changes in proportion. `stop` says whether
-        this worker requests a stop. Without `scale`, each loss is its nats per target. If the loss or the
-        norm is not finite, no worker changes weights or optimizer state.
+        `rate` is the learning rate of AdamW or SGD, before any decay by layer; Muon's rate changes in
+        proportion. `stop` says whether this worker requests a stop. Without `scale`, each loss is its nats
+        per target. If the loss or the norm is not finite, no worker changes weights or optimizer state.
 
         With `data.bptt`, the optimizer updates the weights after every window of the rows, and the norm
         returned is the largest of all updates. If an update's loss or norm is not finite, the step ends there
@@ -275,7 +275,7 @@ class Engine:
 
     @property
     def averaged(self) -> int | None:
-        """The number of updates since `begin_averaging`, or None if the weights are not averaged."""
+        """The number of updates since averaging began, or None if the weights are not averaged."""
         inner = self._workers.inner
         return inner.averaged if isinstance(inner, AveragedSGD) else None
 

@@ -44,7 +44,7 @@ def loss_fields(
 ) -> dict[str, Any]:
     """Return the fields of a step or validation event from the sums of its batches (`sums_by_source`):
 
-    - each loss that has targets, by its name, in nats per target, and each measure;
+    - by name, each loss that has targets, in nats per target, and each measure whose whole is not 0;
     - `bits_per_byte`, if the objective `predicts_text`;
     - `sources`: the same fields for each source with targets of the first loss, and `tokens`, the number
       of these targets.

@@ -1,9 +1,9 @@
 """Losses by name. Training minimises and logs them; reports and evaluations show them.
 
-A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all
-workers and micro-batches. Without dropout, the division of a step into workers and micro-batches therefore
-affects only rounding. The number of targets must be known before the first backward pass, so it may depend on
-the batch, but not on the model.
+Unless sources are reweighted, a step minimises the sum over its losses of weight x nats / targets. Nats and
+targets are summed over all workers and micro-batches. Without dropout, the division of a step into workers
+and micro-batches therefore affects only rounding. The number of targets must be known before the first
+backward pass, so it may depend on the batch, but not on the model.
 
 An objective names its losses and their weights (`objectives/`). The first is called `loss` and the others
 `..._loss`, also in `log.jsonl`. To add a loss, add an entry to LOSSES and its name to the objective that
@@ -35,7 +35,8 @@ class ForwardPass:
     """One pass through a `transformers` model of an architecture, up to its output layer.
 
     `states` [rows, length, width] are the final states of the network; in an encoder-decoder, those of the
-    decoder. `arrays` are the arrays of the batch as tensors (`engine.forward.tensors`).
+    decoder. `layers` holds the states of all layers if a task head reads them. `arrays` are the arrays of the
+    batch as tensors (`engine.forward.tensors`).
 
     With a generator, `network` is the generator, and `discriminator` is the network that contains it.
     """

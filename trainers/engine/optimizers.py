@@ -124,10 +124,10 @@ def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the trained parameters in groups: for AdamW or SGD, or for Muon and the AdamW that it is used
     with. `peak` is the highest learning rate of a group.
 
-    Vectors (norm gains, biases) and parameters marked `undecayed` never decay. Embeddings decay only with
-    `decay_embeddings`. Muon takes the hidden matrices: all parameters of two dimensions except embeddings and
-    the output layer (Jordan et al., 2024). Its parameters and groups are marked `use_muon`, which DeepSpeed
-    reads.
+    Vectors (norm gains, biases) never decay, nor do parameters marked `undecayed`. Embeddings decay only with
+    `decay_embeddings`. Muon takes the hidden matrices: the other parameters of two dimensions except
+    embeddings and the output layer (Jordan et al., 2024). Its parameters and groups are
+    marked `use_muon`, which DeepSpeed reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()
@@ -136,14 +136,12 @@ def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
     decayed: list[Any] = []
     kept: list[Any] = []
     for parameter in (each for each in model.parameters() if each.requires_grad):
-        parameter.use_muon = optimizer.kind == "muon" and parameter.ndim == 2 and id(parameter) not in outer
+        undecayed = getattr(parameter, "undecayed", False)  # vectors that peft and prompts store as matrices
+        hidden = parameter.ndim == 2 and id(parameter) not in outer and not undecayed
+        parameter.use_muon = optimizer.kind == "muon" and hidden
         if parameter.use_muon:
             matrices.append(parameter)
-        elif (
-            parameter.ndim < 2
-            or getattr(parameter, "undecayed", False)
-            or (id(parameter) in embeddings and not optimizer.decay_embeddings)
-        ):
+        elif parameter.ndim < 2 or undecayed or (id(parameter) in embeddings and not optimizer.decay_embeddings):
             kept.append(parameter)
         else:
             decayed.append(parameter)

@@ -31,8 +31,8 @@ def evaluate(
     run at `path`.
 
     The fields are measured on the `split` (validation or test) of `corpora` (default: the corpora of the
-    run). `tokens` is the number of tokens per source (default: as in the run); the fields of
-    `data.document_loss` are measured on whole documents instead.
+    run), in batches of `batch` sequences. `tokens` is the number of tokens per source (default: as in the
+    run); the fields of `data.document_loss` are measured on whole documents instead.
 
     `unigram_loss` is added to each source and to the whole split. It is the loss of a model that ignores the
     context and knows only how often each token is a target in training documents. A corpus without training

@@ -51,7 +51,7 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     If the objective needs a gap and the prompt has none, one is appended. Generation ends at `<eos>`, after
     `sampling.tokens` tokens, or at the model's last position.
 
-    Raises ConfigError for an encoder, and for a prompt that leaves no free position.
+    Raises ConfigError for an encoder, and for a prompt that is too long for the model.
     """
     import torch
 

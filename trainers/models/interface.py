@@ -79,9 +79,9 @@ class Carried:
 class Inputs:
     """The tensors that one stack reads.
 
-    - `ids` and `positions`, int64 [rows, length]: positions count from 0 in every document.
+    - `ids` and `positions`, int64 [rows, length]: positions usually count from 0 in every document.
     - `mask`, bool [rows, 1, length, length]: which positions each position attends to. For architectures
-      with `unmasked`, it is None if every position attends to its whole row or, in a decoder, to all
+      with `unmasked`, it may be None if every position attends to its whole row or, in a decoder, to all
       positions up to itself.
     - `token_types`, int64 [rows, length]: BERT's segment A or B.
     - `decoder`: in an encoder-decoder, the inputs of the decoder. An encoder that predicts characters
@@ -127,8 +127,8 @@ class HeadForm:
 
     With `dense`, a head consists of [dropout], dense layer, activation, [norm], dropout and output layer;
     otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers in
-    the stock model. Our heads have the stock layout, so that they can be initialised from a published head.
-    `bias` says whether the output layer has a bias, `drops` whether there is dropout by default, and
+    the stock model. If there is one, our head has its layout, so that it can be initialised from a published
+    head. `bias` says whether the output layer has a bias, `drops` whether there is dropout by default, and
     `drops_first` whether there is also dropout before the dense layer.
     """
 
@@ -145,7 +145,7 @@ class HeadForm:
 @dataclass(frozen=True)
 class Architecture:
     """An architecture, as functions on its `transformers` model. `hidden` and `logits`, the two parts of the
-    forward pass, call the stock model's own modules and compute the same results.
+    forward pass, call the modules of the stock model, where there is one, and compute the same results.
 
     Fields that create and load models:
 
@@ -264,7 +264,8 @@ def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
     """Return the ids of `<bos>`, `<eos>` and `<pad>`, named as in configurations of `transformers`. The id of
     a token that the tokenizer lacks is None, because the default would be the id of the published model.
 
-    The embedding of the padding token is 0 and is not trained, so no other token may be declared as padding.
+    In many models, the embedding of the padding token is 0 and is not trained, so no other token may be
+    declared as padding.
     """
     return {f"{name}_token_id": specials.get(f"<{name}>") for name in ("bos", "eos", "pad")}
 

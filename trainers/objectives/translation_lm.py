@@ -29,10 +29,11 @@ class TranslationLM(Masking):
     """Predict masked tokens of a text and of its translation, each token from both texts.
 
     `<cls>` precedes the source and `<sep>` follows each side, as models read pairs of texts in fine-tuning.
-    Positions restart at 0 with the target, except in deberta, deberta_v2 and models with `position:
-    relative`, which measure distances along the row, and in canine, which counts characters. Token types tell
-    the sides apart in models that have token types. They act as XLM's language embeddings if all pairs have
-    the same two languages. Tokens of both sides are chosen as in `masked`, which documents the fields.
+    With `data.isolation`, positions restart at 0 with the target, except in deberta, deberta_v2 and models
+    with `position: relative`, which measure distances along the row, and in canine, which counts characters.
+    Token types tell the sides apart in models that have token types. They act as XLM's language embeddings if
+    all pairs have the same two languages. Tokens of both sides are chosen as in `masked`, which documents the
+    fields.
 
     A document without a target is read as in `masked`, with type 0. The paper alternates batches of pairs
     with batches of one language; here the weights of the sources mix them. Needs shards with `target`.

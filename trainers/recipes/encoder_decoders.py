@@ -85,9 +85,9 @@ def t5_v1_1_base() -> Pretraining:
 def byt5_small() -> Pretraining:
     """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` over bytes.
 
-    The encoder has three times as many layers as the decoder, spans have 20 bytes on average, and sequences
-    of 1,024 come in batches of 2^20 bytes. The parameter count is for a vocabulary of 384, the size of the
-    tokenizer `bytes`: 256 bytes and 128 special tokens.
+    The encoder has three times as many layers as the decoder, spans have 20 bytes on average, and batches
+    have 1,024 sequences of 1,024. The parameter count is for a vocabulary of 384, the size of the tokenizer
+    `bytes`: 256 bytes and 128 special tokens.
     """
     base = t5_v1_1_base()
     return replace(

@@ -2,7 +2,7 @@
 (docs/reproduced.md).
 
 Settings are those of `config/train_shakespeare_char.py` and of the commands in the README (karpathy/nanoGPT
-at 3adf61e). Three differences remain. nanoGPT's layers have no biases; GPT-2's layers here have biases.
+at 3adf61e). The main differences are these. nanoGPT's layers have no biases; GPT-2's layers here have biases.
 nanoGPT's GELU is exact; here it is the tanh approximation. nanoGPT draws windows at random with replacement;
 here each epoch reads every window once.
 """

@@ -41,7 +41,7 @@ class Run:
 
     @property
     def step_positions(self) -> int:
-        """The number of positions in the batch of one step, padding included."""
+        """The number of tokens in the batch of one step, on average (`BatchSize.tokens`)."""
         return int(self.config["batch"]["tokens"])
 
     @property

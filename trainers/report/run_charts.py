@@ -25,7 +25,7 @@ _KNOWN = (
 
 
 class Curves:
-    """The charts of some runs. The x axis shows steps or, if the runs' steps differ in size, the positions
+    """The charts of some runs. The x axis shows steps or, if the runs' steps differ in size, the tokens
     trained on.
     """
 

@@ -1,5 +1,5 @@
-"""Compute the cost of a run from its log. The cost covers everything that was computed, including steps that
-were repeated after the run was resumed.
+"""Compute the cost of a run from its log. The cost includes steps that were repeated after the run was
+resumed.
 """
 
 from collections.abc import Mapping, Sequence

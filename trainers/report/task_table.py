@@ -42,8 +42,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Group:
-    """The results, on one task and split, of runs whose settings differ only in the seed. `label` names the
-    settings in which the group differs from the other groups of its task and split, at most three; it is
+    """The results, on one task and split, of runs with the same settings (see `group_results`). `label` names
+    the settings in which the group differs from the other groups of its task and split, at most three; it is
     empty if there are no other groups.
     """
 
@@ -61,7 +61,8 @@ class Group:
 class ScoreRow:
     """One metric of a group. `deviation` is the sample standard deviation over runs, None for a single run.
     `low` and `high` bound the 95 % bootstrap interval of a single run over its `n` examples; they are None
-    for several runs. `floor` is the score of majority predictions.
+    for several runs. `floor` is the score of majority predictions. `signature` states the settings of the
+    metric, if it has any.
     """
 
     group: Group

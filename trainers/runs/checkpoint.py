@@ -256,7 +256,7 @@ def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
     """Return the checkpoint that export and prediction use: the best of a fine-tuning run, otherwise the
     newest. None if there is no checkpoint. `warn` is called as in `newest`.
 
-    Raises CorruptFileError if the best is missing or damaged, and UserError if all checkpoints are corrupt.
+    Raises UserError if the best is missing or damaged, or if all checkpoints are corrupt.
     """
     latest = newest(run, warn)
     if latest is None or latest.best is None or latest.best.step == latest.step:

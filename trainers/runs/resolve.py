@@ -1,6 +1,4 @@
-"""Resolve a pretraining configuration: compute the values that depend on the corpus. No other code computes
-these values.
-"""
+"""Resolve a pretraining configuration: compute the values that depend on the corpus."""
 
 import difflib
 import math

@@ -1,4 +1,4 @@
-"""The majority baseline of a task: the score of predictions that are the same for every example."""
+"""The majority baseline of a task: the score of predictions that ignore the texts of the examples."""
 
 from collections import Counter
 

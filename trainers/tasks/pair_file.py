@@ -13,9 +13,9 @@ def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
     """Write the split `train` of a task as JSON lines with the fields id, input and target. Returns the
     number of lines.
 
-    Input and target are the same as in fine-tuning with `encoding.text_to_text`: they are rendered from the
-    task's templates, with the first accepted answer. Raises UserError if the gold is hidden, or if the files
-    of the split are missing or invalid.
+    Input and target are the same as in fine-tuning with `encoding.text_to_text`; the target is the first
+    accepted answer. Raises UserError if the gold is hidden, or if the files of the split are missing or
+    invalid.
     """
     examples = read_examples(task, "train", data)
     if not examples.labelled:

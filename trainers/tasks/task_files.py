@@ -1,4 +1,6 @@
-"""Find and read the files of a task: in `data=DIR`, in $GRISTMILL_TASKS, or in the folder of the task file."""
+"""Find and read the files of a task. Relative names are looked up in `data=DIR` or $GRISTMILL_TASKS, then in
+the folder of the task file.
+"""
 
 import codecs
 import gzip

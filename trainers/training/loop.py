@@ -57,13 +57,13 @@ def train(
     show: Callable[[str], None] | None,
     attempt: str | None = None,
 ) -> None:
-    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget. Then export the
-    model and write the report.
+    """Train from the newest checkpoint of `run`, or from the start, until the run ends. Then export the model
+    and write the report.
 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. If any
-    worker receives SIGTERM, the run ends early, after a checkpoint. After every step, the first worker checks
-    whether an attempt other than `attempt` has begun (`trainers.runs.run.begin_attempt`), and raises
-    SupersededError if so.
+    worker receives SIGTERM, the run ends early, after a checkpoint and without an export. After every step,
+    the first worker checks whether an attempt other than `attempt` has begun
+    (`trainers.runs.run.begin_attempt`), and raises SupersededError if so.
     """
     began = time.perf_counter()
     check_compiler(config)

@@ -3,7 +3,7 @@
 The index of a part is a directory below `search-index/` in the output. Its name is `SOURCE-00003-` followed
 by digits of a fingerprint of the indexed content: the documents of the part with all edits and redactions.
 The fingerprint does not cover which documents are kept. An index is current if its name matches a part of the
-corpus or of one of its variants. `gc` and `forget` remove all other indexes.
+corpus or of one of its variants. `gc --delete` and `forget` remove all other indexes.
 """
 
 from contextlib import suppress

@@ -12,7 +12,7 @@ from pipelines.contracts.lineage import Corpus
 from pipelines.report.bins import quantile
 
 LEAST_DISTANCE = 0.005
-"""Distributions with a smaller distance are not shown."""
+"""Tables and pages leave out distributions with a smaller distance."""
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -45,8 +45,8 @@ class DistributionChange:
 
 
 def compare_distributions(old: Corpus, new: Corpus) -> list[DistributionChange]:
-    """Compare every column of every source for which both corpora have a histogram, and return the changes,
-    the largest distance first.
+    """Compare every column of every source for which both corpora have a histogram with kept documents, and
+    return the changes, the largest distance first.
     """
     before, after = _histograms(old), _histograms(new)
     changes = [

@@ -145,7 +145,7 @@ def search_corpus(
 
 
 def shown_texts(corpus: Corpus, part: Part, rows: pa.Array) -> pa.Array:
-    """Return the texts of the given rows as `inspect` shows them.
+    """Return the edited texts of the given rows, with personal data redacted as `inspect` does.
 
     Only these texts may be searched. If the texts before redaction were searched, even only to preselect
     documents, a query such as `<EMAIL|jane` could reveal the value behind a placeholder.

@@ -68,7 +68,7 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
     hit depends on its kind:
 
     - `at`: an @ with a character of an address on both sides.
-    - `quad`: the third dot of a dotted quad, with one to three digits between the dots and a digit before the first.
+    - `quad`: the third or a later dot, with one to three digits between the dots and a digit before the first.
     - `colons`: the first of two adjacent colons, or the sixth or a later colon between groups of one to four
       hexadecimal digits.
     - `iban`: the second check digit after two capitals, if eight capitals or digits follow. The six bytes after it
@@ -102,8 +102,8 @@ class Chains(NamedTuple):
 
 
 def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
-    """Find every chain of at least `least` digits that has no gap wider than a phone number may have. The
-    buffers are those of `find_hits`.
+    """Find every chain of at least `least` digits that has no gap other than those that a phone number may
+    have. The buffers are those of `find_hits`.
 
     With `codes`, gaps are those of identity numbers instead: one letter, one white space, or one of -+:_.
     """

@@ -1,4 +1,4 @@
-"""Find, for each window of a set of blocks, the first block that contains the same bytes.
+"""Find, for each window of `size` bytes in a set of blocks, the first block that contains the same bytes.
 
 Only blocks of one group, which have the same minimizer, can share windows
 (pipelines/kernels/search/substrings.py). A **run** is a range of windows of one block that all occur first in

@@ -37,8 +37,8 @@ def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> N
 
 @kernel()
 def _has_space_free_script(data: np.ndarray, i: int) -> bool:
-    """Return whether the character at byte i is Thai, Lao, Burmese, Khmer, kana or Han, which are written
-    without spaces between words.
+    """Return whether the character at byte i is in the main blocks of Thai, Lao, Burmese, Khmer, kana or Han,
+    which are written without spaces between words.
     """
     if data[i] < 0xE0:
         return False

@@ -46,7 +46,7 @@ def ngram_chars(
 
 def greedy_ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Count the characters within repeated n-grams in datatrove's way, int64 [documents, 9]. The arguments
-    are those of `ngram_chars`.
+    are as in `ngram_chars`.
 
     For n = 2, 3, 4 the count is the number of characters of the most frequent n-gram, including the spaces
     between its words, times its occurrences, even if it occurs only once or occurrences overlap. For n = 5 to

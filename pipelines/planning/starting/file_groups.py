@@ -50,11 +50,12 @@ class FileGroup:
     `kind` is the name of their format, and `bytes` their total size. `patterns` are globs for the files,
     `members` for the members of archives.
 
-    `text_field` is the field with the most text, and `url_field` a field with URLs, according to the first
-    records of one file. They are `text` and `url` for archives and for formats without fields. `turns` is set
-    if the text is in conversations: the field that holds the turns, and the template of a turn. `text_field`
-    is None if `turns` is set, or if no sampled record has any text. `columns` are fields that could become
-    columns, with their types: fields of the records, or fields that the format puts into `meta`.
+    `text_field` is the field with the most text, apart from fields with URLs, and `url_field` is a field with
+    URLs, according to the first records of one file. They are `text` and `url` for archives and for formats
+    without fields. `turns` is set if the text is in conversations: the field that holds the turns, and the
+    template of a turn. `text_field` is None if `turns` is set, or if no such field was found. `columns` are
+    fields that could become columns, with their types: fields of the records, or fields that the format puts
+    into `meta`.
     """
 
     kind: str
@@ -178,7 +179,7 @@ def _fields(
     kind: str, path: Path
 ) -> tuple[str | None, str, tuple[tuple[str, ColumnType], ...], tuple[str, str] | None]:
     """Return the text field, the URL field, the typed columns and the turns of a FileGroup, as the first
-    records of a file suggest. The text field is None if the turns contain more text than any text field.
+    records of a file suggest.
     """
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
         return "text", "url", (), None

@@ -69,8 +69,8 @@ _SPDX = re.compile(rf"SPDX-License-Identifier:[ \t]*({_ID}(?:[ \t]+(?:AND|OR|WIT
 def licences_in(text: str) -> list[str]:
     """Return the SPDX identifiers of the licences in a licence file, sorted. `unknown` is among them if the
     file also has much other text, or a permission notice whose conditions are not those of a known licence.
-    The only identifier is `unknown` if no licence is recognised, or if the file restricts commercial use. A
-    file without any ASCII letter or digit gives an empty list.
+    The only identifier is `unknown` if no licence is recognised, or if the file has a common phrase that
+    restricts commercial use. A file without any ASCII letter or digit gives an empty list.
     """
     words = _WORDS.findall(text.lower())
     plain = f" {' '.join(words)} "
@@ -98,8 +98,8 @@ def licences_in(text: str) -> list[str]:
 def licence_of_header(text: str) -> str | None:
     """Return the SPDX expression of the licence that the head of a source file states, or None if it states
     none. An `SPDX-License-Identifier` tag (https://reuse.software/spec/) takes precedence, and gives None if
-    its brackets do not match. Without a tag, all licences that are named in a notice or quoted in full are
-    joined with AND.
+    its brackets do not match. Without a tag, the licences that are recognised by a notice or, if short, by
+    their text are joined with AND.
     """
     if tag := _SPDX.search(text):
         return tag[1].rstrip("-.") if tag[1].count("(") == tag[1].count(")") else None
@@ -127,7 +127,7 @@ def _grants(plain: str) -> Iterator[tuple[str, int, int]]:
 
 def together(licences: list[str]) -> str | None:
     """Return the licences as one SPDX expression, or None if there are none. They are joined with AND, the
-    strict reading, because files do not say whether the user may choose between them.
+    strict reading, because files seldom say whether the user may choose between them.
     """
     return " AND ".join(dict.fromkeys(licences)) or None
 

@@ -41,8 +41,8 @@ class RepositoryLicences:
         files, the only key is the root, "", and its expression is made from `file.licences`. The result is
         empty if no licence is found.
 
-        Raises SourceError or StorageError if the archive or a licence file cannot be opened. Damage is
-        ignored here, because the reader reports it.
+        Raises UserError or StorageError if the archive or a licence file cannot be opened. Damage is ignored
+        here, because the reader reports it.
         """
         if "!" in path:
             if self._archive != file.location:

@@ -1,8 +1,8 @@
 """Decompress streams of gzip, bzip2, xz and zstd with any number of members or frames.
 
-A stream is an iterator of bytes. If the input is damaged or ends early, the stream delivers what was decoded
-before that point, then raises BrokenInput. No chunk exceeds about 64 MiB for any input: decompressors are
-asked for bounded output, and zstd, whose Python interface cannot bound it, is fed 2 KiB at a time (a zstd
+A stream is an iterator of bytes. If the input is damaged or ends early, the stream delivers most of what
+comes before that point, then raises BrokenInput. No chunk exceeds about 64 MiB for any input: decompressors
+are asked for bounded output, and zstd, whose Python interface cannot bound it, is fed 2 KiB at a time (a zstd
 block of 4 bytes decodes to at most 128 KiB).
 """
 

@@ -25,10 +25,10 @@ class SourceFile:
     r"""One file of a source.
 
     `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 are written
-    `\xNN`, so it is always valid text. `size` is in bytes. `location` is the absolute path of a local file,
-    or the URL of a remote one. For a remote file, `remote` says how its URL is opened, and `version` is the
-    ETag, hash or time in the listing, if any. `licences` are the licence files that apply to the file, if its
-    format asks for them.
+    `\xNN`, so it is always valid text. `size` is in bytes. `location` is the path of a local file, or the URL
+    of a remote one. For a remote file, `remote` says how its URL is opened, and `version` is the ETag, hash
+    or time in the listing, if any. `licences` are the licence files that apply to the file, if its format
+    asks for them.
 
     For a git repository, `commit` is the full id of the commit, `location` is the directory with the
     repository's objects, and `size` is the total size of the files in the commit.

@@ -87,14 +87,14 @@ STRUCTURAL = frozenset(
         "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
-"""Reasons that are expected: the record is not a document, or the user set it aside. Any number of such
+"""Reasons that are expected: the record is not a document, or the user left it out. Any number of such
 records is fine; many records with another reason suggest that the source is read with the wrong settings.
 """
 
 
 class BrokenInput(Exception):
-    """Raised when the bytes of a file or member cannot be read to their end. `reason` is a key of REASONS.
-    Everything decoded before that point has been delivered.
+    """Raised when the bytes of a file or member cannot be read to their end. `reason` says why, usually as a
+    key of REASONS.
     """
 
     def __init__(self, reason: str) -> None:

@@ -10,8 +10,8 @@ BOM = b"\xef\xbb\xbf"
 
 
 class TextRecord(NamedTuple):
-    """A record with text. `size` is the length in bytes of the record in the decoded file or, for a row of a
-    table, of its text. `meta` is JSON in UTF-8, or None.
+    """A record with text. `size` is the length in bytes of the record in the decoded file or, for a row of
+    Parquet for example, of its text. `meta` is JSON in UTF-8, or None.
     """
 
     text: str
@@ -22,7 +22,7 @@ class TextRecord(NamedTuple):
 
 class Bad(NamedTuple):
     """A record to quarantine. `reason` is a key of REASONS. `size` is that of TextRecord, or None if it is
-    unknown, for example because not all of the record was read. `fields` are the record's field names if its
+    unknown, for example because not all of the record was read. `fields` may name the record's fields if its
     text is missing or not a string.
     """
 

@@ -23,8 +23,8 @@ class _Unfinished(Exception):
 
 
 def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank row after the first, which names the fields. `text_field` is the text
-    and `url_field` is the URL; all other fields are strings in `meta`.
+    """Yield one record per non-blank row after the first, which names the fields. `text_field` (or what
+    `text` names) is the text and `url_field` is the URL; all other fields are strings in `meta`.
 
     The delimiter is the first of comma, tab, semicolon and bar with which the first row has the field
     `text_field`, or all fields that `text` names; for .tsv and .tab, tab is tried first. If the first row

@@ -85,9 +85,9 @@ def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank line. `text_field` is the text, `url_field` is the URL if it is a
-    string, and all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is set aside as
-    `oversized`, or split by `split_record`.
+    """Yield one record per non-blank line. `text_field` (or what `text` names) is the text, `url_field` is
+    the URL if it is a string, and all other fields are kept as JSON in `meta`. A line over
+    `max_document_bytes` is set aside as `oversized`, or split by `split_record`.
 
     NaN, Infinity and floating-point numbers too large for a double become null in `meta`, because other
     readers reject them.

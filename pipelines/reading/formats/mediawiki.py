@@ -25,8 +25,8 @@ def read_mediawiki(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
     Redirects are set aside as `redirect`, pages outside the article namespace as `not_article`, and pages in
     another markup as `not_wikitext`. The URL is built from the dump's `base` and the title. `meta` holds the
-    title, page id, revision id and timestamp. XML with a document type or entities, which no dump has, is
-    rejected as `xml_doctype` before anything is expanded.
+    title, page id, revision id and timestamp. XML with a document type, which no dump has, is rejected as
+    `xml_doctype` before any entity is expanded.
     """
     dump = _Dump(source)
     for _ in XmlStream("mediawiki", "not_mediawiki", dump.start, dump.end, dump.data).parse(entry.chunks):

@@ -25,7 +25,7 @@ _PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writ
 def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per row. `text_field` and `url_field` are used as in jsonl, and all other columns are
     kept as JSON in `meta`. There, a value that JSON lacks is text, such as `2021-01-02 03:04:05` for a date
-    and time; invalid UTF-8 is escaped, and NaN and infinities are null.
+    and time; invalid UTF-8 outside nested values is escaped, and NaN and infinities are null.
 
     Parquet is read from its end, so only a plain file can be read; inside an archive or under gzip it is set
     aside as `not_parquet`. A file ends as `decoded_limit` if its footer announces more bytes than the file

@@ -30,9 +30,10 @@ def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord
     `pieces` are the bytes of the record, divided in any way. All documents carry the fields before the text;
     the last document also carries the fields after it.
 
-    A record whose text does not begin within about `max_document_bytes` is set aside as `oversized`. If the
-    rest is not JSON, cannot be decoded, has a lone surrogate, or has more than `max_document_bytes`
-    characters after the text, the documents so far are kept and the rest is set aside as one more record.
+    A record whose text is not a string, or does not begin within about `max_document_bytes`, is set aside as
+    `oversized`. If the rest is not JSON, cannot be decoded, has a lone surrogate, or has more than
+    `max_document_bytes` characters after the text, the documents so far are kept and the rest is set aside as
+    one more record.
     """
     try:
         yield from _split(_blocks(pieces, max(1, source.max_document_bytes // _BLOCKS)), source)

@@ -17,7 +17,7 @@ def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord 
     kept as JSON in `meta`.
 
     In `meta`, values that JSON lacks are written as text (a date and time as `2021-01-02 03:04:05`), invalid
-    UTF-8 is escaped, and NaN and infinities are null.
+    UTF-8 outside nested values is escaped, and NaN and infinities are null.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names}
     if source.text is not None:

@@ -13,7 +13,7 @@ Handler = Callable[..., None]
 
 class XmlStream:
     """An expat parser for a stream of bytes. XML whose root element is not `root` is rejected for the reason
-    `other`. XML with a document type or entities is rejected as `xml_doctype`, before anything is expanded.
+    `other`. XML with a document type is rejected as `xml_doctype`, before any entity is expanded.
 
     `start(name, attributes)`, `end(name)` and `data(text)` are called for the root element and for everything
     below it.

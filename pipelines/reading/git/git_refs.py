@@ -39,7 +39,7 @@ def git_directory(path: Path) -> Path | None:
 
 def resolve_revision(directory: Path, revision: str) -> str:
     """Return the id, 40 or 64 hex digits, of the commit or tag object that a revision names. A full id is
-    returned unchanged.
+    returned unchanged and unchecked.
 
     Raises ValueError, which says what is wrong, if the repository does not have the revision, if its refs
     cannot be read, or if it borrows objects from another repository.

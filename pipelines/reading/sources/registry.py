@@ -30,7 +30,7 @@ class Format:
     - `repositories`: each file is a git repository, which is a directory; its members are the files of a commit.
     - `licences`: the licence files of a source are listed even if `include` does not match them.
     - `shared`: a class, as MODULE:NAME, that finds the licences that apply to the entries of a file.
-    - `markup`: the text is HTML, whose structure a source may keep as Markdown.
+    - `markup`: the text may be HTML, whose structure a source can keep as Markdown.
     - `text_field`: the text is a field of the record, and may be HTML.
     - `lines`: the bytes are divided at line feeds before they are decoded.
     - `joined`: no record is complete before the whole file has been read.
@@ -68,7 +68,7 @@ class Format:
         """Import and return the reader: a function (Entry, Source) -> an iterator with a TextRecord, Bad or
         RawRecord per record, in order.
 
-        The reader raises BrokenInput if the bytes end early.
+        The reader may raise BrokenInput, for example if the bytes end early.
         """
         if not isinstance(self.reader, str):
             return self.reader

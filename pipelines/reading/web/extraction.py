@@ -75,8 +75,8 @@ def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[st
 
 
 def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, main text) for a page, or ({"reason": ...}, "") if there is no
-    text.
+    """Return (fields of the worker's answer, main text) for a page, or ({"reason": ...}, "") if it is to be
+    set aside.
     """
     from resiliparse.parse.html import HTMLTree
 

@@ -27,7 +27,7 @@ class Filter(PartStage):
     all rules hold.
 
     In YAML the knob is the list itself: `filter: [{rules: gopher_quality@massivetext}, {signal:
-    alpha_word_ratio, at_least: 0.7}]`. Changing a rule recomputes decisions, never signals.
+    alpha_word_ratio, at_least: 0.7}]`. Changing a rule does not recompute the signals that it tests.
     """
 
     rules: tuple[Rule, ...]
@@ -157,8 +157,9 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """Return the bound of each value on one side (`at_least` or `at_most`), or a single bound if the rule has
-    no mapping, or None if the rule has no bound on this side. A bound is null where the mapping sets none.
+    """Return the bound of each value on one side (`at_least` or `at_most`) if the rule has a mapping there,
+    otherwise its single bound, or None if it has no bound on this side. A bound is null where the mapping
+    sets none.
     """
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)

@@ -1,8 +1,8 @@
 """User-defined regular expressions: count their matches, and replace or remove the matches by edits.
 
-The engine is RE2, as built into Arrow. Its time is linear in the length of the text for any expression
-(https://github.com/google/re2/wiki/Syntax). Arrow returns the replaced texts but no positions. Therefore
-every match is wrapped in marks, which no stored text contains, and the marks give its position.
+The engine is RE2, as built into Arrow. The time to find a match is linear in the length of the text for any
+expression (https://github.com/google/re2/wiki/Syntax). Arrow returns the replaced texts but no positions.
+Therefore every match is wrapped in marks, which no stored text contains, and the marks give its position.
 """
 
 import re

@@ -19,7 +19,7 @@ class Limit(NamedTuple):
     at_most: float | None = None
     none_of: tuple[str | bool | int | float, ...] = ()
     name: str = ""
-    """Default: the signal."""
+    """The name of the test in `drop`, after the family; default: the signal."""
 
 
 def above(bound: float) -> float:

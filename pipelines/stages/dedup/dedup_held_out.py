@@ -33,8 +33,9 @@ class DedupHeldOut(CorpusStage):
     split.
 
     Held-out documents are never dropped. Without this stage, such copies remain in training; if the corpus
-    has MinHash signatures, `plan` and the report show how many held-out documents have such a copy. Documents
-    dropped by earlier steps are not compared. The stage must come before other deduplication stages.
+    has MinHash signatures and shards, `plan` and the report show how many held-out documents have such a
+    copy. Documents dropped by earlier steps are not compared. The stage must come before other deduplication
+    stages.
     """
 
     bands: int = 14

@@ -51,7 +51,7 @@ CUTS = pa.schema([("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()
 document with the first occurrence of the beginning of the cut.
 """
 GONE = pa.schema([("row", pa.int64())])
-"""The rows of the documents of a part that do not take part in the second election, ascending."""
+"""The rows of the documents of a part that the first election leaves with too few words, ascending."""
 
 
 @dataclass(frozen=True)

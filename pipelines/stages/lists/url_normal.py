@@ -58,9 +58,9 @@ def normalise_url(url: str) -> Url:
     block-lists omit the scheme. An empty text, and one that begins with `?`, `#` or a single `/`, is read as
     a path.
 
-    The host is None for a scheme without hosts (`mailto:`), for a path, for a host that is empty, invalid or
-    longer than 253 characters, and for a URL whose host and port cannot be told apart (unbalanced brackets, a
-    port that is not a number).
+    The host is None for a scheme without hosts (`mailto:`), for a path, for a host that is empty, longer than
+    253 characters or an invalid address in brackets, and for a URL whose host and port cannot be told apart
+    (unbalanced brackets, a port that is not a number).
     """
     url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
     match = _HIERARCHICAL.match(url)

@@ -214,8 +214,8 @@ def _moments(arrived: np.ndarray, left: np.ndarray) -> list[int]:
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """Return, for each document, the rule `STEP.empty` of the first step whose edits emptied it, or null.
-    Documents that an earlier step dropped are included.
+    """Return, for each document, the rule (which ends in `.empty`) of the first step whose edits emptied it,
+    or null. Documents that an earlier step dropped are included.
     """
     emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:

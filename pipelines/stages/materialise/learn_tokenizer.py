@@ -34,8 +34,8 @@ _DEFAULT_VOCABULARY = 32768
 
 
 class SampleCell(NamedTuple):
-    """The documents of one source that belong to one group. The group is the source itself, or a language (""
-    for documents without a language).
+    """The documents of one source that belong to one group. The group is the source itself, or a value of the
+    column `language` ("" for null).
     """
 
     group: str

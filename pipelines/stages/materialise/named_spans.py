@@ -1,5 +1,5 @@
-"""Find dates and names in texts with the language model that `pii` also uses. They are the spans of salient
-span masking as in REALM (Guu et al., 2020, section 3.4), which takes names from a tagger.
+"""Find dates and names in texts with a language model, as `pii` does. They are the spans of salient span
+masking as in REALM (Guu et al., 2020, section 3.4), which takes names from a tagger.
 """
 
 from collections.abc import Collection, Iterable
@@ -25,7 +25,7 @@ def entities_of(types: Iterable[SpanType]) -> tuple[str, ...]:
 
 
 def find_named_spans(text: pa.LargeStringArray, types: Collection[SpanType], finder: NameFinder) -> FoundSpans:
-    """Find the spans of these types in each text, with a `finder` for their entities. Of names that overlap,
+    """Find the spans of these types in each text, with a `finder` for their entities. Of spans that overlap,
     the one that begins first is kept; if they begin together, the longest is. Raises UserError if the model
     cannot be loaded.
     """

@@ -26,8 +26,8 @@ _BANDS, _ROWS = 14, 8
 
 
 def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-    """Return, for each source, the number of validation documents and how many of them have a near-copy in
-    the training split of any source. If a source has test documents, also return both numbers for them. If
+    """Return, for each source, the number of kept validation documents and how many of them have a near-copy
+    in the training split of any source. If a source has test documents, also return both numbers for them. If
     overlap cannot be measured, return the reason.
     """
     if not parts:

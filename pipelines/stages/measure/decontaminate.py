@@ -278,8 +278,8 @@ def find_texts(
     index: Index, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, ngrams: np.ndarray, common: np.ndarray
 ) -> _Finds:
     """Return the texts that documents contain with sufficient evidence, given the n-grams found in the
-    documents. Sufficient evidence is at least one n-gram that is not `common`, or all n-grams of a text that
-    has several.
+    documents. Sufficient evidence is at least one n-gram that is not `common`, or, for a text of several
+    n-grams, enough of them to cover as many words as all of them.
     """
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)

@@ -57,7 +57,7 @@ class QualitySignals(MeasuresText, PartStage):
     | c4_lorem_ipsum_paper | lines | lines with "lorem ipsum", each of which drops the page |
     | c4_curly_paper | lines | the same for `{` |
     | **FineWeb** | | dup_line_char_ratio is the paper's measure of duplicate lines |
-    | terminal_line_ratio | 1 | lines that end with a sentence stop or a closing quotation mark / lines |
+    | terminal_line_ratio | 1 | lines that end with a sentence stop or one of `"'’”` / lines |
     | short_line_ratio | 1 | lines shorter than 30 characters / lines |
     | **RedPajama-v2**, signals of the text alone | | words as written; RedPajama-v2 lower-cases them |
     | curly_bracket_ratio | 1 | characters `{` and `}` / characters |
@@ -75,8 +75,8 @@ class QualitySignals(MeasuresText, PartStage):
     | mean_line_chars | code points | code points in lines / lines |
     | alpha_char_ratio | 1 | characters of the categories L* / characters |
 
-    alpha_word_ratio counts tokens because our words consist of letters and digits by definition: isolated
-    symbols, which the paper's rule targets, would not count against a document.
+    alpha_word_ratio counts tokens because isolated symbols, which the paper's rule targets, are not words
+    here and would not count against a document.
     """
 
     version: ClassVar[int] = 5

@@ -69,7 +69,7 @@ class UrlRules(PartStage):
     block: tuple[str, ...] = ()
     """Files with one domain or URL per line, or directories with files `domains` and `urls` in them, such as
     UT1's. A domain covers its subdomains. A URL covers everything below its path or, if it has a query, only URLs
-    with that path and query. `www.`, case, scheme and port do not count."""
+    with that path and query. In URLs, `www.`, case, scheme and port do not count."""
     strict_words: tuple[str, ...] = ()
     """Files with one word per line."""
     hard_words: tuple[str, ...] = ()

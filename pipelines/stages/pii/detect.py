@@ -1,5 +1,5 @@
-"""Run Presidio's recognizers behind a gate, so that they read only windows of the text that can contain an
-entity. Language models read whole texts.
+"""Run Presidio's recognizers. Most are behind a gate, so that they read only windows of the text that can
+contain an entity. The others and language models read whole texts.
 """
 
 from bisect import bisect_right
@@ -38,8 +38,8 @@ class Detection(NamedTuple):
 
 
 class Detector:
-    """The recognizers of pattern entities, which read only candidate windows, and, if `ner_model` is given, a
-    language model.
+    """The recognizers of pattern entities, most of which read only candidate windows, and, if `ner_model` is
+    given, a language model.
     """
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:

@@ -1,7 +1,7 @@
 """Personal data: found by Presidio's recognizers, replaced, and counted.
 
-Presidio is the reference for what counts as personal data, but it is far too slow to read a corpus. So its
-pattern recognizers see only windows that can contain an entity (pipelines/stages/pii/detect.py and
+Presidio is the reference for what counts as personal data, but it is far too slow to read a corpus. So most
+of its pattern recognizers see only windows that can contain an entity (pipelines/stages/pii/detect.py and
 windows.py), in which they find the same entities as in the whole text.
 
 In the reference configuration, each recognizer is used as Presidio ships it and runs alone

@@ -6,7 +6,7 @@ values have equal replacements in every document and run with that key, and with
 a value by trying all telephone numbers. Values are compared in a canonical form: e-mail addresses in lower
 case, numbers as their digits and letters. Some pseudonyms keep the punctuation of the value.
 
-Pseudonyms come from ranges that are reserved for examples or belong to nobody. Most of these ranges are small,
+Pseudonyms come from ranges that are reserved for examples or belong to nobody. Some of these ranges are small,
 so different values can share a pseudonym.
 
 | entity | pseudonym | reserved by |

@@ -115,7 +115,7 @@ def hardware_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> W
 
 
 def wallet_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
-    """Return the run of ASCII letters and digits around `at`."""
+    """Return the run of characters around `at` that match [a-z0-9], ignoring case."""
     return _run(text, at, _WALLET)
 
 
@@ -125,7 +125,7 @@ def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 
 
 def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """Return the words of the chain, neighbouring words with digits, and one more word on each side.
+    """Return the words of the chain, neighbouring words with digits, and at most one more word on each side.
 
     The extra words are needed because some identity numbers begin or end with letters that a separator sets
     off.
@@ -286,8 +286,7 @@ def _may_reject(character: str) -> bool:
 
 
 def can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool = False) -> bool:
-    """Return whether a number in the piece can be valid, according to the metadata with which phonenumbers
-    itself validates.
+    """Return whether a number in the piece may be valid. When in doubt, this is True.
 
     With `whole`, the number must consist of all digits of the piece, apart from those of an extension.
     """
@@ -316,8 +315,8 @@ def phone_digits(regions: tuple[str, ...]) -> int:
 
 class _National(NamedTuple):
     """Patterns that match the digits of a region's phone numbers written without a plus. In every valid
-    number, `part` matches some of the digits and `whole` matches all of them. `least` is the minimum number
-    of digits.
+    number, `part` is found among the digits and `whole` matches all of them. `least` is the minimum number of
+    digits.
     """
 
     part: re.Pattern[str]

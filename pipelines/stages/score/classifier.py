@@ -39,7 +39,8 @@ def recorded_checksum(file: Path, model: str, stage: str) -> str:
 
 @dataclass(frozen=True)
 class Classifier(ReadsText, PartStage):
-    """Write the probability, 0 to 1, of one label of a supervised fastText model, as a column for filters.
+    """Write the probability, 0 to 1, of a label of a supervised fastText model, or the expected value of its
+    labels, as a column for filters.
 
     The text is read as the library reads a line, which is also how `python -m pipelines classifier train`
     writes it: white space, including line ends, separates tokens, and nothing else is changed. Tokens that
@@ -52,7 +53,7 @@ class Classifier(ReadsText, PartStage):
     model: str
     """A model file (.bin or .ftz), or a directory written by `classifier train`; relative to the working directory."""
     label: str = "positive"
-    """The label whose probability is computed, without `__label__`; `positive` in models trained here."""
+    """The label whose probability is computed, without `__label__`; usually `positive` in models trained here."""
     column: str = "classifier_score"
     """Name of the column."""
     unit: Literal["document", "line", "sentence"] = "document"

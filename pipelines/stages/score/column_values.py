@@ -10,7 +10,9 @@ from pipelines.contracts.parts import Part
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether the values of a type are numbers, or booleans, which count as 0 and 1."""
+    """Return whether the values of a type are integers, floating-point numbers, or booleans, which count as 0
+    and 1.
+    """
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 

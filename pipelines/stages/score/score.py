@@ -41,8 +41,8 @@ class ColumnScore(CorpusStage):
 
     A value is missing if it is null, NaN or infinite, or if no step writes the column for the source. For
     `rank_sum`, a missing value has the middle rank, 0.5. In a regression, it counts as the mean of the
-    training documents. In boosted trees, it follows the branch that training documents without a value took.
-    The score of a document whose values are all missing is null.
+    training documents. In boosted trees, it follows the branch that training documents without a value took,
+    if there were any. The score of a document whose values are all missing is null.
 
     COLUMN_contributions holds the contribution of each column, and `inspect --doc` shows it. The
     contributions of a document sum to its score minus 0.5 for `rank_sum`, and to its log-odds minus a

@@ -22,11 +22,11 @@ class TransformerEmbeddings(TransformerStage):
     """Write the column `embedding`: the unit vector, in half precision, that a sentence encoder computes from
     the beginning of each document. `dedup_semantic`, `topics` and `embedding_classifier` use these vectors.
 
-    The model can be any encoder with an architecture of transformers, with or without the files of
+    The model is an encoder with an architecture of transformers, with or without the files of
     sentence-transformers (modules.json, 1_Pooling/config.json). Only `max_tokens` tokens are read, including
     special ones, and at most 32 characters per token, so the rest of a long document has no influence. An
     embedding does not depend on neighbouring documents, but its last digits differ between CPU and GPU. A
-    document without visible text has no embedding: null.
+    document that is empty or only ASCII white space has no embedding: null.
     """
 
     pooling: Literal["model", "mean", "cls"] = "model"

@@ -18,16 +18,16 @@ Part = Literal["query", "key", "value", "output", "up", "down"]
 class BlockNames:
     """The names of an architecture's modules, as regular expressions unless stated otherwise.
 
-    `stacks` are the plain names of the modules that form its stacks; all other modules are heads. `attention`
-    matches the attention layers of the blocks (encoder layers, decoder layers, and cross-attention from
-    decoder to encoder); it is None for a recurrent architecture, which has no attention. `parts` match those
-    matrices of a block that are separate layers. `biases` says whether the architecture has biases.
+    `stacks` are the plain names of the modules that form its stacks, without the heads. `attention` matches
+    the attention layers of the blocks (encoder layers, decoder layers, and cross-attention from decoder to
+    encoder); it is None for a recurrent architecture, which has no attention. `parts` match those matrices of
+    a block that are separate layers. `biases` says whether the architecture has biases.
 
     `prefixes` says which code can put prefix keys and values before those of the text: `stock` (the stock
     model, which accepts past keys), `ours` (only our own) or `none`. It is `none` for architectures without
-    attention, with attention that depends on the distance to each key (a prefix has no distance), or with
-    layers that read different kinds of positions. `embeds` says whether tokens have embeddings, so that
-    embeddings of virtual tokens can be added.
+    attention, for DeBERTa and XLNet, whose attention needs the distance to each key (a prefix has no
+    distance), and for CANINE, whose layers read different kinds of positions. `embeds` says whether tokens
+    have embeddings, so that embeddings of virtual tokens can be added.
     """
 
     stacks: tuple[str, ...]

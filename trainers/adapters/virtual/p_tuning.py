@@ -15,7 +15,7 @@ from trainers.adapters.virtual.prompt_tuning import PromptTuning, check_prompt, 
 class PTuning(TrainingMethod):
     """Train `tokens` embeddings and an encoder, which turns them into the embeddings of virtual tokens before
     every text. `hidden` is the width of the encoder (null: the width of the embeddings). The model is frozen,
-    whereas the paper also trains it.
+    whereas some experiments of the paper train it too.
     """
 
     kind: Literal["p_tuning"] = "p_tuning"

@@ -65,8 +65,8 @@ def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Enc
     """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Raises ConfigError if
     `text` has no tokens.
 
-    `encode` is needed only to start from `text`. If a trained prompt replaces the embeddings afterwards,
-    `encode` may be None, and the initial embeddings are drawn from the vocabulary.
+    `encode` is needed only to start from `text`. Without it, embeddings drawn from the vocabulary take the
+    place of those of `text`, which is enough if a trained prompt replaces them.
     """
     from trainers.adapters.virtual.virtual_embedding import first_rows
 

@@ -127,7 +127,7 @@ class TextEncoder:
 
 def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the first and of the last token of each passage's first answer, each int64 [n].
-    Both are -1 if there is no answer or no token contains any part of it. `spans` has the answers of each
+    Both are -1 if there is no answer or it begins after the last token. `spans` has the answers of each
     passage as (start, end) in bytes.
 
     The first token is the first one that ends after the answer's start. The last token is the first one that

@@ -1,5 +1,5 @@
-"""The format of an example's texts for a model: the special tokens around them, and the state that represents
-them.
+"""The format of an example's texts for a model: the special tokens around them, and the token whose state
+represents them (unless states are pooled).
 
     encoder            <cls> a <sep>         <cls> a <sep> b <sep>         first token
     RoBERTa            <cls> a <sep>         <cls> a <sep> <sep> b <sep>   first token
@@ -25,9 +25,9 @@ from trainers.config.architecture import Model
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The format of a segment: the ids `before` the first text, `between` two texts and `after` the last one,
-    and the state that represents the segment. This is the last token's state if `reads_last`, otherwise the
-    first token's.
+    """The format of a segment: the ids `before` the first text, `between` two texts and `after` the last one.
+    If the state of a single token represents the segment, it is that of the last token if `reads_last`,
+    otherwise that of the first.
 
     `token_types` says whether token types distinguish the second text from the first. `decoder_start`, for
     encoder-decoders only, is the id that their decoder reads first. `target_before` and `target_after`

@@ -79,7 +79,7 @@ class Footprint:
 
 
 def operations(flops: Mapping[str, float] | None) -> str:
-    """Return a text with the total number of operations, followed by its terms."""
+    """Return a text with the total number of operations and its terms; `operations unknown` for None."""
     if flops is None:
         return "operations unknown"
     terms = ", ".join(f"{name} {human_count(value)}" for name, value in flops.items() if value)

@@ -79,7 +79,7 @@ def _table(summaries: Mapping[HeadSite, HeadSummary], effects: HeadEffects, both
 
 
 def head_lines(table: pa.Table) -> list[Sequence[str]]:
-    """Return a header and a row for each of the ten heads whose masking raises the loss most."""
+    """Return a header and rows for up to ten heads, those whose masking raises the loss most."""
     rows: list[Sequence[str]] = [tuple(table.column_names)]
     for row in sorted(table.to_pylist(), key=lambda row: -row["loss_change"])[:_SHOWN]:
         rows.append(tuple(_cell(row[name]) for name in table.column_names))

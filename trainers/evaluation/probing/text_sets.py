@@ -2,7 +2,7 @@
 single vector").
 
 length           the number of words of a sentence, in up to six classes of about equal size
-word_content     which of twenty words of medium frequency a sentence contains; it contains exactly one of them
+word_content     which of up to twenty words of medium frequency a sentence contains; it contains exactly one of them
 word_order       whether two adjacent words of a sentence were swapped
 sentence_order   whether two consecutive sentences were swapped
 """

@@ -4,7 +4,7 @@ A `Piece` is a text that the model reads in one forward pass. A piece attends on
 likelihood does not depend on the other pieces in its row or batch. Attention is faster without a mask, so a
 piece that needs no mask when it is alone in its row usually gets a row of its own.
 
-Input that pieces have in common is read only once. In a decoder, this is the context of several
+Input that pieces have in common is read only once. In most decoders, this is the context of several
 continuations. In every family, it is the whole input of pieces that differ only in their targets, such as
 candidates of one token.
 """

@@ -159,7 +159,7 @@ class Scorer:
         """Return what the model writes after each context. Sampling needs `generators`, one for each context.
 
         A context that leaves no room for `how.tokens` tokens is cut on the left. Raises UserError for an
-        encoder, and if `how.tokens` leaves no room for any context.
+        encoder, if `how.tokens` leaves no room for any context, and if a likelihood is not a number.
         """
         if not self.form.ends:
             raise UserError(

@@ -15,7 +15,7 @@ from trainers.tasks.examples import Examples
 
 def corpus_texts(directory: Location, limit: int | None = None) -> list[Examples]:
     """Return the documents of a corpus as texts: one `Examples` for each held-out split that has documents.
-    Only the first `limit` documents of each source are used, and each source is a subtask. Documents that are
+    Only the first `limit` documents of each domain are used, and each domain is a subtask. Documents that are
     only white space are left out.
 
     The text is decoded from the tokens of the corpus. Raises ConfigError if the corpus has no held-out

@@ -47,7 +47,7 @@ def read_harness_items(task: HarnessTask, data: Location | None, seed: int, limi
     """Read the split on which a task is scored. Items with equal choices are left out, and a note counts
     them.
 
-    Raises UserError for missing files and invalid rows.
+    Raises UserError for missing files and invalid rows, and if no item is left.
     """
     rows, files = render_rows(task, data, seed, limit)
     ours = _task(task)

@@ -85,8 +85,9 @@ def read_items(
     `classify` are also rendered with content-free texts; for other kinds, a note says that they are not
     calibrated. Items with equal candidates are left out, and a note counts them.
 
-    Raises UserError for a missing file, hidden gold, invalid rows and too few examples for the shots, and
-    ConfigError for a task that cannot be given to a language model.
+    Raises UserError for a missing file, hidden gold, invalid rows and too few examples for the shots, and if
+    no item is left. Raises ConfigError for a task that cannot be given to a language model, or not with
+    shots.
     """
     if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
         raise ConfigError(

@@ -234,7 +234,7 @@ def score_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[TaskResult]:
-    """Return the results of a model on the items that `read_columns` returned. `model` is its name."""
+    """Return the results of a model on items such as `read_columns` returns. `model` is its name."""
     tell(f"{model}: scored {scorer.form.described}")
     results = []
     for items in read:

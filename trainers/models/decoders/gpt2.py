@@ -1,5 +1,5 @@
 """GPT-2 (Radford et al., 2019), with the blocks of `transformers`: learned positions, pre-norm blocks, GELU,
-tied embeddings.
+and by default tied embeddings.
 """
 
 from dataclasses import replace

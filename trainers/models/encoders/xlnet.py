@@ -4,7 +4,7 @@ segments, and a second stream of states, which predicts a token without having s
 Texts begin with `<cls>`, as in the other encoders here; the published models have `<sep> <cls>` at the end.
 
 With `data.bptt`, rows are trained in windows. In each layer, both streams then also attend to a memory: the
-states that entered the layer in the previous window, without gradients (arXiv 1906.08237, section 2.5). The
+states that entered the layer in the previous window, without gradients (arXiv 1906.08237, section 2.4). The
 memory is as long as a window (384 tokens in the authors' pretraining in segments of 512). A token attends
 only to the memory of its row and document, which comes before all targets in the order.
 """

@@ -97,8 +97,8 @@ def build_head(
     If `pooling` is None, encoders are read at the first token and other families at the last. A recurrent
     encoder defaults to the mean for a prediction per segment, and cannot be read at a single token.
 
-    If `dropout` is None, the model's rate applies wherever the stock head has dropout. The weights depend
-    only on the sizes and the seed. Raises ConfigError if `pooling` or `layers` does not apply.
+    If `dropout` is None, the rate is the model's or, in a head that has no dropout by default, 0. `seed`
+    determines the weights. Raises ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"

@@ -28,8 +28,8 @@ class SkipThought(TrainingObjective):
     A row contains many sentences, each encoded by itself. The decoders read the tokens of the sentence that
     they write, from `<cls>` on; the targets are the following tokens and `<sep>`. A sentence is a target of
     `loss` if another sentence precedes it in its row and its document, and of `previous_loss` if one follows
-    it there. The vector of a sentence is the encoder's state at its last token, as in `trainers similarity`
-    with `pooling=last`. Training minimises the sum of both losses, each per token.
+    it there. The vector of a sentence is the encoder's state at its last token before `<sep>`, as in
+    `trainers similarity` with `pooling=last`. Training minimises the sum of both losses, each per token.
 
     Requires architecture gru, and shards with `sentences`; only documents of two or more sentences have
     targets. Sentences with fewer than `min_tokens` tokens are left out, and the sentences on either side of

@@ -4,9 +4,10 @@ Every segment of a row (a document or, in rows of sentence pairs, each part of t
 `rate` times the number of its tokens that are not special, rounded up or down at random so that the mean is
 exact. Short documents are therefore masked no more heavily, on average, than long ones, and the budget of a
 document of at least 1 / rate tokens is never 0. BERT rounds to the nearest number, at least 1 per row;
-RoBERTa draws for every token independently, so at a rate of 15 % the number of targets in rows of 512 has a
-standard deviation of 8 around a mean of 77. Words are never cut. A word larger than the rest of the budget is
-taken with the probability that keeps the mean number of masked tokens equal to the budget.
+`transformers` draws for every token independently, so at a rate of 15 % the number of targets in rows of 512
+has a standard deviation of 8 around a mean of 77. With words and spans, words are never cut. A word larger
+than the rest of the budget is taken with the probability that keeps the mean number of masked tokens equal to
+the budget.
 
 The kernels that choose tokens write `group`, int64 [rows, length]: -1 for a token that is not chosen,
 otherwise the column whose uniform number decides the replacement. All tokens of a span share a column, so
@@ -79,9 +80,9 @@ def choose_words(
     n is 1 plus the number of entries of `longer` (ascending) that are at most the uniform number in `lengths`
     [rows, length]. If `longer` is empty, n is 1 and each token of a word is replaced independently. Otherwise
     all tokens of a span are replaced in the same way (SpanBERT). A span ends early at the end of its
-    document, at a special token, and at a word already chosen. `marks` [vocabulary] come from
-    `shared.whole_words`. `rounding` and `last` [rows, documents], `draws` and `lengths` [rows, length] are
-    uniform numbers.
+    document, at a special token, at a word already chosen, and where the share is reached. `marks`
+    [vocabulary] come from `shared.whole_words`. `rounding` and `last` [rows, documents], `draws` and
+    `lengths` [rows, length] are uniform numbers.
     """
     length = inputs.shape[1]
     begins, ends, order = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)

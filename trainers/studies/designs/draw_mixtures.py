@@ -15,8 +15,8 @@ _BLOCK = 256  # points of the Sobol sequence per call; a power of two
 
 
 def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: MixtureConstraints) -> np.ndarray:
-    """Return the mixtures of `design`, [runs, domains]. Each mixture sums to 1, is rounded to six digits, and
-    satisfies `constraints` to about that precision. `prior`, [domains], must sum to 1. The result is
+    """Return the mixtures of `design`, [mixtures, domains]. Each mixture sums to 1, is rounded to six digits,
+    and satisfies `constraints` to about that precision. `prior`, [domains], must sum to 1. The result is
     deterministic.
 
     Raises ConfigError if the limits leave fewer than two domains free to vary, or if fewer than the requested

@@ -40,10 +40,10 @@ class ReusedRatios:
 
     def settings(self, settings: ProposalSettings) -> ProposalSettings:
         """Convert `settings`, which name the real domains, to settings for the virtual domain and the domains
-        that are not kept. The virtual domain gets the lowest floor that satisfies the floors of all kept
-        domains, and the highest cap that satisfies all of their caps.
+        that are not kept. The virtual domain gets the lowest floor that satisfies its own floor and those of
+        all kept domains, and the highest cap that satisfies all of their caps.
 
-        Raises ConfigError for settings of a kept domain that contradict its ratio.
+        Raises ConfigError for settings that do not fit the kept ratios.
         """
         assert settings.tokens is not None
         if missing := [name for name in self.ratios if name not in settings.tokens]:

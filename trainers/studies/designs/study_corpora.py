@@ -67,7 +67,7 @@ class CorpusVariant:
 
 
 class OpenCorpora:
-    """A cache of the corpora of a study, so that each is opened only once."""
+    """A cache of the opened corpora of a study."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[Any, ...], TrainingCorpus] = {}

@@ -1,5 +1,5 @@
-"""The entries of a list or grid design. Each has a job, whose mixture is not known yet, and a corpus that the
-job reads. No corpus is opened here.
+"""The entries of a list or grid design. Each has a job, whose mixture is usually not known yet, and a corpus
+that the job reads. No corpus is opened here.
 """
 
 import itertools
@@ -98,8 +98,8 @@ def recipe_of(study: Study, name: str) -> Pretraining:
 
 
 def job_with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretraining:
-    """Return `job` with its fields changed as `settings` say. Raises ConfigError, with a message that begins
-    with `where`, if the result is invalid.
+    """Return `job` with its fields changed as `settings` say. Raises ConfigError if the result is invalid.
+    `where` names the job in messages.
     """
     return parse(Pretraining, override(plain(job), _assignments(settings)), where) if settings else job
 

@@ -1,4 +1,4 @@
-"""A run of a study, and the key that names its directory: a digest of job, metrics and corpus."""
+"""A run of a study, and the key that names its directory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,9 +21,8 @@ _TEXTS: dict[str, tuple[object, str]] = {}
 @dataclass(frozen=True)
 class StudyRun:
     """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
-    `weights` is its mixture by domain. `key` names its directory: runs with the same job, metrics and corpus
-    share a directory and are trained once. `corpus` is the fingerprint of its corpus, or says that the corpus
-    is not built.
+    `weights` is its mixture by domain. `key` names its directory; runs with the same key are trained once.
+    `corpus` is the fingerprint of its corpus, or says that the corpus is not built.
 
     For the proxy of DoReMi, `reference` is the key of its reference run. The reference run has `keeps_export`
     set, because the proxy needs its export. `parent` is the digest of the weights that `init` names, if any.
@@ -61,8 +60,8 @@ class StudyRun:
 
     @cached_property
     def key(self) -> str:
-        """A digest of the unresolved job, the metrics, the corpus, and any run or weights that the job builds
-        on.
+        """A digest of the job's `identity`, the metrics, the corpus, any run or weights that the job builds
+        on, and `keeps_export`.
         """
         more = ["export"] * self.keeps_export + [mark for mark in (self.reference, self.parent) if mark]
         return digest([self._identity(), _plain_metrics(self.metrics), self.corpus, *more])[:_KEY]

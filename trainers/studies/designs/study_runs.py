@@ -82,7 +82,7 @@ class OpenStudy:
 
     @cached_property
     def constraints(self) -> MixtureConstraints:
-        """The constraints on proposed mixtures, which also limit the mixtures of the design."""
+        """The constraints on proposed mixtures, which also limit the mixtures that a design draws."""
         its = self.settings
         return build_constraints(self.domains, its.floors, its.fixed, its.tokens, its.target_tokens, its.epoch_caps)
 

@@ -1,5 +1,6 @@
 """A Gaussian process over mixtures (Rasmussen and Williams, 2006, chapters 2 and 5): the law for a metric
-that follows no formula. It needs more runs than a law with a formula, and may have several local minima.
+that follows no formula. It usually needs more runs than a law with a formula, and may have several local
+minima.
 
 The kernel is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z with noise n^2. The four parameters s, l, a and n maximise
 the marginal likelihood.

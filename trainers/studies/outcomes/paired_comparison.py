@@ -12,13 +12,13 @@ VerdictWord = Literal["better", "tie", "worse", "open"]
 @dataclass(frozen=True)
 class PairedComparison:
     """A comparison of `entry` with a baseline in a metric for which lower is better, over the `pairs` seeds
-    with which both have finished.
+    with which both have a value.
 
     `difference` is the mean of entry minus baseline, `error` its standard error, and `low` and `high` are the
     ends of its t interval at the level of the rule. `mean` is the mean of the entry over all seeds with which
-    it has finished. The verdict on the baseline itself is `tie`; on any other entry with fewer than two
-    pairs, it is `open`. `reason` says why the verdict is open, how many pairs are incomplete, or that the
-    entry is the baseline.
+    it has a value. The verdict on the baseline itself is `tie`; on any other entry with fewer than two pairs,
+    it is `open`. `reason` says why the verdict is open, how many pairs are incomplete, or that the entry is
+    the baseline.
     """
 
     entry: str

@@ -42,8 +42,8 @@ class StudyFit:
 
 
 def require_mixtures(opened: OpenStudy, what: str) -> None:
-    """Raise UserError unless the study's design has mixtures. `what` is the verb of the message, such as
-    `fit`.
+    """Raise UserError unless the study's design has mixtures. `what` completes the message "has no mixtures
+    to", for example `fit`.
     """
     if not opened.study.has_mixtures:
         raise UserError(

@@ -1,5 +1,5 @@
-"""Charts that only the page of a study needs: the shares of domains, and differences from the baseline with
-their intervals.
+"""Charts for the page of a study: the shares of domains, and differences from the baseline with their
+intervals.
 """
 
 from collections.abc import Sequence
@@ -62,8 +62,8 @@ def share_bars(rows: Sequence[DomainShare]) -> Markup:
 
 
 def difference_bars(rows: Sequence[PairedComparison]) -> Markup | None:
-    """Return a chart of the mean difference of each entry from the baseline, with its interval. None if no
-    entry has an interval.
+    """Return a chart of the mean differences from the baseline, with their intervals. Entries without an
+    interval are left out; None if no entry has one.
     """
     rows = [row for row in rows if row.error == row.error]
     if not rows:

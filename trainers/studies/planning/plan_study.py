@@ -67,7 +67,7 @@ class StagePlan:
 @dataclass(frozen=True)
 class StudyPlan:
     """The plan of a study: its stages, trained on `workers` workers. `rate` is None if nothing has been
-    measured. `run_bytes` is the number of bytes that a finished run keeps on disk.
+    measured. `run_bytes` is an estimate of the bytes that a run keeps on disk.
     """
 
     opened: OpenStudy

@@ -1,4 +1,4 @@
-"""The mixtures that a proposal is compared with: prior, uniform, temperature sampling and UniMax."""
+"""Baselines that a proposal is compared with: prior, uniform, temperature sampling and UniMax."""
 
 from collections.abc import Sequence
 

@@ -52,7 +52,7 @@ def minimise(
     seed: int = 0,
     starts: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
-    """Return the mixture [domains] with the lowest objective within the constraints.
+    """Return the mixture [domains] with the lowest objective found within the constraints.
 
     The search is sequential quadratic programming (SLSQP; Kraft, 1988) from each of `starts`. By default, it
     starts from the prior, from uniform shares and, unless every law is convex, from random mixtures. If a law

@@ -59,8 +59,8 @@ class TieSet:
         return np.asarray(differences <= self.cutoff * errors + 1e-12)
 
     def ranges(self, constraints: MixtureConstraints) -> np.ndarray:
-        """Return the smallest and the largest share of each domain within the set, [domains, 2], while the
-        other domains keep their proportions.
+        """Return the smallest and the largest share of each domain within the set and the constraints,
+        [domains, 2], while the other domains keep their proportions.
         """
         limits = np.repeat(self.best[:, None], 2, axis=1)
         for i, share in enumerate(self.best):

@@ -5,7 +5,7 @@
 If a worker dies, another one continues its run from the last checkpoint. A run that loses two workers in a
 row is recorded as failed. Leases on the run directories keep two drivers from training the same run: a second
 driver, on this machine or on another one that shares the directory, trains the runs that the first one is not
-training. If a driver is killed, each of its workers finishes its current run and exits.
+training. If a driver is killed by SIGKILL, each of its workers finishes its current run and exits.
 """
 
 import multiprocessing

@@ -35,7 +35,7 @@ class Swarm:
     """A swarm of `runs` mixtures, drawn from Dirichlet distributions around the prior. Their centre is the
     prior's shares raised to the power of `temperature` and normalised. With a temperature below 1, small
     domains get more than their prior share (.5 as in RegMix; Liu et al., 2024). The concentration parameters
-    are the centre's shares times the number of domains times a strength; successive draws cycle through
+    are the centre's shares times the number of free domains times a strength; successive draws cycle through
     `strengths`. With a uniform centre, a strength of 1 draws uniformly from all mixtures. Smaller strengths
     favour the corners; larger ones stay near the centre.
 

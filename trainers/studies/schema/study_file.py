@@ -49,7 +49,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Proxies:
-    """The small training runs, of `tokens` tokens each.
+    """The small training runs, usually of `tokens` tokens each.
 
     With `matched`, a proxy reads only a fixed random sample of each domain: the share `tokens` /
     `target.tokens` of its sequences. A given weight then means the same number of epochs as in the target
@@ -78,12 +78,13 @@ class Metrics:
     domains stands for all leaf domains below it. By default, `domains` are all leaf domains whose held-out
     text is the same in all corpora of the study. Lower is better.
 
-    `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. `bits_per_byte` is measured on `tokens`
-    tokens of each domain, in rows built as in training; use it to compare runs of one recipe.
+    `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. `bits_per_byte` is measured on up to
+    `tokens` tokens of each domain, in rows built as in training; use it to compare runs of one recipe.
     `document_bits_per_byte` is measured on whole documents and does not depend on objective, packing or
     sequence length, but takes longer. `loss` is in nats per target, also in rows built as in training; all
     runs must have the same kind of objective, because losses of different targets cannot be compared. Every
-    measure is averaged over the final `last` validations of a run, which are a twentieth of the run apart.
+    measure is averaged over the final `last` validations of a run, which are about a twentieth of the run
+    apart.
     """
 
     measure: Literal["bits_per_byte", "document_bits_per_byte", "loss"] = "bits_per_byte"

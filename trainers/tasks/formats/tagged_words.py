@@ -16,8 +16,8 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
     """Read columns by number. A row is a sentence, and its value in a column is a list with one entry per
     word. Columns are separated by a tab or, in a file without tabs, by white space.
 
-    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. Messages name the first line
-    of a sentence.
+    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. Messages about a sentence name
+    its first line.
     """
     separator = "\t" if "\t" in data else None
     sentences: list[tuple[int, list[list[str]]]] = []

@@ -227,13 +227,13 @@ class Templates:
 class Task(Layout):
     """A task: its kind, files, labels and metrics.
 
-    `labels` are spelled as in the files and numbered from 0 in the order given. `positive` is the label that
-    `f1` scores, by default the second of two. All `metrics` are computed; the first selects the checkpoint.
-    `range` gives the lowest and the highest number of a regression. With `no_answer`, a question may have no
-    answer in its passage. In fine-tuning, a training example that also occurs in a split with known gold is
-    an error; with `leak: report`, such examples are accepted and counted. `templates` turn examples into
-    input and target texts for models that are trained to write their answers. `elsewhere` lists alternative
-    layouts of the files, which are tried after the task's own.
+    `labels` are spelled as in the files, or as `rename` spells them, and numbered from 0 in the order given.
+    `positive` is the label that `f1` scores, by default the second of two. All `metrics` are computed; the
+    first selects the checkpoint. `range` gives the lowest and the highest number of a regression. With
+    `no_answer`, a question may have no answer in its passage. In fine-tuning, a training example that also
+    occurs in a split with known gold is an error; with `leak: report`, such examples are accepted and
+    counted. `templates` turn examples into input and target texts for models that are trained to write their
+    answers. `elsewhere` lists alternative layouts of the files, which are tried after the task's own.
 
     `name` defaults to the file's name without its suffix. `suite` is the suite that the task belongs to.
     `about` says what the task is, and `source` says where its definition comes from. `folder` is the

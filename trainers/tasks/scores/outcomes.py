@@ -17,8 +17,9 @@ class Outcomes:
 
     For span, generate and choose, `references` holds the accepted texts of each example, and `texts` its
     predicted text. With `no_answer`, an example without references has no answer in its passage, and an empty
-    predicted text means "no answer". `nats` and `tokens`, float64 [n], are the loss of each gold text and its
-    number of tokens. `text_bytes`, float64 [n], is the size in UTF-8 bytes of each given text that is scored.
+    predicted text means "no answer". `nats` [n] is the loss of each gold text, and `tokens` [n] its number of
+    tokens, or of other units over which perplexity averages. `text_bytes`, float64 [n], is the size in UTF-8
+    bytes of each text that is scored.
     """
 
     gold: np.ndarray | None = None

@@ -1,5 +1,5 @@
 """Embeddings that a discriminator shares with its generator without training the generator's table
-(DeBERTaV3: He et al., 2023, section 3.2).
+(DeBERTaV3: He et al., 2023).
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from trainers.config.architecture import Model
 from trainers.models.interface import Inputs
 
 _DECODER_LAYERS = 2
-"""How many times the enhanced mask decoder applies the last layer (He et al., 2021, section 3.3)."""
+"""How many times the enhanced mask decoder applies the last layer (He et al., 2021)."""
 
 # Settings of all published models.
 PUBLISHED: dict[str, Any] = {
