@@ -59,6 +59,7 @@ class _Loader(Composer, yaml.CSafeLoader):
     def __init__(self, text: str) -> None:
         yaml.CSafeLoader.__init__(self, text)
         Composer.__init__(self)
+        self.checked: set[int] = set()
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
@@ -73,17 +74,23 @@ class _Loader(Composer, yaml.CSafeLoader):
                 raise yaml.YAMLError(f"more than {_ALIAS_LIMIT} aliases")
         return super().compose_node(parent, index)
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+    def flatten_mapping(self, node: Any) -> None:
+        if id(node) not in self.checked:  # a mapping that is merged into another (`<<`) comes here several times
+            self.checked.add(id(node))
+            self._check_keys(node)
+        super().flatten_mapping(node)
+
+    def _check_keys(self, node: Any) -> None:
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:null" and key_node.value:
                 key_node.tag = "tag:yaml.org,2002:str"  # a field named `null` needs no quotation marks
-            key = self.construct_object(key_node, deep=True)
+            own = key_node.tag != "tag:yaml.org,2002:merge"
+            key = self.construct_object(key_node, deep=True) if own else "<<"
             if isinstance(key, str) and key in seen:
                 raise yaml.YAMLError(f"line {key_node.start_mark.line + 1}: the key {key!r} occurs twice")
             if isinstance(key, str):
                 seen.add(key)
-        return super().construct_mapping(node, deep)
 
 
 def _expanded(node: Any, known: dict[int, int]) -> int:

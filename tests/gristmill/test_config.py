@@ -79,10 +79,20 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
     assert parse(Outer, load_yaml(path), "c.yaml").size == 2_000_000_000
 
 
+def test_merge_keys_take_fields_of_other_mappings(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("a: {in: &b {<<: &a {x: 1, y: 2}, y: 3}}\nc: {<<: *b, x: 4}\nd: {<<: [*a, {z: 5}]}\ne: *b\n")
+    merged = {"x": 1, "y": 3}
+    assert load_yaml(path) == {"a": {"in": merged}, "c": {"x": 4, "y": 3}, "d": {"x": 1, "y": 2, "z": 5}, "e": merged}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("size: 1\nsize: 2\n", "the key 'size' occurs twice"),
+        ("a: &x {b: 1}\nc: {<<: *x, d: 1, d: 2}\n", "the key 'd' occurs twice"),
+        ("a: &x {b: 1, b: 2}\nc: {<<: *x}\n", "the key 'b' occurs twice"),
+        ("a: {<<: 5}\n", "not valid YAML"),
         ("- 1\n", "holds a list, expected a mapping of fields"),
         ("a: [", "not valid YAML"),
         ("a: " + "[" * 100_000, "not valid YAML"),

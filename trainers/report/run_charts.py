@@ -32,7 +32,7 @@ class Curves:
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
         self.by_step = len({run.step_positions for run in runs}) == 1
-        self.axis = "steps" if self.by_step else "tokens, padding included: the runs' steps differ in size"
+        self.axis = "steps" if self.by_step else "tokens: the runs' steps differ in size"
         self.reason, self.without_likelihood = reason(runs), without_likelihood(runs)
         self._over_all, self._of_one = groups(runs, measured), groups(runs, lambda run: measured(run, mixed=False))
         self._documents = groups(runs, measured_documents)

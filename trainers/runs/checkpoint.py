@@ -261,9 +261,17 @@ def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
     latest = newest(run, warn)
     if latest is None or latest.best is None or latest.best.step == latest.step:
         return latest
-    best = newest(run, warn, last=latest.best.step)
-    if best is None or best.step != latest.best.step:
-        raise CorruptFileError(f"{run}: the checkpoint of step {latest.best.step}, its best, is missing or damaged")
+    step = latest.best.step
+
+    def candidates() -> list[tuple[int, int, LocalPath]]:
+        return sorted((entry for entry in _steps(run / "checkpoints") if entry[0] == step), reverse=True)
+
+    try:
+        best = _first_intact(run, candidates, warn)
+    except UserError:
+        best = None
+    if best is None:
+        raise CorruptFileError(f"{run}: the checkpoint of step {step}, its best, is missing or damaged")
     return best
 
 

@@ -6,7 +6,7 @@ from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from trainers.tasks.read_examples import read_examples
 from trainers.tasks.schema.task import Task
-from trainers.tasks.text_to_text import render_inputs, render_targets
+from trainers.tasks.text_to_text import KINDS, render_inputs, render_targets
 
 
 def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
@@ -17,6 +17,8 @@ def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
     accepted answer. Raises UserError if the gold is hidden, or if the files of the split are missing or
     invalid.
     """
+    if task.kind not in KINDS:
+        raise UserError(f"{task.name}: a task of kind {task.kind} has no pairs; allowed: {', '.join(KINDS)}")
     examples = read_examples(task, "train", data)
     if not examples.labelled:
         raise UserError(

@@ -24,6 +24,8 @@ _INPUTS = {
     "choose": ("text", "passage", "candidates"),
     "generate": ("text", "text_b"),
 }
+KINDS = tuple(_INPUTS)
+"""The kinds of task that have an input and a target."""
 _TARGETS = {"classify": "label", "regress": "score", "tag": "tags", "span": "answer", "choose": "candidate"}
 
 

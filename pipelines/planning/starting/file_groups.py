@@ -184,6 +184,7 @@ def _fields(
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
         return "text", "url", (), None
     lengths: Counter[str] = Counter()
+    strings: Counter[str] = Counter()
     urls: Counter[str] = Counter()
     values: dict[str, list[Any]] = {}
     try:
@@ -191,14 +192,16 @@ def _fields(
             for name, value in record.items():
                 if value not in (None, ""):
                     values.setdefault(name, []).append(value)
-                if isinstance(value, str):
+                if isinstance(value, str) and value:
                     lengths[name] += len(value)
+                    strings[name] += 1
                     urls[name] += value.startswith(("http://", "https://"))
     except (OSError, ValueError, BrokenInput):
         pass  # what was read before tells enough; `plan` reports broken files
-    texts = {name: length for name, length in lengths.items() if not urls[name]}
+    mostly_urls = [name for name in (*_URL_FIELDS, *urls) if 2 * urls[name] > strings[name]]
+    texts = {name: length for name, length in lengths.items() if name not in mostly_urls}
     text = max(texts, key=lambda name: (texts[name], name == "text"), default=None)
-    url = next((name for name in (*_URL_FIELDS, *urls) if urls[name]), "url")
+    url = next(iter(mostly_urls), "url")
     typed = ((name, _type_of(each)) for name, each in values.items() if _COLUMN.fullmatch(name) and name not in _TAKEN)
     turns = next(filter(None, (_turns(name, each) for name, each in values.items())), None)
     if turns is not None and (text is None or lengths[text] < _length(values[turns[0]])):

@@ -51,8 +51,8 @@ _TERMS = 1800  # characters from the grant on that hold all conditions of a shor
 _SEVERAL = 2  # a text with more than so many times the words of the licences in it holds something else
 _FREE_WORDS = 100  # names of holders, and a sentence about the project
 
-_OR_LATER = r"(?: (or)(?: at your option)? any later version)?"
-_VERSION = r"(?:either )?version (\d) ?(\d)?(?: of the license)?" + _OR_LATER
+_OR_LATER = r"(?: (or)(?: at your option)?(?: any)? (?:later|newer)\b)?"
+_VERSION = r"(?:either )?version (\d)(?: (\d))?\b(?: of the license)?" + _OR_LATER
 _NOTICE_GNU = re.compile(
     r"gnu (affero |lesser |library )?general public licen[cs]e (?:as published by the free software foundation )?"
     rf"(?:either )?{_VERSION}"

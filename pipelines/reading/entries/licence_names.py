@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pipelines.reading.entries.files import SourceFile
 
-VERSION = "3"
+VERSION = "4"
 """Increase when a change gives files other licences, or sets other files aside as licences."""
 _NAME = re.compile(
     r"(?:un)?licen[cs]e|(?:(?:licen[cs]es?|copying|copyright)(?:[-_.][\w.+-]*)?|[\w.+-]*[-_.]licen[cs]e)(?:\.(?:txt|md|rst|html))?",

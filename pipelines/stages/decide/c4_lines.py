@@ -48,7 +48,7 @@ class C4Lines(MeasuresText, PartStage):
 
     | column | unit | definition |
     |---|---|---|
-    | c4_sentences | sentences | sentences in the lines that stay, except lines for which C4 drops the page in tfds and datatrove |
+    | c4_sentences | sentences | sentences in the lines that stay (tfds, datatrove: without lines for which C4 drops the page) |
     | c4_lorem_ipsum | lines | lines for which C4 drops the page: "lorem ipsum" in any line (paper), or in a line that passed \
     the earlier tests |
     | c4_curly_bracket | lines | the same for `{` |

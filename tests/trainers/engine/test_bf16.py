@@ -85,3 +85,29 @@ def test_the_gradient_of_a_table_is_rounded_once(sparse, tokens):
     found = layer.weight.grad.to_dense().double()
     assert layer.weight.grad.is_sparse == sparse
     assert ((found - expected).abs() <= 2**-8 * expected).all()
+
+
+def test_embedding_layers_of_other_classes_keep_their_meaning():
+    """BART adds an offset to positions, and can scale its embeddings."""
+    from transformers import BartConfig, BartModel
+
+    torch.manual_seed(0)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes |= {
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+        "d_model": 16,
+        "vocab_size": 64,
+        "max_position_embeddings": 16,
+    }
+    model = BartModel(BartConfig(**sizes, scale_embedding=True, dropout=0.0))
+    ids = torch.randint(3, 64, (2, 8))
+
+    def gradients():
+        model.zero_grad()
+        model(input_ids=ids, decoder_input_ids=ids).last_hidden_state.square().sum().backward()
+        return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    stock = gradients()
+    sum_in_fp32(model)
+    torch.testing.assert_close(gradients(), stock)

@@ -42,6 +42,11 @@ def test_muon_takes_the_hidden_matrices_and_nothing_else():
     assert "lm_head.weight" in named(parameter_groups(untied, Optimizer(kind="muon")), untied)[1]
     decaying = parameter_groups(model, Optimizer(kind="muon", decay_embeddings=True))
     assert named(decaying, model)[1] == ["model.embed_tokens.weight"]
+    marked = model.model.layers[0].mlp.up_proj.weight
+    marked.undecayed = True  # as the vectors that IA3 stores as matrices
+    *_, kept = parameter_groups(model, Optimizer(kind="muon", weight_decay=0.1))
+    assert (marked.use_muon, kept["weight_decay"]) == (False, 0.0)
+    assert any(parameter is marked for parameter in kept["params"])
 
 
 def test_a_step_that_is_passed_over_leaves_weights_moments_and_count():

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from gristmill.errors import UserError
+from gristmill.errors import CorruptFileError, UserError
 from gristmill.storage.disk import LocalPath
 from tests.trainers.launching import preloaded
 from trainers.runs import checkpoint
@@ -98,6 +98,18 @@ def test_a_run_whose_checkpoints_are_all_corrupt_does_not_start_again_silently(t
     with pytest.raises(UserError, match="all 1 checkpoints are corrupt"):
         checkpoint.newest(tmp_path, lambda _: None)
     assert checkpoint.newest(tmp_path / "fresh", pytest.fail) is None
+
+
+def test_a_damaged_best_checkpoint_is_named(tmp_path):
+    best = checkpoint.Best(1, 0.5)
+    first = save(tmp_path, 1)
+    checkpoint.save(tmp_path, 2, 20, MARKS, state(2), 2, best=best)
+    assert checkpoint.pick(tmp_path, pytest.fail).step == 1
+    (first / "model.safetensors").write_bytes(b"")
+    warnings = []
+    with pytest.raises(CorruptFileError, match="the checkpoint of step 1, its best, is missing or damaged"):
+        checkpoint.pick(tmp_path, warnings.append)
+    assert "CORRUPT CHECKPOINT of step 1" in warnings[0]
 
 
 def test_a_failed_write_leaves_the_older_checkpoint(tmp_path, monkeypatch):

@@ -77,6 +77,17 @@ def test_the_command_says_what_to_write_in_the_corpus_file_and_it_builds(tmp_pat
     assert found == {(f"films text: {row['text']}", row["label"]) for row in rows}
 
 
+def test_a_kind_without_pairs_is_named(tmp_path):
+    write_lines(tmp_path / "train.jsonl", [{"text": "one"}])
+    task = task_of(
+        tmp_path, "text", files={"train": "train.jsonl"}, columns={"text": "text"}, metrics=["bits_per_byte"]
+    )
+    with pytest.raises(
+        UserError, match=f"{task.name}: a task of kind text has no pairs; allowed: classify, regress, tag"
+    ):
+        write_pair_file(task, None, tmp_path / "out.jsonl")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

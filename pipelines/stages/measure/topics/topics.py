@@ -122,7 +122,7 @@ def _topics_of(task: _AssignTask) -> pa.Table:
     vectors = vectors_of(column.take(pa.array(known)))
     topic = np.full(task.part.rows, -1, np.int64)
     subtopic, similarity = topic.copy(), np.zeros(task.part.rows, np.float32)
-    if len(known):
+    if len(known) and task.model.topics:
         centroids = task.model.load(task.out, task.width)
         tops = np.concatenate([own for own, _ in centroids])
         with on_one_thread():

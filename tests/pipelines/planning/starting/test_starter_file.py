@@ -271,6 +271,15 @@ def test_a_field_with_turns_in_some_records_alone_is_no_conversation(tmp_path):
     assert (group.turns, group.text_field) == (None, "chat")
 
 
+def test_a_text_that_begins_with_a_link_is_a_text(tmp_path):
+    records = [
+        {"link": f"https://example.org/{n}", "post": f"{'https://t.example/a ' * (n == 1)}{PROSE}"} for n in range(4)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(record) for record in records))
+    (group,), _ = group_files(tmp_path)
+    assert (group.text_field, group.url_field) == ("post", "link")
+
+
 def test_a_source_that_cannot_be_sampled_says_why(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "books").mkdir()

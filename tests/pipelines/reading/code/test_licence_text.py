@@ -73,6 +73,10 @@ def test_texts(text, names):
             "LGPL-2.1-or-later",
         ),
         ("under the terms of the GNU General Public License version 2 as published by", "GPL-2.0-only"),
+        ("the GNU General Public License version 3, 29 June 2007", "GPL-3.0-only"),
+        ("GNU Lesser General Public License version 2.1, February 1999", "LGPL-2.1-only"),
+        ("GNU General Public License version 3 or later", "GPL-3.0-or-later"),
+        ("GNU Affero General Public License, version 3 or (at your option) any newer version", "AGPL-3.0-or-later"),
         ("import this  # licence plates", None),
     ],
 )
