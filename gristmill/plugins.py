@@ -57,8 +57,8 @@ def _shown(point: metadata.EntryPoint) -> str:
 
 
 def _refuse_two_owners(module: str) -> None:
-    """Raise ConfigError if several distributions have installed files of one module, so that its code may be
-    a mixture. Namespace packages may be shared.
+    """Raise ConfigError if several distributions have installed files of an imported top-level module,
+    because its code may then be a mixture of theirs. Namespace packages are exempt.
     """
     owners = distributions_of(module)
     if len(owners) > 1 and getattr(sys.modules.get(module), "__file__", None) is not None:

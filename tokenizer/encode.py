@@ -78,8 +78,8 @@ class Encoder:
         return encoder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the definition and the choice of library. The other process loads the library's
-        tokenizer again.
+        """Pickle only the definition and the choice of library. The process that unpickles it loads the
+        library's tokenizer on first use.
         """
         return Encoder, (self.definition, self.library, self.library_reason)
 

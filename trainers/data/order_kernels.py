@@ -62,11 +62,13 @@ def draw(
     tokens: np.ndarray,
     epochs: np.ndarray,
 ) -> int:
-    """Fill `source`, `sequence`, `tokens` and `epochs` with the next samples and advance `counts` and
-    `drawn`, both [sources].
+    """Draw the next samples of a phase into `source`, `sequence`, `tokens` and `epochs`, [samples] each.
+    Epochs are numbered from the start of the phase. `counts`, the sequences drawn from each source in this
+    phase, and `drawn`, the tokens drawn from it in the whole run, both [sources], are read and updated in
+    place.
 
     `ends`, `shares`, `given` and `caps` are those of a `SourceMixture`; `full` to `keys` are the fields of
-    the `_SequenceTable` in `trainers.data.order`. `length` is that of a full sequence.
+    the `_SequenceTable` in `trainers.data.order`. `length` is the number of tokens in a full sequence.
 
     Returns the number of samples drawn, which is less than the length of `source` if the mixture ends.
     """

@@ -69,8 +69,9 @@ def cut_at_sentences(
 
 @kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Return the number of row positions that a part of a document needs: the stream positions from `start`
-    up to `end`. The document's tokens begin at stream position `text`.
+    """Return the number of row positions that a part of a document needs, 0 if the part is empty. The part is
+    the stream positions from `start` up to `end`; the document's own tokens begin at stream position `text`.
+    `needed` is that of a `trainers.rows.batch.Room`.
     """
     return needed[max(0, end - max(start, text))] if end > start else 0
 

@@ -1,5 +1,5 @@
-"""Random samples of documents: a share, a number of documents, or as many as a total of a column (such as
-words) allows, over all documents or within each group.
+"""Random samples of documents, over all documents or within each group. The size of a sample is given as a
+share, as a number of documents, or as a maximum sum of a column such as `word_count`.
 """
 
 from collections.abc import Mapping, Sequence

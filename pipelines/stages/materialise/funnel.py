@@ -161,7 +161,7 @@ class _CountTask:
 
 
 def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table, dict[str, list[int]]]:
-    """Return the counts of a part, its summary, its rows in SAMPLE, and its moments by step.
+    """Return the counts of a part, its summary, its candidates for SAMPLE, and its moments by step.
 
     The counts have one entry per step that writes drops or edits, in order: the documents and bytes that
     arrive, those that remain, and the number of documents dropped by each rule.
@@ -257,7 +257,6 @@ def _sample_columns(
     columns: Sequence[str],
     groups: dict[tuple[str, str], np.ndarray],
 ) -> pa.Table:
-    """Return the rows of a part in SAMPLE. `sampled` is the result of `_lowest`."""
     rows = sampled["row"].to_numpy()
     dropped: list[tuple[str | None, str | None]] = [(None, None)] * len(rows)
     for (step, rule), mask in groups.items():

@@ -75,7 +75,7 @@ class Decontaminate(MeasuresText, CorpusStage):
     A document that becomes empty is dropped as `decontaminate.empty`.
     """
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     paths: ClassVar[tuple[str, ...]] = ("sets",)
 
     def check(self) -> None:
@@ -155,7 +155,8 @@ def _table(out: StepOutput, record: FileRecord, schema: pa.Schema) -> pa.Table:
 
 def _facts(stage: Decontaminate, found_texts: Sequence[pa.Table]) -> dict[str, dict[str, int]]:
     index = _index(stage)
-    items = {index.names[text] for table in found_texts for text in table["text"].to_pylist()}
+    found = {text for table in found_texts for text in table["text"].to_pylist()}
+    items = {index.names[text] for text in found} | {item for item, text in index.copies if text in found}
     facts = {name: {**fact, "items_found": 0} for name, fact in index.facts.items()}
     for item in items:
         facts[item.rpartition("#")[0]]["items_found"] += 1

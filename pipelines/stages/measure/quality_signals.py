@@ -38,7 +38,7 @@ class QualitySignals(MeasuresText, PartStage):
     | mean_word_length | code points | code points in words / words |
     | hash_to_word_ratio | 1 | characters `#` / words |
     | ellipsis_to_word_ratio | 1 | (non-overlapping `...` + characters U+2026) / words |
-    | bullet_line_ratio | 1 | lines that begin with a bullet (kernels/signals/line_signals.py lists them) / lines |
+    | bullet_line_ratio | 1 | lines that begin with a bullet (`line_signals.py` lists them) / lines |
     | ellipsis_line_ratio | 1 | lines that end with `...` or U+2026 / lines |
     | alpha_word_ratio | 1 | tokens (separated by white space) with at least one letter / tokens |
     | stop_word_count | words | how many of the, be, to, of, and, that, have, with occur, in any case: 0 to 8 |
@@ -47,14 +47,14 @@ class QualitySignals(MeasuresText, PartStage):
     | dup_paragraph_ratio | 1 | the same for paragraphs |
     | dup_line_char_ratio | 1 | characters in lines that equal an earlier one / characters in lines |
     | dup_paragraph_char_ratio | 1 | the same for paragraphs |
-    | top_Ngram_char_ratio | 1 | N = 2, 3, 4: share of the words' characters in occurrences of the most frequent n-gram \
-    (the first if several are equally frequent), if it occurs at least twice; words are compared as written, and each \
-    counts once; in scripts without spaces, 1.6 N letters of Han and kana (also syllables of Tibetan), or 3 N letters of \
-    Thai, Lao, Khmer, Burmese, count as N words |
+    | top_Ngram_char_ratio | 1 | N = 2, 3, 4: characters in occurrences of the most frequent n-gram (the first, if several are \
+    equally frequent) / characters in words; 0 if no n-gram occurs twice. Case matters, and a word in two overlapping \
+    occurrences is counted once. In scripts without spaces, N words are 1.6 N letters of Han or kana or syllables of \
+    Tibetan, or 3 N letters of Thai, Lao, Khmer or Burmese |
     | dup_Ngram_char_ratio | 1 | N = 5 to 10: the same for all n-grams that occur at least twice |
-    | **C4**, the paper's page rules | | kernels/signals/c4.py |
+    | **C4**, the paper's page rules | | pipelines/kernels/signals/c4.py |
     | c4_sentences_paper | sentences | sentences in the lines that C4's line rules keep |
-    | c4_lorem_ipsum_paper | lines | lines with "lorem ipsum", each of which drops the page |
+    | c4_lorem_ipsum_paper | lines | lines with "lorem ipsum", in any case; one of them drops the page |
     | c4_curly_paper | lines | the same for `{` |
     | **FineWeb** | | dup_line_char_ratio is the paper's measure of duplicate lines |
     | terminal_line_ratio | 1 | lines that end with a sentence stop or one of `"'’”` / lines |
@@ -62,12 +62,12 @@ class QualitySignals(MeasuresText, PartStage):
     | **RedPajama-v2**, signals of the text alone | | words as written; RedPajama-v2 lower-cases them |
     | curly_bracket_ratio | 1 | characters `{` and `}` / characters |
     | all_caps_word_ratio | 1 | words with an upper-case letter and no lower-case one / words |
-    | unique_word_ratio | 1 | different words / words |
-    | unigram_entropy | nats | - sum of p ln p over the shares p of different words |
+    | unique_word_ratio | 1 | distinct words / words |
+    | unigram_entropy | nats | - sum of p ln p over the shares p of distinct words |
     | numerical_char_ratio | 1 | characters of the categories N* / characters |
     | uppercase_char_ratio | 1 | characters of the category Lu / characters |
     | stop_word_ratio | 1 | occurrences of Gopher's eight stop words, in any case / words |
-    | lorem_ipsum_ratio | 1 | occurrences of "lorem ipsum" / characters |
+    | lorem_ipsum_ratio | 1 | occurrences of "lorem ipsum", in any case / characters |
     | javascript_line_count | lines | lines that contain "javascript", in any case |
     | symbol_to_word_ratio | 1 | (characters `#` + ellipses) / words |
     | **Code** | | Chen et al. 2021 (Codex), section 3.1; Kocetkov et al. 2022 (The Stack), section 3 |

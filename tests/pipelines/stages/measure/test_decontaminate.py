@@ -1,5 +1,6 @@
 """Decontamination against brute force over sets of n-grams, and on planted items whose matches are known."""
 
+import dataclasses
 import gzip
 import itertools
 import json
@@ -178,7 +179,15 @@ def test_templates_of_a_set_and_copies_within_it(tmp_path):
     rows, facts = look(tmp_path, items, [template, f"{template} {numbered(0, 25)}"], common=3)
     assert shares(rows) == [(0, 0), (1, 0)]
     assert [s["item"] for s in rows[1]["contamination"]] == ["set#0"]
-    assert facts == {"items": 8, "texts": 7, "copies": 1, "too_short": 8, "only_common": 1, "items_found": 1}
+    assert facts == {"items": 8, "texts": 7, "copies": 1, "too_short": 8, "only_common": 1, "items_found": 2}
+
+
+def test_an_item_of_several_sets_is_found_in_each(tmp_path):
+    stage = stage_for(tmp_path, [{"q": numbered(0, 30), "a": ""}])
+    other = dataclasses.replace(stage.sets[0], name="other")
+    stage = dataclasses.replace(stage, sets=(*stage.sets, other))
+    facts = stage.run([part_of(tmp_path, "s", 0, [numbered(0, 30)])], StepOutput(tmp_path, "step"), LocalCluster())
+    assert [facts["sets"][name]["items_found"] for name in ("set", "other")] == [1, 1]
 
 
 def test_any_script_is_compared_by_its_words(tmp_path):
