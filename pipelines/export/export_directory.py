@@ -57,8 +57,11 @@ class UnfinishedExport:
             return None
         file = kind(**{field.name: receipt["file"][field.name] for field in fields(kind)})
         try:
+            # From an object store, `verify` may return the copy in the cache although the object is gone.
+            if (self._output / file.path).stat().st_size != file.bytes:
+                return None
             self._output.verify(FileRecord(file.path, file.bytes, file.xxh3_128))
-        except CorruptFileError:
+        except (CorruptFileError, FileNotFoundError):
             return None
         return file
 

@@ -415,11 +415,12 @@ def generator_of(model: Model) -> Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """Return the model with its null sizes and position scheme filled in. `tokens` is the number of tokens of
-    the tokenizer.
+    """Return the model with its position scheme and the null fields that have a default filled in. `tokens`
+    is the number of tokens of the tokenizer.
 
-    Fields that the architecture lacks stay null, except `key_value_heads`. A null `generator_layers` or
-    `embedding_sharing` also stays null. Raises ConfigError if `vocab_size` is smaller than `tokens`.
+    Fields that the architecture lacks stay null, except `key_value_heads`. So do `generator_layers`,
+    `embedding_sharing`, and the fields of an optional part that the model does not use. Raises ConfigError if
+    `vocab_size` is smaller than `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

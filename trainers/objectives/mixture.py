@@ -55,8 +55,8 @@ class MixturePart:
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
-        """Return the capacity of a row when `token` precedes every input. None if the objective adds nothing
-        to documents for which packing must reserve positions.
+        """Return the capacity of a row if `token`, when set, precedes every input. None if packing need not
+        reserve positions, because the objective adds no marks to documents.
         """
         return self.objective.room(sequence_length, family, int(self.token is not None))
 
@@ -164,8 +164,8 @@ class ObjectiveMixture(TrainingObjective):
         return length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return a capacity of a row that suits every part. None if no part adds anything to documents for
-        which packing must reserve positions.
+        """Return a capacity of a row that suits every part. None if packing need not reserve positions, because no
+        part adds marks to documents.
         """
         assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]

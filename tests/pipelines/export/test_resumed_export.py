@@ -18,6 +18,8 @@ import pipelines.export.text_export as texts
 import pipelines.export.token_export as tokens
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import FileRecord
+from gristmill.storage.object_store import RemotePath
 from gristmill.storage.store import read_json
 from pipelines.__main__ import main
 from pipelines.export.export_files import choose_workers
@@ -118,6 +120,18 @@ def test_a_file_without_a_receipt_is_written_again(corpus, tmp_path, monkeypatch
     (tmp_path / "e" / "data" / third).write_bytes(b"there, and not what it should be")
     export(corpus, tmp_path / "e", "parquet")
     assert tree(tmp_path / "e") == tree(tmp_path / "whole")
+
+
+@pytest.mark.long
+def test_an_object_that_is_gone_is_not_finished(s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
+    output = RemotePath("s3://bucket/gone", s3.remote)
+    export = directory.UnfinishedExport(output, {}, {})
+    record = output.write_file("a.txt", b"text")
+    export.add("a.txt", "inputs", record)
+    assert export.finished("a.txt", "inputs", FileRecord) == record
+    (output / "a.txt").unlink()
+    assert export.finished("a.txt", "inputs", FileRecord) is None
 
 
 def test_other_versions_and_other_parts_write_all_files_again(corpus, tmp_path, monkeypatch, capsys):

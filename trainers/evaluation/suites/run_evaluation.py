@@ -154,9 +154,10 @@ class Evaluation:
         path.write_atomic(text.getvalue().encode("utf-8", "surrogateescape"))
 
     def write_rows(self, path: Location) -> None:
-        """Write a Parquet file with a row per model and item: the columns of `TaskResult.rows`, and `score`
-        and `weight`. A column that has lists for some tasks has lists for all tasks. The main score is the
-        sum of `score` divided by the sum of `weight`; for perplexity, it is the exponential of this ratio.
+        """Write a Parquet file with a row per model and item: `model`, `task`, `split` and `version`, the
+        columns of `TaskResult.rows`, and `score` and `weight`. A column that has lists for some tasks has
+        lists for all tasks. The main score of a model on a split is the sum of `score` divided by the sum of
+        `weight` over its rows; for perplexity, it is the exponential of this ratio.
         """
         tables = []
         for result in self.results:
