@@ -126,8 +126,8 @@ def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
 
     Vectors (norm gains, biases) never decay, nor do parameters marked `undecayed`. Embeddings decay only with
     `decay_embeddings`. Muon takes the hidden matrices: the other parameters of two dimensions except
-    embeddings and the output layer (Jordan et al., 2024). Its parameters and groups are
-    marked `use_muon`, which DeepSpeed reads.
+    embeddings and the output layer (Jordan et al., 2024). Its parameters and groups are marked `use_muon`,
+    which DeepSpeed reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()
