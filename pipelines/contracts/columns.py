@@ -1,6 +1,6 @@
 """Reserved column names, and the definition of what any other column means."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 DROP = "drop"
@@ -19,3 +19,11 @@ def definition_of(identity: Mapping[str, Any]) -> dict[str, Any]:
     other documents has the same meaning.
     """
     return {name: identity[name] for name in ("stage", "version", "knobs", "depends")}
+
+
+def winner_column(names: Iterable[str]) -> str | None:
+    """Return the column of a step with the document that it keeps instead of each duplicate: `*_winner`, or
+    `*_cluster` if the step keeps one document of each cluster. None if the step has neither.
+    """
+    written = list(names)
+    return next((name for end in ("_winner", "_cluster") for name in written if name.endswith(end)), None)

@@ -21,7 +21,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.terminal import printable
-from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.columns import DROP, EDITS_COLUMN, winner_column
 from pipelines.contracts.document import is_empty
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
 from pipelines.contracts.parts import Part
@@ -228,11 +228,10 @@ def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) ->
         row = part.table(columns).to_pylist()[0]
         values = ", ".join(f"{name} is {_format_value(corpus, name, row[name])}" for name in columns)
         return f": {values}, kept is {allowed}"
-    names = list(step.manifest.schema)
-    winners = [n for n in names if n.endswith("_winner")] or [n for n in names if n.endswith("_cluster")]
-    return "".join(
-        f", in favour of {_format_value(corpus, name, part.table((name,))[name][0].as_py())}" for name in winners
-    )
+    column = winner_column(step.manifest.schema)
+    if column is None:
+        return ""
+    return f", in favour of {_format_value(corpus, column, part.table((column,))[column][0].as_py())}"
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:

@@ -2,14 +2,14 @@
 that the pii steps find is replaced.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.terminal import printable
-from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.columns import DROP, EDITS_COLUMN, winner_column
 from pipelines.contracts.document import FILE_INDEX, format_id, split_id
 from pipelines.contracts.lineage import Corpus, select_rows
 from pipelines.contracts.manifest import read_table, schema_facts
@@ -63,7 +63,7 @@ def _read_part(
     texts: dict[str, tuple[str, int]],
     winners: dict[str, bytes],
 ) -> None:
-    winning = {annotation.step: _winner_column(annotation.schema) for annotation in part.annotations}
+    winning = {annotation.step: winner_column(annotation.schema) for annotation in part.annotations}
     columns = {"id", "text", DROP, EDITS_COLUMN, *filter(None, winning.values())}
     part = without_personal_data(corpus, select_rows(part, [entry["row"] for entry in entries], columns))
     edited = part.table(("edited_text",))["edited_text"]
@@ -77,13 +77,6 @@ def _read_part(
             column = winning[annotation.step]
             if annotation.step == entry["step"] and column is not None:
                 winners[entry["id"]] = annotation.column(column)[position].as_py()
-
-
-def _winner_column(names: Iterable[str]) -> str | None:
-    """Return the column of a step that names the document kept instead of a dropped one: `*_winner` if there
-    is one, else `*_cluster`. None for other steps.
-    """
-    return next((name for end in ("_winner", "_cluster") for name in names if name.endswith(end)), None)
 
 
 def _printed_ids(corpus: Corpus, identifiers: set[bytes]) -> dict[bytes, str]:

@@ -314,7 +314,7 @@ class World:
         agent.errno = number
 
     def lose_power(self, machine: str) -> None:
-        """Kill all processes of a machine; whatever they did not make durable may be lost."""
+        """Kill all processes of a machine. Writes that are not durable may be lost."""
         self._decided("power", machine)
         for process in self.processes.values():
             if process.machine == machine and process.alive:

@@ -48,5 +48,7 @@ def sum_in_fp32(model: Any) -> None:
         if isinstance(module, torch.nn.Embedding) and module.weight.requires_grad:
             # A subclass, such as those of BART, looks rows up by `super().forward`.
             own = type(module)
-            plain = own is torch.nn.Embedding
-            module.__class__ = _SummedEmbedding if plain else type(own.__name__, (own, _SummedEmbedding), {})
+            if own is torch.nn.Embedding:
+                module.__class__ = _SummedEmbedding
+            elif not issubclass(own, _SummedEmbedding):
+                module.__class__ = type(own.__name__, (own, _SummedEmbedding), {})

@@ -271,7 +271,9 @@ def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
     except UserError:
         best = None
     if best is None:
-        raise CorruptFileError(f"{run}: the checkpoint of step {step}, its best, is missing or damaged")
+        raise CorruptFileError(
+            f"{run}: the checkpoint of step {step}, its best, is missing or damaged; restore it from a copy"
+        )
     return best
 
 

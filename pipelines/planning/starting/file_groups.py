@@ -184,7 +184,6 @@ def _fields(
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
         return "text", "url", (), None
     lengths: Counter[str] = Counter()
-    strings: Counter[str] = Counter()
     urls: Counter[str] = Counter()
     values: dict[str, list[Any]] = {}
     try:
@@ -192,13 +191,12 @@ def _fields(
             for name, value in record.items():
                 if value not in (None, ""):
                     values.setdefault(name, []).append(value)
-                if isinstance(value, str) and value:
+                if isinstance(value, str):
                     lengths[name] += len(value)
-                    strings[name] += 1
                     urls[name] += value.startswith(("http://", "https://"))
     except (OSError, ValueError, BrokenInput):
         pass  # what was read before tells enough; `plan` reports broken files
-    mostly_urls = [name for name in (*_URL_FIELDS, *urls) if 2 * urls[name] > strings[name]]
+    mostly_urls = [name for name in (*_URL_FIELDS, *urls) if 2 * urls[name] > len(values.get(name, ()))]
     texts = {name: length for name, length in lengths.items() if name not in mostly_urls}
     text = max(texts, key=lambda name: (texts[name], name == "text"), default=None)
     url = next(iter(mostly_urls), "url")

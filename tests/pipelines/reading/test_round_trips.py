@@ -1,5 +1,5 @@
 """Records written by common libraries come back in order, through any compression and archive, in parts of
-any size. Whatever bytes a file holds, every record becomes a document or is quarantined.
+any size. Every record of a file of arbitrary bytes becomes a document or is quarantined.
 """
 
 import bz2

@@ -45,9 +45,7 @@ def test_a_sinusoidal_table_replaces_the_learned_one_and_is_not_trained(architec
 
 
 def projections(layer, states):
-    """Return (queries, (key weight, key bias), values) of an attention layer, whichever names its projections
-    have.
-    """
+    """Return (queries, (key weight, key bias), values) of an attention layer of any architecture."""
     if hasattr(layer, "c_attn"):
         query, key, value = layer.c_attn(states).split(WIDTH, dim=-1)
         weight, bias = layer.c_attn.weight[:, WIDTH : 2 * WIDTH].T, layer.c_attn.bias[WIDTH : 2 * WIDTH]

@@ -1,5 +1,5 @@
-"""Rows of pair objectives: they are never wider than the sequence length, whatever the lengths of the
-documents, and no text is lost, read twice or miscounted.
+"""Rows of pair objectives are never wider than the sequence length, for documents of any length, and no text
+is lost, read twice or miscounted.
 """
 
 from collections import Counter

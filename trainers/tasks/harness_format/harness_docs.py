@@ -81,7 +81,7 @@ def _rendered(
     if task.output_type != "multiple_choice":
         target = templates.target(place, row)
         if isinstance(target, int) and task.choices is not None:
-            target = templates.choices(place, row)[_number(place, target, templates.choices(place, row))]
+            target = _choice(templates, place, row, target)
         several = [str(each) for each in target] if isinstance(target, list) else [str(target)]
         if not several or not all(each.strip() for each in several):
             raise UserError(f"{place}: doc_to_target: is empty; correct the row")
@@ -103,15 +103,20 @@ def _solved(
 ) -> str:  # fmt: skip
     text, target = templates.text(place, row), templates.target(place, row)
     if isinstance(text, int):
-        text = templates.choices(place, row)[_number(place, text, templates.choices(place, row))]
+        text = _choice(templates, place, row, text)
     elif isinstance(target, list):
         if not target:
             raise UserError(f"{place}: doc_to_target: is empty; correct the row")
         target = target[0]
     elif isinstance(target, int) and task.choices is not None:
-        target = templates.choices(place, row)[_number(place, target, templates.choices(place, row))]
+        target = _choice(templates, place, row, target)
     begun = f"{prefix} " if prefix else ""
     return f"{text}{task.target_delimiter}{begun}{target}{task.shot_delimiter}"
+
+
+def _choice(templates: RowTemplates, place: str, row: Mapping[str, Any], number: int) -> str:
+    choices = templates.choices(place, row)
+    return choices[_number(place, number, choices)]
 
 
 def _number(place: str, gold: Any, choices: list[str]) -> int:

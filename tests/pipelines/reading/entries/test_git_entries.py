@@ -224,8 +224,8 @@ def test_damaged_objects_are_set_aside(tmp_path, damage):
 
 @pytest.mark.long
 def test_a_damaged_pack(tmp_path):
-    """Whichever byte of a pack is wrong, the texts that are read are correct, and the rest are set aside or
-    the repository is refused.
+    """A wrong byte anywhere in a pack: the texts that are read are correct, and the other files are set aside
+    or the repository is refused.
     """
     files = {f"{number}.txt": "".join(f"{number} {line}\n" for line in range(200)) for number in range(8)}
     root = bare(repository(tmp_path / "work", files), tmp_path / "r.git")
