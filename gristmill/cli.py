@@ -1,5 +1,5 @@
-"""Behaviour that all command lines share: trailing settings, exit codes, one-line errors, and a quiet exit on
-a broken pipe.
+"""Behaviour that all command lines share: `a.b=value` words after options, exit codes, one-line errors, and a
+quiet exit on a broken pipe.
 """
 
 import argparse
@@ -48,8 +48,8 @@ def run_command(
 
 
 def run(command: Callable[[], int]) -> int:
-    """Run `command` and return its exit status. If the reader of standard output has closed the pipe, as `|
-    head` does, print nothing more and return 141.
+    """Run `command` and return its exit status. If the reader of standard output, such as `head`, has closed
+    the pipe, print nothing more and return 141.
     """
     try:
         status = command()

@@ -208,8 +208,8 @@ def _compile_in_turn(dispatcher: Any, function: types.FunctionType) -> None:
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
     """Hold the lock for one version of a source file during the block; if the lock cannot be had, run the
-    block without it. Two processes cannot deadlock, because kernels call kernels in other files only in
-    import order.
+    block without it. Two processes cannot deadlock: a kernel calls kernels of another file only if its own
+    file imports that file, and imports form no cycle.
     """
     folder = _folder(numba.config.CACHE_DIR)
     if folder is None or name in _compiling:

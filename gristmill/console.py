@@ -93,7 +93,7 @@ class ProgressDisplay:
             self._bars.stop()
 
     def say(self, line: str) -> None:
-        """Print a line above the bar, with the seconds since the start."""
+        """Print a line above the bar, with the seconds since the display was created."""
         self._console.print(
             f"[dim]{time.perf_counter() - self._started:6.1f}s[/dim] {escape(printable(line))}", soft_wrap=True
         )

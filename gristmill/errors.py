@@ -58,8 +58,8 @@ class ChangedSourceError(SourceError):
 
 
 class PoisonError(UserError):
-    """A step fails on one document. The message contains the document's id and the kind of failure, never its
-    text.
+    """A step fails on one document. The message contains the document's id and the kind of failure, never the
+    document's text.
     """
 
     def __init__(self, message: str, step: str, source: str, document: str, reason: str) -> None:

@@ -71,8 +71,8 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
 
 
 def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Return the events of complete lines. Lines cut off when a process was killed, and the `cut_off` events
-    after them, are left out.
+    """Return the events of the lines of a log. Lines cut off when a process was killed, and the `cut_off`
+    events after them, are left out.
 
     Any other line whose checksum does not match, or which is not an event, becomes the event `damaged`. Its
     `message` gives the line number, and its `time` is that of the event before it, or 0 at the start.

@@ -129,8 +129,8 @@ class OpenCorpus:
         totals and the first `limit` documents found. Dropped documents are searched only with `dropped`. The
         indexes that a search opens stay open for later searches.
 
-        Raises UserError for a query that cannot be run, and for an unknown source. Raises CorruptFileError
-        for a damaged index.
+        Raises UserError for a query that cannot be run, an unknown source, or an empty list of sources.
+        Raises CorruptFileError for a damaged index.
         """
         return self._search.search(Query(text, regex, ignore_case, words=words), sources, dropped, limit)
 
@@ -143,7 +143,7 @@ class OpenCorpus:
     ) -> Iterator[Shard]:
         """Yield the token shards of a split, memory-mapped. `shard_set` may be left out if there is only one.
 
-        Raises UserError for an unknown source or shard set.
+        Raises UserError for an unknown source, an empty list of sources, or an unknown shard set.
         """
         _, chosen = choose_shard_set(self.corpus.manifest.shard_sets, shard_set, "shard_set")
         wanted = self.corpus.choose_sources(sources)
@@ -155,10 +155,8 @@ class OpenCorpus:
         self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
     ) -> Iterator[tuple[str, str]]:
         """Yield (id, text) of each document in token shards: its id as 32 hex digits, and its text, decoded
-        from its tokens. The arguments are those of `shards`. The text is exactly the text that was encoded if
-        the tokenizer is lossless, as byte-level tokenizers are.
-
-        Raises UserError for an unknown source or shard set.
+        from its tokens. The arguments and errors are those of `shards`. The text is exactly the text that was
+        encoded if the tokenizer is lossless, as byte-level tokenizers are.
         """
         _, chosen = choose_shard_set(self.corpus.manifest.shard_sets, shard_set, "shard_set")
         encoder = Encoder.load(str(self.corpus.directory.verify(chosen.tokenizer.file)))
@@ -181,8 +179,8 @@ def _location(place: Place) -> Location:
 
 
 def open_corpus(location: Place) -> OpenCorpus:
-    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step is missing
-    or differs from what the corpus manifest recorded.
+    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step is missing,
+    differs from what the corpus manifest recorded, or may hold forgotten documents.
     """
     return OpenCorpus(open_published(_location(location)))
 

@@ -68,7 +68,7 @@ class Pieces(NamedTuple):
 
 class WordCache:
     """A cache of the token ids of words, the pieces of text between spaces and line feeds. It is emptied when
-    it reaches its limits. Not thread-safe.
+    it reaches MAX_BYTES or MAX_WORDS. Not thread-safe.
     """
 
     def __init__(self, encode: Encode) -> None:

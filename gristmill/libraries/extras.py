@@ -1,8 +1,8 @@
 """Optional dependencies: how to install them, and whether they can be imported.
 
 Each module in EXTRAS is installed by an extra of pyproject.toml. An installed library may still fail to
-import, because one of its own dependencies is missing, or may crash the interpreter. The check therefore
-imports it in a separate process.
+import, because one of its own dependencies is missing, or may crash the interpreter. `import_failures`
+therefore imports modules in a separate process.
 """
 
 import json

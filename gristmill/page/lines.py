@@ -31,8 +31,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """An event at `x` in the series with index `number`, described by `text`. It is drawn as a dotted
-    vertical line, or as a triangle on the axis if it is `brief`.
+    """An event at `x`, described by `text`. It is drawn as a dotted vertical line in the colour of the series
+    with the same `number`, or as a triangle on the axis if it is `brief`.
     """
 
     number: int

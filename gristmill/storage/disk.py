@@ -1,8 +1,8 @@
 """LocalPath: a path on a local disk, with atomic and durable writes.
 
 `write_atomic` writes a file under a name unique to the attempt, fsyncs it and renames it; then it fsyncs the
-directory. A process that is killed meanwhile leaves at most a temporary file, whose name ends in `.tmp` and
-which readers ignore.
+directory. A process that is killed before the rename leaves at most a temporary file, whose name ends in
+`.tmp` and which readers ignore.
 """
 
 import errno
@@ -268,8 +268,8 @@ class LocalPath(PosixPath, Location):
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, through one descriptor. If another process replaces the file during
-        the call, the new file is unaffected.
+        """Overwrite the file in place, through one descriptor, without truncating it. If another process
+        replaces the file during the call, the new file is unaffected.
         """
         try:
             with self.open("r+b", buffering=0) as file:

@@ -94,7 +94,8 @@ def lock(
     timeout: float = TIMEOUT_SECONDS,
     beat: float = _HEARTBEAT_SECONDS,
 ) -> Iterator[Lease]:
-    """Hold the lease of a directory or prefix during the block. Waits, and raises errors, as `acquire` does.
+    """Hold the lease of a directory or prefix during the block, and renew it every `beat` seconds. Waits, and
+    raises errors, as `acquire` does.
 
     If another process takes over the lease, `lost` is called in a thread. By default, `say` is called with a
     message, and work continues.
@@ -132,7 +133,7 @@ def acquire(
     wait: bool = True,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Lease:
-    """Take the lease of a directory or prefix.
+    """Take the lease of a directory or prefix. `say` is called with messages about waiting.
 
     If another process holds it, wait until that process has finished, is dead, or has not renewed it for
     `timeout` seconds. Without `wait`, raise ConflictError as soon as the holder is known to be alive.

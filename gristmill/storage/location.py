@@ -173,10 +173,10 @@ class Location(ABC):
     @abstractmethod
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
         """Write the file as `write_atomic` does, unless it already exists. Returns whether this call wrote
-        it.
+        it. In an object store, the result is also True if the file already has exactly this content.
 
-        If several processes try at once, only one succeeds, except on a file system without hard links or an
-        object store without conditional writes.
+        If several processes try at once with different content, only one succeeds, except on a file system
+        without hard links or an object store without conditional writes.
         """
 
     @abstractmethod

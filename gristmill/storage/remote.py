@@ -2,9 +2,9 @@
 file imports.
 
 A URL is opened only if the configuration allows its scheme, and only at public addresses unless the
-configuration says otherwise. Addresses are checked before the first connection, to give a clear message. S3
-and HTTP check them again for every socket, so that neither a redirect nor a changed DNS answer can lead to a
-private address.
+configuration says otherwise. Addresses are checked before the first connection, to give a clear message. For
+S3 and HTTP, they are checked again for every socket, so that neither a redirect nor a changed DNS answer can
+lead to a private address.
 """
 
 import errno

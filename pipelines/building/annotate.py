@@ -44,7 +44,7 @@ class StageWork:
 
 @dataclass(frozen=True)
 class AnnotateTask:
-    """One task: the stages to run over one part, in an order that satisfies their inputs."""
+    """One task: the stages to run over one part, each after the stages whose columns it reads."""
 
     part: Part
     works: tuple[StageWork, ...]

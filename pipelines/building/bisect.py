@@ -17,8 +17,8 @@ class _Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Probe:
-    """A trial run of one stage of a task, the one at index `stage`, over the documents of the task's part
-    from row `low` up to but not including row `high`. Its output is discarded.
+    """A trial run of the stage with index `stage` of a task, over the rows [low, high) of the task's part.
+    Its output is discarded.
     """
 
     task: Any

@@ -163,7 +163,8 @@ def _find_published(state: Build) -> None:
 
 def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
     """Return whether a step must be removed after documents were forgotten. This is so if its directory has a
-    manifest that no longer counts (`manifest` is None), or if one of its inputs is not published.
+    manifest, but the step does not count as published (`manifest` is None, see `load_step`), or if one of its
+    inputs is not published.
     """
     if manifest is None:
         return (state.root / step.directory / "manifest.json").exists()

@@ -64,7 +64,8 @@ def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
 
 def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
     """Return the threshold for sampling `count` documents of some sources: the documents whose hash is at
-    most this value are the sample. It is 0 if there are no documents.
+    most this value are the sample. `orders` has the hashes of each source's documents (`kept_orders`). The
+    result is 0 if there are no documents.
     """
     every = np.sort(np.concatenate(orders))
     return int(every[min(count, len(every)) - 1]) if len(every) else 0

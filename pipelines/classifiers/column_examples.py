@@ -1,5 +1,5 @@
 """Labelled documents as rows of numbers, for models of columns and of embeddings. The labels come from files
-of labelled or scored ids, or from a contrast of sources.
+of labelled or scored ids, or are given for whole sources.
 """
 
 import gzip

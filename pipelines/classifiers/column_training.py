@@ -169,7 +169,7 @@ def fit_ridge(values: np.ndarray, targets: np.ndarray, weights: np.ndarray, l2: 
 
 
 def _bounded_step(gradient: np.ndarray, curvature: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the step that minimises a quadratic function within bounds."""
+    """Return the step within [low, high] that minimises gradient · step + step · curvature · step / 2."""
     if np.isinf(low).all() and np.isinf(high).all():
         unbounded: np.ndarray = np.linalg.solve(curvature, -gradient)
         return unbounded

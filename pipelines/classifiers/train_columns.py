@@ -200,8 +200,8 @@ def leave_one_source_out(
     train: Callable[[np.ndarray], Any],
     score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
 ) -> list[dict[str, Any]]:
-    """Train a model without a class's documents from each source in turn, for every class with several
-    sources. Return the entries that `fasttext_training.leave_one_source_out` describes.
+    """For every class with several sources, train a model without the class's documents from one source, for
+    each source in turn. Return the entries that `fasttext_training.leave_one_source_out` describes.
 
     `train` returns a model trained on the documents that an array, bool [n], selects. `score` returns a
     model's scores for the documents that such an array selects.

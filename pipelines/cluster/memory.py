@@ -1,5 +1,6 @@
 """Measure the memory of tasks as the kernel counts it, and enforce a limit on it."""
 
+import importlib.util
 import resource
 import signal
 import sys
@@ -7,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Generic, NamedTuple, TypeVar
 
 from gristmill.budget import spend, take_account
@@ -58,27 +61,45 @@ def room_here(memory: int | None, workers: int) -> int:
 
 @cache
 def leave_pandas_out() -> None:
-    """Stop Arrow from importing pandas before a conversion from or to a pandas object needs it. If pandas is
-    installed, Arrow imports it at the first `pa.array` of a list, which costs time and memory in every
-    process.
+    """Stop Arrow from importing pandas until something else imports it. If pandas is installed, Arrow
+    otherwise imports it at the first `pa.array` of a list, which costs time and memory in every process.
     """
     if "pandas" in sys.modules:
         return
     import pyarrow as pa
 
-    sys.meta_path.insert(0, _NoPandas())
-    try:
-        pa.array(())  # Arrow looks for it once
-    finally:
-        del sys.meta_path[0]
+    finder = _LaterPandas()
+    sys.meta_path.insert(0, finder)
+    pa.array(())  # Arrow looks for pandas once
+    finder.hides = False
 
 
-class _NoPandas(MetaPathFinder):
-    """An import hook that makes imports of pandas fail as if it were not installed."""
+class _LaterPandas(MetaPathFinder):
+    """An import hook that makes imports of pandas fail as if it were not installed, as long as `hides` is
+    set. The next import then succeeds, and Arrow is told: otherwise, `pa.array` would not know a Series, and
+    would turn its missing values into NaN instead of null.
+    """
 
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
+    hides = True
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        if fullname != "pandas":
+            return None
+        if self.hides:
             raise ModuleNotFoundError(fullname, name=fullname)
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_tell(module: ModuleType) -> None:
+                import pyarrow as pa
+
+                execute(module)
+                pa.array(()).to_pandas()  # Arrow looks for pandas again
+
+            spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]
+        return spec
 
 
 class Measured(NamedTuple, Generic[Result]):
@@ -151,7 +172,9 @@ def _reserved() -> int | None:
 
 
 def _innermost(error: BaseException) -> str:
-    """Return the `file:line` that raised the error. The error's message may quote the text of a document."""
+    """Return the `file:line` that raised the error. It is shown instead of the error's message, which may
+    quote the text of a document.
+    """
     trace, location = error.__traceback__, ""
     while trace is not None:
         location = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"

@@ -32,8 +32,8 @@ _RECORDS = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("xxh3_128",
 
 @dataclass(frozen=True)
 class FileList:
-    """The files that one phase wrote, in order. The list itself is stored in a file, so that a task need not
-    carry one record per file.
+    """The files that one phase of a step wrote, in order. The list itself is stored in a file, so that a task
+    need not carry one record per file.
     """
 
     directory: Location

@@ -24,7 +24,8 @@ _GLUE = "\u00a0"  # no-break space
 def show_funnel(manifest: CorpusManifest) -> None:
     """Print, for each source, the documents that were read, and the input and output of every step that
     removes documents or text. The counts of dropped documents by rule follow each step. Then come the
-    documents, text and tokens in the splits and groups of the source's shards.
+    documents in each given split, and the documents, text and tokens in the splits and groups of the source's
+    shards.
 
     Below the table, name the domains without validation documents.
     """

@@ -133,7 +133,8 @@ def _name(command: Sequence[str]) -> str:
 
 def _named(word: str, directory: Path) -> str | None:
     """Return the name of the file that a word of the command names, either as the whole word or after its
-    `=`; None if there is no such file.
+    `=`; None if there is no such file. Raises ConfigError if the word names a missing YAML file by a relative
+    path.
     """
     value = word.partition("=")[2] or word
     for name in (word, value):

@@ -22,8 +22,9 @@ def definition_of(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def winner_column(names: Iterable[str]) -> str | None:
-    """Return the column of a step with the document that it keeps instead of each duplicate: `*_winner`, or
-    `*_cluster` if the step keeps one document of each cluster. None if the step has neither.
+    """Return the name of the column in which a step records the document that it keeps instead of each
+    duplicate: `*_winner`, or `*_cluster` if the step keeps one document of each cluster. None if the step has
+    neither. `names` are the columns of the step.
     """
     written = list(names)
     return next((name for end in ("_winner", "_cluster") for name in written if name.endswith(end)), None)

@@ -27,11 +27,11 @@ DOCUMENT = pa.schema(
 )
 
 TARGET_MARK = "\u2029"
-"""Begins the target in the text of a pair. No other stored text has this character, because reading
-replaces it with a line feed.
+"""Begins the target in the text of a record that has a source and a target, such as a translation. No other
+stored text has this character, because reading replaces it with a line feed.
 """
 BORDER = "\n" + TARGET_MARK
-"""Separates the two sides of a pair, so that no line belongs to both."""
+"""Separates source and target in the text of a record, so that no line belongs to both."""
 
 QUARANTINE = pa.schema(
     [

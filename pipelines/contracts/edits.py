@@ -1,8 +1,8 @@
 """Edits: how a stage changes text without rewriting it. Only this module composes and applies them.
 
 An edit replaces the bytes [start, end) of the stored text with `replacement`, where start < end and both lie
-on code-point boundaries. `rule` gives the reason (an entity, a line rule). The edits of one step are sorted
-and do not overlap.
+on code-point boundaries. `rule` gives the reason, such as the kind of personal data or the name of a line
+rule. The edits of one step are sorted and do not overlap.
 
 When edits of several steps overlap, an edit that contains another absorbs it, no matter which step came
 first. Of edits with the same range, that of the later step wins. Otherwise an edit that inserts visible text
@@ -24,7 +24,7 @@ from pipelines.contracts.document import is_empty
 EDIT = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("replacement", pa.string()), ("rule", pa.string())])
 EDITS = pa.list_(EDIT)
 COMPOSITION = 2
-"""Version of the rules above, for the fingerprints of steps that read edited text."""
+"""Version of the rules for overlapping edits, for the fingerprints of what is made from edited text."""
 
 _Edit = tuple[int, int, bool, int]  # start, end, whether it inserts text, its number
 # First bytes that only visible characters have (see `is_empty`): ASCII, U+00C0 to U+05FF, U+4000 to U+DFFF.
@@ -45,8 +45,8 @@ def edits_column(per_document: Sequence[Sequence[tuple[int, int, str, str]]]) ->
 
 
 def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
-    """Raise AssertionError unless the edits of each text lie within it, on code-point boundaries, are sorted,
-    and do not overlap.
+    """Raise AssertionError unless each edit has start < end and lies within its text, on code-point
+    boundaries, and the edits of each text are sorted and do not overlap.
     """
     document, start, end = _positions(edits)
     if not len(document):

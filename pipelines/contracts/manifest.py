@@ -38,7 +38,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class PartRecord:
-    """A part of a step: its rows, the UTF-8 bytes of its stored text (document parts only) and its file."""
+    """A part of a step: its number of rows, the number of UTF-8 bytes of its stored text (0 for annotation
+    parts) and its file.
+    """
 
     source: str
     index: int
@@ -52,7 +54,8 @@ class StepManifest:
     """The manifest of a published step.
 
     `fingerprint` is the digest of `identity`: stage, version, knobs, libraries and the fingerprints of the
-    inputs. `counts` are totals by source. `facts` is what the stage publishes in addition to its columns.
+    inputs. `counts` has the `Counts` of each source. `facts` is what the stage publishes in addition to its
+    columns.
     """
 
     step: str
@@ -148,7 +151,7 @@ class StepOutput:
 
     def check_forgotten(self) -> None:
         """Raise ConflictError if documents were forgotten since the build began. `forget` writes its
-        tombstone before it removes temporary and old files.
+        tombstone first, and then removes or rewrites the files written before.
         """
         check_mark(self.root, self.mark)
 
@@ -306,8 +309,8 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
     """Write the manifest, the last file of a step, then remove the files that only unfinished steps need.
 
     `check` raises an error if the step must not be published, for example because files are missing or may
-    hold forgotten documents. The temporary manifest already exists in the step's directory when `check` runs,
-    and on a local disk such a directory is removed only as a whole (`Location.set_aside`).
+    hold forgotten documents. If a local directory is removed after `check`, the temporary manifest disappears
+    with it, and `check` is called again (`Location.set_aside`).
     """
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
     StepOutput(root, name).finish(manifest)

@@ -21,8 +21,8 @@ DOCUMENT_COLUMNS = ("id", "text", "source", "url", "meta")
 
 @dataclass(frozen=True)
 class Annotation:
-    """The columns that one step wrote for one part. They are in a file or in memory (`table`), for example if
-    several steps run in one task.
+    """The columns that one step wrote for one part, with their types in `schema`. They are in `file` or, for
+    example if several steps run in one task, in memory (`table`).
     """
 
     step: str
@@ -45,12 +45,13 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Part:
-    """A document part and the annotations that its reader may see, in the order of the steps.
+    """A document part with some or all of its annotations, in the order of the steps.
 
-    `types` has the type of every annotation column of the build, and `order` the names of its steps.
-    `tokenizer_share` is the source's weight in the training text of tokenizers. `loaded` holds the document
-    columns if a task has already read them. `given` is the division into training, validation and test
-    documents that the source comes with, if any.
+    `documents` is the file of the document columns in `directory`, and `schema` has their types. `types` has
+    the type of every annotation column of the build, and `order` the names of its steps. `tokenizer_share` is
+    the source's weight in the training text of tokenizers. `loaded` holds the document columns if a task has
+    already read them. `given` is the division into training, validation and test documents that the source
+    comes with, if any.
     """
 
     source: str

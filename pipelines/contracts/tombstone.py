@@ -22,7 +22,7 @@ _FILE = "forgotten.json"
 
 
 def read_tombstone(output: Location) -> dict[str, Any]:
-    """Return the tombstone of a corpus.
+    """Return the tombstone of a corpus. Its entries are empty if nothing was forgotten.
 
     `records` maps each source to its forgotten records, as sorted `path#record`. `pending` are the documents
     whose removal is unfinished, and `asked` is a digest of the ids and URLs by which their removal was

@@ -239,7 +239,9 @@ def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """Return the record of a file that is not a part, which is rewritten if it concerns one of the documents."""
+    """Rewrite a file that is not a part, if it concerns one of the documents. Return the record of the new
+    file, or of the unchanged one.
+    """
     if not record.path.endswith(".arrow"):
         return record
     schema = read_schema(out.directory, record)

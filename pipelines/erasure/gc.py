@@ -29,9 +29,9 @@ class UnreachedStep:
 def find_unreached(
     configs: Sequence[CorpusConfig], output: LocalPath, surplus: Collection[LocalPath] = ()
 ) -> list[UnreachedStep]:
-    """Return the unused steps in the output of the configurations, and the search indexes that are not
-    current. A step is used if it is in the plan of a configuration, or belongs to the published corpus, to a
-    variant, or to an earlier build whose manifest is not in `surplus`.
+    """Return the unused steps in the output of the configurations, and the search indexes that
+    `list_stale_indexes` finds there. A step is used if it is in the plan of a configuration, or belongs to
+    the published corpus, to a variant, or to an earlier build whose manifest is not in `surplus`.
 
     Raises UserError if the configurations have different outputs.
     """

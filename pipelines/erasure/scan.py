@@ -17,8 +17,8 @@ _LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occu
 
 
 def make_probes(texts: Sequence[str]) -> list[bytes]:
-    """Return up to 16 excerpts of each text, spread evenly over it. A text shorter than an excerpt is its own
-    excerpt. Excerpts that are very short or have few distinct bytes are left out.
+    """Return up to 16 excerpts of 48 bytes of each text, spread evenly over it. A shorter text is its own
+    excerpt. Excerpts of fewer than 16 bytes, or with fewer than 8 distinct bytes, are left out.
     """
     probes = []
     for text in texts:
@@ -32,8 +32,8 @@ def make_probes(texts: Sequence[str]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Hit:
-    """A file that matched. `ids` are the document ids (16 bytes each) of the matching rows, if the file has
-    ids.
+    """A file in which `scan` found a probe or an id. `ids` are the document ids (16 bytes each) of the
+    matching rows, if the file has ids.
     """
 
     path: str

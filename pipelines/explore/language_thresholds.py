@@ -57,8 +57,8 @@ Values = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LanguageThresholds:
-    """Rules with bounds by language, in the plain form of a corpus file, and the number of documents with a
-    score in each language.
+    """Thresholds by language for `names`: the language score or rule sets. `rules` have the plain form of a
+    corpus file. `documents` is the number of documents with a score in each language.
 
     `few` lists the languages for which `default` applies, because at least one column has fewer than `least`
     values in them.
@@ -136,7 +136,9 @@ def _bare(rule: Rule) -> str:
 
 
 def _values(corpus: Corpus, signal: str) -> dict[str, np.ndarray]:
-    """Return the values of a column by language, in ascending order, without null and NaN."""
+    """Return the values of a column by language, in ascending order, without null and NaN. Documents whose
+    language is missing or undetermined are left out.
+    """
     chunks: dict[str, list[np.ndarray]] = {}
     parts = [part for part in corpus.parts() if part.has(LANGUAGE) and part.has(signal)]
     for part in parts:
@@ -186,7 +188,7 @@ def _bounds(rule: Rule, method: Method, values: Values, language: str, reference
 
 def _by_deviations(bound: float, values: np.ndarray, reference: np.ndarray) -> float:
     """Return the value that lies as many standard deviations from the mean of `values` as `bound` lies from
-    the mean of `reference`.
+    the mean of `reference`. If all values of `reference` are equal, return `bound`.
     """
     spread = float(np.std(reference, dtype=np.float64))
     if spread == 0:

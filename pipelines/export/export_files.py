@@ -66,9 +66,9 @@ class ExportJob:
     def write_files(
         self, plans: Sequence[Plan], write: Callable[[Corpus, Location, Plan], Written], kind: type[Written]
     ) -> list[Written]:
-        """Write the files that are not finished yet, and return the records of all files in the order of
-        `plans`. `write` writes one file; it must be a module-level function. Raises ConflictError if a worker
-        finds a different corpus.
+        """Write the files that are not finished yet, and return the records of all files, of type `kind`, in
+        the order of `plans`. `write` writes one file; it must be a module-level function. Raises
+        ConflictError if a worker finds a different corpus.
         """
         files = [self.unfinished.finished(plan.path, plan.inputs, kind) for plan in plans]
         left = [number for number, file in enumerate(files) if file is None]

@@ -27,7 +27,8 @@ _HIGHEST = (1 << 32) - 1  # offset
 def write_shard_file(
     schema: pa.Schema, sink: BinaryIO, rows: Iterator[Mapping[str, Any]], json_of: Callable[[Any], bytes]
 ) -> None:
-    """Write a shard with one sample for each of `rows`, which have the columns of `schema`.
+    """Write a shard with one sample for each of `rows`, which have the columns of `schema`. `json_of` encodes
+    the values of columns with the encoding `json`.
 
     Raises UserError if the shard exceeds 4 GiB, which its offsets cannot express.
     """

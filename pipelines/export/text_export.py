@@ -10,7 +10,7 @@ An export is a directory or URL prefix with these files:
   training. MDS has a directory for each split instead, `train/00000-SOURCE.mds`, with an `index.json`.
 - `README.md`: a dataset card that lets `datasets.load_dataset` read the whole export, its splits and each source
   (with MDS, which `datasets` does not read, the card only describes the export).
-- `croissant.json`: the same for readers of Croissant. WebDataset and MDS have none, because their files are not
+- `croissant.json`: a description for readers of Croissant. WebDataset and MDS have none, because their files are not
   tables.
 - `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.
 - `unfinished.json`, present only until the export is complete: the request and the finished files, from which the
@@ -61,10 +61,10 @@ def export_corpus(
     """Write the kept, edited text of a corpus into the directory or prefix `output`, and return the records
     of the files with documents. `export.json` is written last.
 
-    `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. `sources` None means
-    all sources. `columns` are annotations to add; they are null in sources to which their step does not
-    apply. `without` leaves out `url` or `meta`, or both. `workers` processes write one file each at a time;
-    None chooses their number.
+    `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. If `sources` is None,
+    all sources are exported. `columns` are annotations to add; they are null in sources to which their step
+    does not apply. `without` leaves out `url` or `meta`, or both. `workers` processes write one file each at
+    a time; None chooses their number.
 
     Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
     corpus changes in the meantime. Raises UserError for an unknown source, column or format. Raises
@@ -257,7 +257,9 @@ def _kept_splits(part: Part) -> set[str]:
 
 
 def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]]:
-    """Yield the consecutive parts that make up each file."""
+    """Yield groups of consecutive parts with about `file_bytes` of stored text each, without parts that have
+    no kept documents. Each group becomes one file, or one file per split.
+    """
     filled = 0
 
     def number(part: Part) -> int:

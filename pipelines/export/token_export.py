@@ -83,9 +83,9 @@ def export_tokens(
     workers: int | None = 1,
 ) -> list[FileRecord]:
     """Write the token shards of a corpus into the directory or prefix `output`, and return the records of all
-    files but `export.json`, which is written last. `format` is a key of TOKEN_FORMATS. `sources` None means
-    all sources. `shard_set` may be omitted if there is only one. `workers` processes write one file each at a
-    time; None chooses their number.
+    files but `export.json`, which is written last. `format` is a key of TOKEN_FORMATS. If `sources` is None,
+    all sources are exported. `shard_set` may be omitted if there is only one. `workers` processes write one
+    file each at a time; None chooses their number.
 
     Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
     corpus changes in the meantime. Raises UserError for an unknown source or shard set, for a vocabulary

@@ -79,9 +79,10 @@ class Forecast:
 
 @dataclass
 class _Rates:
-    """Rates learned from earlier builds. `stages` has the rate of each stage; `read` has one rate per format.
-    `inputs` has [bytes of text, bytes of input] of each source and of each format. `workers` is from the step
-    that finished last (at `newest`), and `fixed` from the build that finished last (at `last_build`).
+    """Rates learned from earlier builds. `stages` has the rate of each stage, and for the stage `read` one
+    rate per format. `inputs` has [bytes of text, bytes of input] of each source and of each format. `workers`
+    is from the step that finished last (at `newest`), and `fixed` from the build that finished last (at
+    `last_build`).
     """
 
     stages: dict[str, Rate] = field(default_factory=dict)

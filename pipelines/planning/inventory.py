@@ -110,8 +110,8 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file, without reading it if the cache has its checksum. The
-    version should change whenever the content does; it is None if a store gives none.
+    """Return [size, version, checksum] of a file, without reading it if the cache has a checksum for its size
+    and version. The version should change whenever the content does; it is None if a store gives none.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

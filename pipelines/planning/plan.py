@@ -1,11 +1,11 @@
 """The plan: a pure function from a configuration and the inventory of its sources to concrete steps.
 
 Every step has its fingerprint and directory before anything runs. The fingerprint covers the stage's name and
-version, its knobs, the versions and checksums that it declares, and the fingerprints of the steps that write
-the columns it reads. It does not depend on the number of workers, the output root or the log level. The files
-of a step that is not reproducible are covered by their checksums once it is published; until then the steps
-that read them have provisional fingerprints, under which nothing is ever published. The checksums of
-published files are an argument of the plan (pipelines.planning.published looks them up).
+version, its knobs, the versions and checksums that it declares, and its inputs: source files, or the
+fingerprints of earlier steps. It does not depend on the number of workers, the output root or the log level.
+The files of a step that is not reproducible are covered by their checksums once it is published; until then
+the steps that read them have provisional fingerprints, under which nothing is ever published. The checksums
+of published files are an argument of the plan (pipelines.planning.published looks them up).
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,8 @@ PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
 @dataclass(frozen=True)
 class Step:
     """One concrete step. `source` is None for a step of a corpus stage, which spans all `sources`; any other
-    step has one source. `identity` is everything that the fingerprint covers.
+    step has one source. `where`, if set, names an earlier step: documents that it or a step before it dropped
+    are not annotated. `identity` is everything that the fingerprint covers.
 
     `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read.
     `files` has the labels of the steps whose files it reads, by the names that the stage uses for them: the

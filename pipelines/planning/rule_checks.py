@@ -1,4 +1,6 @@
-"""Check rules and groups before anything runs: columns that a source lacks, types that do not fit, and null values."""
+"""Check the columns of rules and of `group_by` before anything runs: columns that a source lacks, types that
+do not fit, and null values.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,7 +20,7 @@ def check_rules(
     config: CorpusConfig, entry: StepConfig, done: Sequence[StepConfig], types: Mapping[str, pa.DataType]
 ) -> None:
     """Raise ConfigError for a rule whose column is missing in some source that the rule judges, and for a
-    test or a group that does not fit the type of its column.
+    column of a type that the stage cannot use.
 
     `done` are the earlier steps, and `types` the types of the columns that these steps and `entry` write.
     """

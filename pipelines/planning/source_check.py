@@ -53,9 +53,9 @@ class SampleTally:
     """Counts of the records of a source or of a sample of it: the number of `documents`, and in `aside` the
     number of records set aside, by reason.
 
-    `fields` are the fields of the first record that lacks its text. `texts` are the texts of the first
-    documents as the records hold them, up to about 16 MiB; there are none for formats whose text must be
-    extracted. `text_bytes` is the size of the records with these texts.
+    `fields` are the fields of the first record whose text is missing or not a string. `texts` are the texts
+    of the first documents as the records hold them, up to about 16 MiB; there are none for formats whose text
+    must be extracted. `text_bytes` is the size of the records with these texts.
     """
 
     documents: int = 0
@@ -201,7 +201,8 @@ def check_counts(source: Source, read: StepManifest, directory: Location, files:
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
     """Return the end of a message that names the first record set aside because its text is missing or not a
-    string, and the fields of that record. Empty if there is no such record or it cannot be read again.
+    string, and the fields of that record. Empty if there is no such record, or if it is not found when its
+    file is read again.
     """
     for record in read.files:
         if record.path.startswith("quarantine/"):

@@ -141,7 +141,7 @@ def _foreign_records(
 ) -> Iterator[TextRecord | Bad]:
     """Yield the records of an installed package's reader. If the reader fails at a record, or yields
     something that is not a record, raise PoisonError with the record's number; if that record is in `poison`,
-    yield Bad("poison") instead and end.
+    yield Bad("poison") instead and end. Errors that no record causes, such as OSError, propagate.
     """
     number, reason = first, ""
     try:

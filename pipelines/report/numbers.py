@@ -131,7 +131,8 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
         if isinstance(entry.stage, Filter):
             sources = list(entry.sources or [source.name for source in plan.config.sources])
             for test in entry.stage.tests():
-                entry_of = {"step": entry.name, "rule": test.reason(), "signal": test.signal, "sources": sources}
+                own = [source for source in sources if source in test.when.get("source", sources)]
+                entry_of = {"step": entry.name, "rule": test.reason(), "signal": test.signal, "sources": own}
                 conditions = {name: plain(getattr(test, name)) for name in _CONDITIONS}
                 tests.append({**entry_of, **conditions, "null": "drop" if test.drops_null() else "keep"})
     return tests

@@ -26,8 +26,8 @@ def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[d
 
     Each sample has `source`, the `step` and `rule` that dropped it (null if it was kept), the printed `id`,
     `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`: the printed
-    id of the document in whose favour it was dropped, or its id in hex if it belongs to another corpus; null
-    if the step names no such document.
+    id of the document in whose favour the sample was dropped (in hex if that document belongs to another
+    corpus), or null if none is recorded.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}

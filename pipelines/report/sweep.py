@@ -44,9 +44,9 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
 
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
-    """Return the share of the documents that a bound keeps, or 1 if there are none. `at_most` keeps documents
-    without a value, and `at_least` drops them. Neither side keeps NaN and infinities. If the threshold lies
-    within a bin, the share may be an estimate.
+    """Return the share of the documents in a histogram (see `Histogram.facts`) that a bound keeps, or 1 if
+    there are none. `at_most` keeps documents without a value, and `at_least` drops them. NaN and infinities
+    count as dropped. If the threshold lies within a bin, the share may be an estimate.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0

@@ -136,7 +136,7 @@ def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tu
 def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
     """Return the distinct pairs of a bilingual dictionary, without those in which a word has no vector. As in
     MUSE, each line of the file has a source word and its translation. Raises UserError for a line that does
-    not have two words.
+    not have two words or is not UTF-8.
     """
     pairs = []
     for where, line in text_lines(path):
@@ -167,8 +167,9 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 
 
 def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> MapFit:
-    """`mapped` and `after` are the vectors of the mapped source space and of the target space. `wanted` has
-    the target rows of the translations of each held-out word, by its source row.
+    """Measure a map that was fitted on `pairs` pairs. `mapped` and `after` are the vectors of the mapped
+    source space and of the target space. `wanted` has the target rows of the translations of each held-out
+    word, by its source row.
     """
     penalties = mean_similarity(after, mapped), np.zeros(len(after), np.float32)
     retrievals = []

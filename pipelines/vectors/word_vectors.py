@@ -35,7 +35,7 @@ class WordVectors:
         return unit_rows(self.matrix)
 
     def row(self, word: str) -> int:
-        """Return the row of a word. Raises UserError if the word has no vector."""
+        """Return the row index of a word. Raises UserError if the word has no vector."""
         if word not in self.rows:
             lower = f"; did you mean {word.lower()!r}?" if word.lower() in self.rows else ""
             raise UserError(f"{printable(word)!r}: no such word among {len(self.words):,}{lower}")
@@ -167,7 +167,7 @@ def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore
     four words, the last of which is the answer. If no word of the vectors has a capital letter, the questions
     are converted to lower case.
 
-    Raises UserError for any other line that is not blank.
+    Raises UserError for any other line that is not blank, and for a line that is not UTF-8.
     """
     fold: Callable[[str], str] = str if any(word != word.lower() for word in vectors.words) else str.lower
     scores: list[AnalogyScore] = []

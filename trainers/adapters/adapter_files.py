@@ -61,9 +61,9 @@ def base_fingerprint(network: Any, architecture: str) -> str:
 class StockHead:
     """The head of a task in the stock model that peft wraps.
 
-    `names` maps our names of the head's parameters to the stock names. `stacks` holds the prefix of parameter
-    names in the stacks: ours, then that of the stock model. `task_type` is peft's name for the kind of task,
-    or None if peft has none.
+    `names` maps our names of the head's parameters to the stock names. `stacks` holds two prefixes of the
+    names of parameters in the stacks of blocks: ours, then that of the stock model. `task_type` is peft's
+    name for the kind of task, or None if peft has none.
     """
 
     names: Mapping[str, str]
@@ -81,8 +81,9 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return {our name: peft's name in the stock model} for the head's parameters and the method's
-        parameters. `own` lists the method's parameters, by the names that peft would use in our model.
+        """Return the names that peft uses in the stock model for the parameters of the head and of the
+        method. The keys are our names of the head's parameters, and the names in `own`, which peft would use
+        for the method's parameters in our model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {

@@ -34,7 +34,7 @@ LIKELIHOOD = "likelihood"  # the suite of held-out documents, which has no task 
 Requirement = tuple[str, str, str, float, str]
 """A requirement: task or suite, score, comparison, bound, and the text that was given."""
 Known = dict[tuple[str, str], list[tuple[str, float]]]
-"""{(task or suite, score): [(model, value), ...]}"""
+"""The measured scores: {(task or suite, score): [(model, value), ...]}"""
 _REQUIREMENT = re.compile(r"(.+)\.(\w+)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
 _COMPARES: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,

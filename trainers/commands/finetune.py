@@ -220,8 +220,8 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
 
 def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetuning":
-    """Errors that can be found before the run directory is written are raised here, including errors in the
-    splits that are scored at the end.
+    """Return the resolved job. Errors that can be found before the run directory is written are raised here,
+    including errors in the splits that are scored at the end.
     """
     from trainers.engine.hardware.compiler import check_compiler
     from trainers.inference.base import check_model

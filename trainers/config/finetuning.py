@@ -99,8 +99,8 @@ class Mixing:
 
 @dataclass(frozen=True)
 class TaskValidation:
-    """When the dev split is scored and when the run stops early. The split is scored every `every` steps;
-    null means at the end of every epoch.
+    """When the dev split is scored and when the run stops early. The split is scored after the last step and
+    every `every` steps; null means at the end of every epoch.
 
     The checkpoint with the best value of the task's first metric, or with the lowest loss if the model
     answers in text, is kept, exported and used for predictions. The run stops early after `patience`
@@ -146,8 +146,8 @@ class Finetuning(Job):
     from the head is multiplied by `layer_decay`^d and, with `unfreeze_every`, is 0 before step d x
     `unfreeze_every` (Howard and Ruder, 2018, sections 3.2 and 3.3).
 
-    At the end, the best checkpoint predicts all splits except `train`. With `final_splits: dev` it predicts
-    only the split that the run validates on; the runs of a sweep use this.
+    At the end, the best checkpoint predicts all splits that have files, except `train`. With `final_splits:
+    dev` it predicts only the split that the run validates on; the runs of a sweep use this.
     """
 
     kind: Literal["finetuning"] = "finetuning"

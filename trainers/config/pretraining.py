@@ -77,10 +77,10 @@ class Data:
     `weights`. `max_epochs`, one number or one per source, limits how often a source is read over the whole
     run. Once a source reaches its limit, the others share its weight.
 
-    If `shards` split sources into domains (docs/domains.md), each domain is read as a separate source, and
-    both mappings may name any level. A name stands for the domains below it that are not covered by a longer
-    name: in `{web: 0.6, "web:science": 0.3}`, `web` is the source `web` without its science. Its weight is
-    shared among these domains in proportion to their tokens.
+    If the `shards` step splits sources into domains (docs/domains.md), each domain is read as a separate
+    source, and both mappings may name any level. A name stands for the domains below it that are not covered
+    by a longer name: in `{web: 0.6, "web:science": 0.3}`, `web` is the source `web` without its science. Its
+    weight is shared among these domains in proportion to their tokens.
 
     With `subset` below 1, only that share of each source's sequences is read, always the same ones: a random
     choice, which the run's seed determines. A small run then repeats data as often as a larger run of the
@@ -352,8 +352,9 @@ class Pretraining(Job):
         )
 
     def _check_isolation(self) -> None:
-        """Rewritten rows may be longer than the model's number of positions. With `isolation`, positions
-        restart in every document and so do not exceed this number.
+        """Require `isolation`, except with rope and t5_bias, for an objective whose rows may become longer
+        than the model's number of positions. With `isolation`, positions restart in every document and so do
+        not exceed this number.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),

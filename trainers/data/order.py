@@ -11,8 +11,8 @@ sequences one after another, a shorter last sequence comes last in every epoch.
 A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
 mixture and its caps. Since the sequences differ, every source begins a new epoch in each phase.
 
-World size, micro-batch and workers have no influence. The state is a few integers per source. To reach a
-later sample, the decisions in between are replayed.
+World size, micro-batch and workers have no influence. The state of an order is a few integers per source. To
+reach a sample, the draws since the nearest earlier stored state are replayed.
 """
 
 from bisect import bisect_right, insort
@@ -84,7 +84,7 @@ class Samples:
         return len(self.source)
 
     def select(self, rows: np.ndarray) -> "Samples":
-        """Return the samples at `rows`."""
+        """Return the samples at the indices `rows`."""
         return Samples(self.number[rows], self.source[rows], self.sequence[rows], self.tokens[rows], self.epoch[rows])
 
     def share(self, size: int, rank: int, world: int) -> Iterator["Samples"]:

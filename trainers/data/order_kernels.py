@@ -26,7 +26,7 @@ def reachable_tokens(
     length: int,
 ) -> int:
     """Return the number of tokens in the longest prefix of an epoch's sequences that has at most `most`
-    tokens. `most` must be less than the tokens of an epoch.
+    tokens. `most` must be less than the tokens of an epoch. `full` to `length` are as in `draw`.
     """
     if size_starts[source] < 0:
         return min(most // length, full[source]) * length
@@ -129,7 +129,7 @@ def draw(
 @kernel(nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
     """Return the number of tokens of the whole run at which the request of a source reaches `tokens`;
-    infinity if it never does. The search begins at `part`.
+    infinity if it never does. The search begins with part `part` of the mixture.
     """
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1

@@ -51,7 +51,7 @@ def check_spans(
     directory: Location, span_types: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
 ) -> None:
     """Raise ConfigError if the objective uses a type of span that is not in `span_types`, the types that all
-    shards record, or if there are sources, but no document has a span of a type that it uses.
+    shards record, or if there are sources, but no document has a span of a type that the objective uses.
     """
     wanted = objective.span_types
     if missing := [kind for kind in wanted if kind not in span_types]:

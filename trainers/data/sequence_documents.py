@@ -46,15 +46,17 @@ def _documents(offsets: np.ndarray, marks: int, first: int, end: int) -> list[in
 
 
 def ids_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[bytes]:
-    """Return the 16-byte document id of each segment of a packed sequence."""
+    """Return the 16-byte document id of each segment of a packed sequence. The arguments are those of
+    `documents_of`.
+    """
     return [source.shard(shard).doc_ids[row].as_py() for shard, row in documents_of(source, sequence, length, epoch)]
 
 
 def mask_documents(batch: "Batch", sources: "Sequence[SourceStream]", length: int, excluded: Set[bytes]) -> None:
-    """Remove the targets of excluded documents, and the labels of rows that contain one. `length` is the
-    number of stream positions in a row.
+    """Remove the targets of the documents whose id is in `excluded`, and the labels of rows that contain such
+    a document. `length` is the number of stream positions in a row.
 
-    Inputs and positions stay as they are. Positions of an excluded document get the segment number of
+    Inputs and positions stay as they are. The tokens of an excluded document get the segment number of
     padding, so that no other document attends to them.
     """
     for row in np.flatnonzero(batch.sample >= 0):

@@ -104,8 +104,8 @@ class SourceStream:
             )
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
-        """Return this source, cut into sequences by `packing`, one of the packings of
-        `trainers.rows.sequences`.
+        """Return this source, cut into sequences of up to `length` tokens by `packing`, one of the packings
+        of `trainers.rows.sequences`. `room` is given if the objective adds marks to each document.
         """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
@@ -114,7 +114,9 @@ class SourceStream:
         return replace(self, packing=Packing(shards))
 
     def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
-        """Return this source, cut into rows of sentence pairs."""
+        """Return this source, cut into rows of sentence pairs by `packing`, one of PAIR_PACKINGS. `exchanges`
+        is the number of different ways of swapping second parts between pairs.
+        """
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
             for number, record in enumerate(self.shards)

@@ -77,8 +77,8 @@ def hard_exit(status: int) -> NoReturn:
 class Totals:
     """The results of a step or an evaluation, summed over all workers.
 
-    `sums` are the sums of `engine.loss_metrics`. `loss` is the loss computed from them: weight x nats per
-    target, summed over all losses. `stops` is the number of workers that requested a stop.
+    `sums` are those of `loss_metrics.sums_by_source`. `loss` is the loss computed from them: weight x nats
+    per target, summed over all losses. `stops` is the number of workers that requested a stop.
 
     The other fields are 0 after an evaluation. `read` counts the tokens that the model read (in an
     encoder-decoder, its encoder), and `decoded` the tokens that the decoder of an encoder-decoder read.

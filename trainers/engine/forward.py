@@ -159,8 +159,8 @@ class Forward(torch.nn.Module):
         return recorded_layers(self._architecture.blocks(self.model), own)
 
     def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
-        """Return whether every position attends to the whole row or, in a decoder, to the whole row up to
-        itself. Attention without a mask then gives the same result faster.
+        """Return whether attention can run without a mask, which is faster: every position attends to the
+        whole row or, in a decoder, to the whole row up to itself, and the architecture allows it.
         """
         least, most = arrays["segment_range"]
         whole = least >= 0 and (most == 0 or not self.isolation) and arrays.get("prefix") is None

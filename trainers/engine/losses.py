@@ -213,7 +213,9 @@ def _read_targets(batch: Batch) -> np.ndarray:
 
 
 def _discriminator_nats(made: ForwardPass) -> Any:
-    """Return the binary cross-entropy of every token. Special tokens count too, as in the authors' code."""
+    """Return the binary cross-entropy of every token. Special tokens count too, as in the code of ELECTRA's
+    authors.
+    """
     from torch.nn.functional import binary_cross_entropy_with_logits
 
     logits, replaced = made.judged

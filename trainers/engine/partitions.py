@@ -156,8 +156,8 @@ class Partitions:
             whole[place.start : place.start + place.numel] = part.detach()
 
     def gradient(self, parameter: Any) -> torch.Tensor:
-        """Return the full gradient of a trained parameter before a step, before clipping. This is a
-        collective operation: every worker must call it.
+        """Return the full gradient of a trained parameter. Call this before the step. This is a collective
+        operation: every worker must call it.
         """
         from deepspeed.utils import safe_get_full_grad
 

@@ -116,7 +116,9 @@ class SingleWorker:
             parameter.data.copy_(value)
 
     def gradient(self, parameter: Any) -> torch.Tensor:
-        """Return the gradient of a trained parameter before a step, before clipping."""
+        """Return the gradient of a trained parameter. Call this before `update`, which clips and then
+        discards it.
+        """
         gradient: torch.Tensor = self._masters[parameter].grad
         return gradient.detach()
 

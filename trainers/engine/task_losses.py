@@ -1,8 +1,9 @@
 """The losses of tasks, computed from the predictions of a model's head (`models.heads`).
 
-The loss of an input is placed at the position `at` of its segment or, if the input has several candidates, of
-its first candidate. Tags have a loss at the first token of every word with a known tag. Losses at positions
-can be summed by row and source, and do not depend on whether the inputs of a batch share rows or are padded.
+The loss of an input is placed at the position of its segment (`TaskTargets.at`) or, if the input has several
+candidates, of its first candidate. Tags have a loss at the first token of every word with a known tag. Losses
+at positions can be summed by row and source, and do not depend on whether the inputs of a batch share rows or
+are padded.
 """
 
 from collections.abc import Callable, Sequence

@@ -101,7 +101,9 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Run loaded tasks and return the report of lm-evaluation-harness."""
+    """Run loaded tasks and return the report of lm-evaluation-harness. If `shots` is None, each task has its
+    own number of solved examples.
+    """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),
         tasks=list(tasks),

@@ -146,7 +146,9 @@ def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_run_adapter(run: LocalPath, picked: checkpoint.Checkpoint, directory: LocalPath) -> None:
-    """Write the parameters that a run's method has trained to a new directory."""
+    """Write an adapter to the new `directory`: the parameters that a run's method has trained up to the
+    checkpoint `picked`.
+    """
     config, record = read_config(run), read_run(run)
     assert isinstance(config, Finetuning)
     sizes, network = config.model, trained_forward(run, picked).model

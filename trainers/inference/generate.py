@@ -29,7 +29,7 @@ class Sampling:
     seed: int = 0
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError for a setting that is out of range."""
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
         require(self.temperature >= 0, f"temperature: got {self.temperature}, allowed 0 or more")
         require(self.top_k >= 0, f"top_k: got {self.top_k}, allowed 0 (all tokens) or more")

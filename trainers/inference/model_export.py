@@ -2,9 +2,10 @@
 and an auto class can load.
 
 The auto class is `AutoModelForCausalLM` (for XLNet too), `...MaskedLM` or `...Seq2SeqLM`. For a model with a
-sentence head and for a discriminator it is `...PreTraining`, for CANINE and for DeBERTa's discriminator
-`AutoModel`. For tasks it is `...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering` or
-`...MultipleChoice`. The generator of a discriminator is in `generator/` with its own tokenizer files.
+sentence head and for ELECTRA's discriminator it is `...PreTraining`, for CANINE and for DeBERTa's
+discriminator `AutoModel`. For tasks it is `...SequenceClassification`, `...TokenClassification`,
+`...QuestionAnswering` or `...MultipleChoice`. The generator of a discriminator is in `generator/` with its
+own tokenizer files.
 
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that

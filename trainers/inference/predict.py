@@ -123,8 +123,8 @@ def predict_file(model: LocalPath, file: Location, split: str = "input", base: L
     recorded.
 
     Fields of the file are named after the roles of the task's kind: `text`, `text_b`, `words`, `question`,
-    `passage`, `candidates`. Raises UserError if there is no such file, or if `model` is not a fine-tuned
-    model of a single task.
+    `passage`, `candidates`. `split` is the name of the split in the predictions. Raises UserError if there is
+    no such file, or if `model` is not a fine-tuned model of a single task.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())

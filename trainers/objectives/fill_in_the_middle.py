@@ -73,7 +73,7 @@ class FillInTheMiddle(PairObjective):
     @property
     def spare(self) -> int:
         """The number of positions of a row that packing leaves free, so that even a document alone in its row
-        can grow by GROWTH.
+        can grow by `character_cuts.GROWTH` tokens besides its marks.
         """
         return GROWTH - (self._reserved - len(_MARKS))
 
@@ -91,8 +91,8 @@ class FillInTheMiddle(PairObjective):
     def move_middle(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
         """Return every document as a target: document i is unchanged where `order[i]` is 0, in the order PSM
         where it is 1, and in the order SPM where it is 2. The middle of document i is its tokens from
-        `cuts[i, 0]` up to `cuts[i, 1]`. `<eos>` follows a reordered document. The `following` token, if there
-        is one, follows an unchanged document.
+        `cuts[i, 0]` up to `cuts[i, 1]`. `<eos>` follows a reordered document. An unchanged document is
+        followed by its token in `documents.following`, if it has one.
         """
         content, whole = documents.content, order == 0
         more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)

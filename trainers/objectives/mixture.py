@@ -55,8 +55,8 @@ class MixturePart:
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
-        """Return the capacity of a row if `token`, when set, precedes every input. None if packing need not
-        reserve positions, because the objective adds no marks to documents.
+        """Return the capacity of a row in which `token`, if set, precedes every input. None if packing need
+        not reserve positions, because the objective adds no marks to documents.
         """
         return self.objective.room(sequence_length, family, int(self.token is not None))
 

@@ -58,8 +58,8 @@ def bert_large() -> Pretraining:
 
 def roberta_base() -> Pretraining:
     """RoBERTa-base, 124,697,433 parameters (Liu et al., 2019, section 5 and table 9): `bert_base` without
-    sentence pairs, with dynamic masks. Rows are full sentences across documents, and documents of a row
-    attend to one another.
+    sentence pairs, with dynamic masks. Rows are filled with full sentences, across documents, and the
+    documents of a row attend to one another.
 
     500,000 steps of 8,192 sequences of 512 at 6e-4 after 24,000 warm-up steps, betas 0.9 and 0.98, no
     clipping.

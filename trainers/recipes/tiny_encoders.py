@@ -203,8 +203,8 @@ def tiny_simcse() -> Pretraining:
 
 
 def tiny_quick_thought() -> Pretraining:
-    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with rows of 1,024 tokens, so that each has
-    several sentences, a temperature of 32 and a learning rate of 2e-3.
+    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with a temperature of 32, a learning rate of
+    2e-3, and rows of 1,024 tokens, so that each row has several sentences.
 
     At a temperature of 1 and a learning rate of 4e-3, in rows of 512, all vectors became equal within 75
     steps and stayed equal.

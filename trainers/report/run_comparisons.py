@@ -25,9 +25,9 @@ class RunComparison:
 
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
-    """Yield paired comparisons between the first group of runs of each task and split and every later group
-    of the same task and split. Runs with the same seed form a pair. If each of the two groups has a single
-    run, these two runs form a pair regardless of their seeds.
+    """Compare, for each task and split, every later group of runs with the first group, and yield a
+    comparison for each pair of runs. Runs with the same seed form a pair. If each of the two groups has a
+    single run, these two runs form a pair regardless of their seeds.
     """
     first: dict[tuple[str, str], Group] = {}
     for group in groups:

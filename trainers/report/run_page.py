@@ -24,7 +24,7 @@ def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
 
 
 def render(runs: Sequence[Run]) -> str:
-    """Return the page as self-contained HTML."""
+    """Return the report of these runs as self-contained HTML."""
     curves = Curves(runs)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} training runs"
     scores, comparisons = _scores(runs)
@@ -113,7 +113,8 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return a row for each source with the tokens read and the tokens requested, in descending order of
+    """Return a row for each source: its entry in the ledger, its share of all tokens read, the share of
+    padding (`waste`), and the tokens read beyond those requested (`off`). The rows are in descending order of
     tokens read.
     """
     sources = ledger["sources"] if ledger else {}

@@ -16,15 +16,15 @@ from trainers.tasks.load_task import Suite
 from trainers.tasks.suite_mean import suite_score
 
 _NOT_COMPARED = ("seed", "name", "budget.tokens", "batch.tokens")
-_MOST_SHOWN = 3  # maximum number of fields in the label of a configuration
+_MOST_SHOWN = 3  # fields in the label of a configuration, unless it takes more to tell it from the others
 
 
 @dataclass(frozen=True)
 class Result:
     """The scores of one run on one split of its task. In a run of several tasks, `task` names them all,
     joined by commas, and `split` is TASK.SPLIT. `scores` maps each metric to its score, a `Score` of
-    `trainers.tasks.scores.resampling` as JSON. `floors` are the scores of majority predictions from the
-    training split.
+    `trainers.tasks.scores.resampling` as JSON. `floors` has the scores, by metric, of the majority
+    predictions from the training split (`trainers.tasks.majority`).
     """
 
     run: LocalPath
@@ -43,8 +43,8 @@ class Result:
 @dataclass(frozen=True)
 class Group:
     """The results, on one task and split, of runs with the same settings (see `group_results`). `label` names
-    the settings in which the group differs from the other groups of its task and split, at most three; it is
-    empty if there are no other groups.
+    settings in which the group differs from the other groups of its task and split: three, or as many as
+    distinguish it. It is empty if there are no other groups.
     """
 
     task: str
@@ -126,8 +126,12 @@ def _label(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
     peers = [_compared(g[0]) for g in groups if (g[0].task, g[0].split) == (first.task, first.split)]
     own = _compared(first)
     differing = [name for name in own if any(peer.get(name) != own[name] for peer in peers)]
-    shown = [f"{name}={own[name]}" for name in differing[:_MOST_SHOWN]]
-    return " ".join([*shown, *(["..."] if len(differing) > _MOST_SHOWN else [])])
+    shown = min(_MOST_SHOWN, len(differing))
+    while (
+        shown < len(differing) and sum(all(p.get(name) == own[name] for name in differing[:shown]) for p in peers) > 1
+    ):
+        shown += 1
+    return " ".join([*(f"{name}={own[name]}" for name in differing[:shown]), *["..."] * (shown < len(differing))])
 
 
 def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:

@@ -14,8 +14,7 @@ code and allocators see few shapes.
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that readers put before and after every document of a stream: their names, or None
-    for no token.
+    """The special tokens before and after every document of a stream: their names, or None for no token.
 
     If only `before` is set, the packer writes the next tokens as targets, and the target of a document's last
     token is `<eos>`. Otherwise the packer writes no targets, and the objective makes them.

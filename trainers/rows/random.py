@@ -14,8 +14,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
-    """Return uniform random numbers in [0, 1), float64 [len(keys), count], independent for every combination
-    of seed, key (int64 [rows]), column and `stream`.
+    """Return uniform random numbers in [0, 1), float64 [len(keys), count]. They are independent for every
+    combination of seed, key (`keys`, int64), column and name `stream`.
 
     A larger `count` only adds columns; the other columns stay the same.
     """

@@ -19,8 +19,8 @@ def window(batch: Batch, first: int, length: int) -> Batch:
     """Return a batch with `length` columns of the rows, from column `first` on. It has fewer columns if the
     rows end earlier, and a single column of padding if the rows have no column `first`.
 
-    Besides inputs, targets, positions and segments, the batch may only have a factorization. Its targets that
-    lie in the window keep their order.
+    The batch must have no other arrays with columns than inputs, targets, positions, segments and a
+    factorization. The targets of the factorization that lie in the window keep their order.
     """
     here, shape = slice(first, first + length), (len(batch.inputs), 1)
     rows = (batch.inputs, batch.targets, batch.positions, batch.segments)

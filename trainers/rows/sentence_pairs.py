@@ -50,9 +50,9 @@ class SentencePairs:
     its B is the first abs(`second[e, r]`) tokens of the B of row `other[e, r]`; the row has a label only if
     `second[e, r]` is positive.
 
-    `marks[r]` is the number of stream marks that are counted to row r, if a document begins with this row:
-    the marks of this document and of any empty documents just before it. The last row also counts the marks
-    of any empty documents after it.
+    `marks[r]` is the number of stream marks that count towards row r. If a document begins with this row,
+    these are the marks of this document and of any empty documents just before it. The last row also counts
+    the marks of any empty documents after it.
     """
 
     starts: np.ndarray

@@ -90,8 +90,9 @@ def mark_sentences(
     begins: np.ndarray,
 ) -> None:
     """Mark in `begins`, bool [all rows, length], the positions where sentences begin, and the first position
-    of every document or part of a document. Call this before `packing.pack`, which changes `filled`. Each
-    document has `marks` special tokens around it, `lead` of them before it.
+    of every document or part of a document. `starts`, `counts`, `rows` and `filled` are those of
+    `packing.pack`; call this first, because `pack` changes `filled`. Each document has `marks` special tokens
+    around it, `lead` of them before it.
 
     The mark before a document counts as the start of its first sentence. The first token of that sentence is
     then not marked.

@@ -121,7 +121,7 @@ def save(
 
     Checkpoints of later steps are removed too: they were corrupt when the run resumed from an earlier one,
     and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
-    `ledger` is published with the checkpoint.
+    `ledger` is published with the checkpoint. The arguments not described here are fields of `Checkpoint`.
 
     `check` raises an error if other workers have taken over the run. Only files that existed before `check`
     passed are removed, so the files of those workers are safe. `state` yields (parameter name, {"weight":
@@ -217,7 +217,7 @@ def _name(parent: LocalPath, step: int) -> LocalPath:
 
 def load(path: LocalPath) -> Checkpoint:
     """Return the checkpoint at `path` after verifying every file. Raises CorruptFileError, which names the
-    defect.
+    defect, if a file is missing or damaged.
     """
     try:
         record = read_json(path / RECORD, f"remove {path}")
@@ -399,7 +399,7 @@ def _remove_old(
     best: Best | None,
 ) -> None:
     """Remove the checkpoints among `published`, sorted from the newest, that `save` does not keep. Each is
-    first renamed to a temporary name, so that a process that is killed leaves no partial checkpoint, but
+    first renamed to a temporary name, so that a process that is killed leaves no partial checkpoint, only
     files that the next `save` removes.
     """
     replaced = [path for its, _, path in published if its > step or (its == step and path != last)]

@@ -56,7 +56,7 @@ def settle(init: Init) -> Init:
 
 
 def settle_reference(weighting: GroupDRO, corpus: JobCorpus) -> GroupDRO:
-    """Return the settings of group DRO with the absolute path of the reference and the digest of its
+    """Return the settings of group DRO with the absolute path of the reference model and the digest of its
     checkpoint. Raises UserError if the reference is not an export, has another tokenizer, or has changed
     since the digest was computed.
     """

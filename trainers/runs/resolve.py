@@ -319,7 +319,9 @@ def is_free(name: str) -> bool:
 
 
 def identity(config: Job) -> dict[str, object]:
-    """Return the fields that identify a run, by dotted name: all except the free ones."""
+    """Return the fields that identify a run, by dotted name: all except those that may change within a run
+    (`is_free`).
+    """
     return {name: value for name, value in _flat(plain(config)).items() if not is_free(name)}
 
 
@@ -333,8 +335,8 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Return lines that describe what the run reads: its phases, its sources, the cost of packing, and the
-    points where the mixture changes.
+    """Return lines that describe the data of the run, such as its phases and sources, the cost of packing,
+    and the points where the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)

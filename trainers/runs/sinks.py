@@ -88,7 +88,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(directory), flush_secs=10)
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Write scalars."""
+        """Write the metrics of a step as scalars."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step, seconds)
 
@@ -143,7 +143,7 @@ class WeightsAndBiases:
             self._run.log(dict(values), step=step)
 
     def close(self, outcome: Outcome) -> None:
-        """End the run."""
+        """End the run, with exit code 1 if it failed, otherwise 0."""
         self._run.finish(exit_code=1 if outcome == "failed" else 0)
 
 
@@ -190,7 +190,7 @@ class MLflow:
             self._client.log_batch(self.identity, metrics=new[first : first + 1000])
 
     def close(self, outcome: Outcome) -> None:
-        """Set the run's status."""
+        """End the run with the status FINISHED, KILLED (if it was stopped) or FAILED."""
         status = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}[outcome]
         self._client.set_terminated(self.identity, status)
 
@@ -318,9 +318,9 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step or validation event, except its step and time, by metric name.
-    Examples of names are `train/loss`, `train_loss/NAME` for a source or a level above it, and
-    `data_FIELD/NAME` for the data read from a source.
+    """Return the finite numbers of a step or validation event, except its step, its time and the number of
+    steps of the run, by metric name. Examples of names are `train/loss`, `train_loss/NAME` for a source or a
+    level above it, and `data_FIELD/NAME` for the data read from a source.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}

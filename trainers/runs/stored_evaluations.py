@@ -27,10 +27,10 @@ FOLDER = "evaluations"
 class StoredEvaluation:
     """The evaluation of a checkpoint, without its rows.
 
-    `checkpoint` is the checksum of the checkpoint, `items` a digest of the items. `scores` has the main score
-    of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`. Each score has value,
-    error, low, high and n and, if defined, chance, verdict and version. `record` is the content of the whole
-    file.
+    `checkpoint` is the checksum of the checkpoint, `items` a digest of the evaluated items. `scores` has the
+    main score of every task and, if a suite was evaluated, its mean under the name `SUITE.mean`. Each score
+    has value, error, low, high and n and, if defined, chance, verdict and version. `record` is the content of
+    the whole file.
     """
 
     path: LocalPath

@@ -33,8 +33,8 @@ class RunColumns:
 
 
 def read_run_columns(path: Path, key: str | None = None, columns: Collection[str] = ()) -> RunColumns:
-    """Read a CSV file of runs. The column `key` names the runs or, by default, the leading columns that are
-    in KEYS do. Of the other columns, only `columns` are read, or all of them if `columns` is empty.
+    """Read a CSV file of runs. The runs are named by the column `key` or, by default, by the leading columns
+    that are in KEYS. Of the other columns, only `columns` are read, or all of them if `columns` is empty.
 
     In a file with a row per item, the value of a run is the mean over the items that have a value in at least
     one run. If the run itself lacks a value for one of these items, its mean is NaN. Raises ConfigError if

@@ -28,7 +28,7 @@ def read_labels(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) -> np.ndarray:
     """Return the indices of `texts` in the task's labels, int64 [texts]. The layout's `rename` is applied
-    first.
+    first. `rows` gives the position of each text for messages.
     """
     rename = layout.rename or {}
     texts = [rename.get(text, text) for text in texts] if rename else texts
@@ -82,7 +82,8 @@ def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) ->
 
 def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
     """Read tags as indices into the task's labels, int64, flat over all words. Entity tags are converted to
-    BIO.
+    BIO if the layout has a `scheme` or the task measures `entity_f1`. `counts` holds the number of words of
+    each row.
     """
     column = rows.column(layout.roles["tags"], "tags")
     scheme = layout.scheme or ("bio" if "entity_f1" in task.metrics else None)

@@ -11,8 +11,8 @@ from trainers.tasks.task_files import SplitFiles, decode, read_content
 
 
 def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
-    """Return the rows of the files, one RowSet per file that has rows, and the files' records. Parallel files
-    form a single RowSet, and so do documents. Generated rows have no files.
+    """Return the rows that fit the layout's `where`, one RowSet per file that has such rows, and the files'
+    records. Parallel files form a single RowSet, and so do documents. Generated rows have no files.
 
     Raises UserError for a file that cannot be read, and if no row is left.
     """

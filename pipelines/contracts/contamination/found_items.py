@@ -32,7 +32,7 @@ text that was searched, and the share of the words of the prompt or answer that 
 """
 ITEMS_FILE = "items.arrow"
 ITEMS = pa.schema([("item", pa.string()), ("field", pa.string()), ("found_as", pa.string())])
-"""A text that was searched for. Equal texts of one field are found under the name of the first, `found_as`."""
+"""A text that was searched for. Equal texts of one field are found under the name of their first item, `found_as`."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,3 @@
-"""Compare two corpora by verdicts, distributions and n-grams, and show the results as tables and a page."""
+"""Compare two corpora by kept documents, distributions and n-grams, and show the results as tables and a
+page.
+"""

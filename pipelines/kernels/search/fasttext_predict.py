@@ -169,7 +169,7 @@ def _begins(data: np.ndarray, start: int, end: int, what: np.ndarray) -> bool:
 def _embed(
     features: Features, rows: np.ndarray, data: np.ndarray, i: int, end: int, scratch: tuple, hidden: np.ndarray
 ) -> int:
-    """Sum the rows of a text's features into `hidden`; return the number of rows."""
+    """Sum the rows of the features of the text data[i:end] into `hidden`. Return the number of rows."""
     word, hashes = scratch
     pruned, kept, numbers = features.pruned, features.kept, features.numbers
     words = count = 0
@@ -295,8 +295,9 @@ def predict(
     labels: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Fill `labels` (int32 [texts, k]) and `scores` (float32 [texts, k]), best first, for each text n,
-    data[starts[n]:ends[n]].
+    """Predict the k most probable labels of each text. Write them to `labels` (int32 [texts, k]) and their
+    scores to `scores` (float32 [texts, k]), best first. Text n is data[starts[n]:ends[n]]. `loss` is
+    HIERARCHICAL, SOFTMAX or INDEPENDENT.
 
     A score is a probability from 0 to 1. Where no label is found, as for a text without features, the label
     is -1 and the score 0.

@@ -32,11 +32,11 @@ def signatures(
     """Return (signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
     `shingles` is the number of shingles of each document.
 
-    A document is its units, the runs that `characters.lower_runs` keeps with `keep`, joined by one space. A
-    shingle is a run of units just long enough to weigh as much as `ngram` words (see `WEIGHTS`), or `ngram`
-    characters if `unit` is not "word". A shorter document with at least one unit or character is a single
-    shingle. A document without any has no shingles, and its signature is 0xFFFFFFFF throughout, datasketch's
-    empty signature. `permutations` is uint32 [2, num_perm]: the factors and the summands.
+    `characters.lower_runs` with `keep` turns a document into units joined by one space. A shingle is a run of
+    units just long enough to weigh as much as `ngram` words (see `WEIGHTS`), or `ngram` characters if `unit`
+    is not "word". A shorter document with at least one unit or character is a single shingle. A document
+    without any has no shingles, and its signature is 0xFFFFFFFF throughout, datasketch's empty signature.
+    `permutations` is uint32 [2, num_perm]: the factors and the summands.
     """
     n = len(offsets) - 1
     out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
@@ -65,9 +65,9 @@ def shingle_sets(
 def jaccard(
     offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, partners: np.ndarray
 ) -> np.ndarray:
-    """Return the Jaccard similarity of set i, hashes[offsets[i]:offsets[i + 1]], to the other set
-    partners[i], float32 [n]. Sets are ascending, as `shingle_sets` returns them. Two empty sets have the
-    similarity 1.
+    """Return the Jaccard similarity of each set i to set partners[i] of a second collection, float32 [n]. Set
+    i is hashes[offsets[i]:offsets[i + 1]], ascending, as `shingle_sets` returns it; the second collection is
+    given in the same way by `other_offsets` and `other_hashes`. Two empty sets have the similarity 1.
     """
     out = np.empty(len(partners), np.float32)
     _jaccard(offsets, hashes, other_offsets, other_hashes, partners, out)

@@ -1,6 +1,6 @@
 """Find, for each window of `size` bytes in a set of blocks, the first block that contains the same bytes.
 
-Only blocks of one group, which have the same minimizer, can share windows
+Blocks with the same key, usually their minimizer, form a group. Only blocks of one group can share windows
 (pipelines/kernels/search/substrings.py). A **run** is a range of windows of one block that all occur first in
 one earlier block, one after another.
 """
@@ -100,13 +100,12 @@ def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size:
 def find_repeats(
     documents: np.ndarray, starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray, runs: WindowRuns, size: int
 ) -> tuple[np.ndarray, ...]:
-    """Find the ranges of windows that occur earlier. Return (document, first window, window after the last,
-    winner) of each range.
+    """Find the ranges of windows of a part that also occur earlier in the part or in an earlier part. Return
+    (document, first window, window after the last, winner) of each range.
 
     Block k is the `counts[k]` windows from `starts[k]` on in `documents[k]`; the blocks are in the order of
-    the text. Equal blocks have the same number: 0, 1, ... in the order of their first occurrences. `runs` are
-    the runs of the numbered blocks, in order. A run whose windows first occur in an earlier part has the
-    owner -1.
+    the text. Equal blocks have the same number: 0, 1, ... in the order of their first occurrences. `runs`, in
+    order, names blocks by these numbers. A run whose windows first occur in an earlier part has the owner -1.
 
     Windows that overlap their first occurrence do not count. The winner is the document in which the range's
     first window first occurs, or -1 - r if that window is in a run r with the owner -1.

@@ -70,7 +70,7 @@ def split_blocks(offsets: np.ndarray, data: np.ndarray, blocks: Blocks, size: in
 def join_ranges(
     documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Merge byte ranges within documents that overlap or touch. The ranges must be sorted by document and
+    """Merge overlapping or touching byte ranges within documents. The ranges must be sorted by document and
     start. Return the index of the first range in each merged range, and the start and end of the merged
     range, int64.
     """

@@ -1,14 +1,16 @@
 """Find the entries of a word list in texts.
 
 Entries and texts have the form of `characters.lower_runs`: lower-cased words joined by one space. An
-occurrence begins and ends at a word boundary, or next to a character of a script written without spaces
-(Thai, Lao, Burmese, Khmer, kana, Han). Of entries that begin at the same position, the longest counts; the
+occurrence begins and ends at a word boundary, or next to a letter of a script written without spaces
+(UNSPACED in pipelines/kernels/text/tables.py). Of entries that begin at the same position, the longest counts; the
 search resumes after it.
 """
 
 import numpy as np
 
 from gristmill.compilation import kernel
+from pipelines.kernels.text.characters import code_point
+from pipelines.kernels.text.tables import UNSPACED
 
 _BASIS, _PRIME = np.uint64(14695981039346656037), np.uint64(1099511628211)  # FNV-1a, 64 bits
 _SPACE = 32
@@ -36,24 +38,11 @@ def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> N
 
 
 @kernel()
-def _has_space_free_script(data: np.ndarray, i: int) -> bool:
-    """Return whether the character at byte i is in the main blocks of Thai, Lao, Burmese, Khmer, kana or Han,
-    which are written without spaces between words.
-    """
+def _is_unspaced(data: np.ndarray, i: int, bits: np.ndarray) -> bool:
+    """Return whether the character at byte i is a letter of a script without spaces between words."""
     if data[i] < 0xE0:
-        return False
-    if data[i] >= 0xF0:
-        return data[i] == 0xF0 and data[i + 1] >= 0xA0  # from U+20000 on: Han
-    code = (np.int64(data[i] & 0xF) << 12) | (np.int64(data[i + 1] & 0x3F) << 6) | np.int64(data[i + 2] & 0x3F)
-    return (
-        0xE00 <= code <= 0xEFF  # Thai, Lao
-        or 0x1000 <= code <= 0x109F  # Burmese
-        or 0x1780 <= code <= 0x17FF  # Khmer
-        or 0x3040 <= code <= 0x30FF  # Hiragana, Katakana
-        or 0x3400 <= code <= 0x4DBF
-        or 0x4E00 <= code <= 0x9FFF
-        or 0xF900 <= code <= 0xFAFF
-    )
+        return False  # the first such character is U+0E01
+    return bits[code_point(data, i, 3 if data[i] < 0xF0 else 4)] & UNSPACED != 0
 
 
 @kernel()
@@ -76,10 +65,16 @@ def _is_entry(
 
 @kernel()
 def find_entries(
-    entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, data: np.ndarray, offsets: np.ndarray
+    entries: np.ndarray,
+    bounds: np.ndarray,
+    slots: np.ndarray,
+    data: np.ndarray,
+    offsets: np.ndarray,
+    bits: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search each text n, data[offsets[n]:offsets[n + 1]], for the entries. Return occurrences, int64
-    [occurrences, 3], and texts, int64 [texts, 2].
+    """Search texts for entries. Text n is data[offsets[n]:offsets[n + 1]], and entry e is
+    entries[bounds[e]:bounds[e + 1]]; `slots` is the table that `index_entries` has filled. Return
+    occurrences, int64 [occurrences, 3], and texts, int64 [texts, 2]. `bits` are those of `tables.lower_case`.
 
     The columns of an occurrence are the index of its text, the number of words before it in the text, and its
     number of bytes. The columns of a text are its number of bytes and its number of words. Spaces are not
@@ -96,19 +91,19 @@ def find_entries(
         free_before = True  # whether a word may begin at i
         while i < last:
             best = i
-            free = _has_space_free_script(data, i)
+            free = _is_unspaced(data, i, bits)
             if free_before or free:
                 value, j, spaces = _BASIS, i, 0
                 best_spaces = 0
                 while j < last and j - i < longest:
-                    inside_free = data[j] >= 0xE0 and _has_space_free_script(data, j)
+                    inside_free = _is_unspaced(data, j, bits)
                     spaces += data[j] == _SPACE
                     value = _step(value, data[j])
                     j += 1
                     while j < last and data[j] & 0xC0 == 0x80:
                         value = _step(value, data[j])
                         j += 1
-                    ends = inside_free or j == last or data[j] == _SPACE or _has_space_free_script(data, j)
+                    ends = inside_free or j == last or data[j] == _SPACE or _is_unspaced(data, j, bits)
                     if ends and _is_entry(entries, bounds, slots, value, data, i, j):
                         best, best_spaces = j, spaces
                 if best > i:

@@ -5,7 +5,7 @@ dropped therefore cannot drop its page. The variants also differ in the tests th
 that may end a line, and in what counts as a line; `tests/pipelines/kernels/reference_signals.py` states them
 in plain Python. Citation markers ([1], [edit], [citation needed]) are removed from lines before the lines are
 judged, but the test for long words, and datatrove's test for few words, still see the markers. Lines with
-markers are judged separately, as the documents of another block.
+markers are copied without them into another block and judged there.
 """
 
 from typing import NamedTuple
@@ -111,7 +111,7 @@ def judge(
 ) -> LineVerdicts:
     """Judge the rows of a block; bit k of `without` disables the test with number k in TESTS.
 
-    Only rows BY_FEEDS need words, and only rows BY_BREAKS need tokens.
+    Only rows of the kind BY_FEEDS need `words`, and only rows of the kind BY_BREAKS need `tokens`.
     """
     count = len(rows.starts)
     chunks, phrases = np.zeros(count, np.int32), np.zeros(count, np.uint8)

@@ -1,10 +1,10 @@
 """Counts over segmented documents, from which stages/measure/signal_columns.py derives the quality signals.
 Counts are integers, except `entropy`; ratios are computed from them later.
 
-To add a signal, add its name to the tuple of the kernel that walks the spans in question, the line that
-counts it to that kernel, and its formula to pipelines/stages/measure/signal_columns.py. `repetition` counts
-repeated n-grams, `line_signals` counts lines and paragraphs, `c4` counts for C4's tests, and `peer_counts`
-counts by the rules of other implementations.
+To add a signal, count it in the kernel that walks the spans in question, add its name to that kernel's tuple
+of names, and add its formula to pipelines/stages/measure/signal_columns.py. `repetition` counts repeated
+n-grams, `line_signals` counts lines and paragraphs, `c4` counts for C4's tests, and `peer_counts` counts by
+the rules of other implementations.
 """
 
 from collections.abc import Sequence

@@ -71,8 +71,8 @@ def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> S
 def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (start, end) of the first line break at or after the end of each line k, ends[k], int64 [n]
-    each. Both are limits[k] if there is no break.
+    """Return (start, end) of the first line break at or after the position ends[k], for each line k, int64
+    [n] each. Both are limits[k] if there is no break before it.
 
     With `by_feeds`, only line feeds are breaks; otherwise every break of str.splitlines is one.
     """

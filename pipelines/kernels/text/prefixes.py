@@ -16,8 +16,8 @@ Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 def cut_prefixes(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, most: int, least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut each text n, data[starts[n]:ends[n]], to a prefix of at most `most` bytes. Return (ends int64
-    [texts], filled bool [texts]).
+    """Cut texts to prefixes of at most `most` bytes. Text n is data[starts[n]:ends[n]]. Return the ends of
+    the prefixes, int64 [texts], and whether each is filled, bool [texts].
 
     A prefix never ends inside a character. It is filled if at least `least` of its bytes are not ASCII white
     space.
@@ -41,7 +41,9 @@ def cut_prefixes(
 
 @kernel()
 def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Count the code points of each text n, the UTF-8 bytes data[starts[n]:ends[n]], int64 [texts]."""
+    """Return the number of code points of each text, int64 [texts]. Text n is the UTF-8 bytes
+    data[starts[n]:ends[n]].
+    """
     counts = np.zeros(len(starts), np.int64)
     for text in range(len(starts)):
         for i in range(starts[text], ends[text]):
@@ -51,8 +53,8 @@ def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> 
 
 @kernel()
 def _in_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return for each text n, data[starts[n]:ends[n]], whether more than nine tenths of its letters are
-    capitals, bool [texts].
+    """Return whether more than nine tenths of the letters of each text are capitals, bool [texts]. Text n is
+    data[starts[n]:ends[n]].
     """
     capitals = np.zeros(len(starts), np.bool_)
     for text in range(len(starts)):

@@ -51,11 +51,11 @@ class FileGroup:
     `members` for the members of archives.
 
     `text_field` is the field with the most text, apart from fields with URLs, and `url_field` is a field with
-    URLs, according to the first records of one file. They are `text` and `url` for archives and for formats
-    without fields. `turns` is set if the text is in conversations: the field that holds the turns, and the
-    template of a turn. `text_field` is None if `turns` is set, or if no such field was found. `columns` are
-    fields that could become columns, with their types: fields of the records, or fields that the format puts
-    into `meta`.
+    URLs, or `url` if there is none, according to the first records of one file. They are `text` and `url` for
+    archives and for formats without fields. `turns` is set if the text is in conversations: the field that
+    holds the turns, and the template of a turn. `text_field` is None if `turns` is set, or if no such field
+    was found. `columns` are fields that could become columns, with their types: fields of the records, or
+    fields that the format puts into `meta`.
     """
 
     kind: str

@@ -82,7 +82,8 @@ def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
 def write_starter(
     sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample] | None = None
 ) -> None:
-    """Write a corpus file with these sources. Raises ConflictError if the file exists and `samples` is None.
+    """Write a corpus file for a corpus named `name` with these sources. Raises ConflictError if the file
+    exists and `samples` is None.
 
     With `samples`, the file is overwritten, comments describe the sampled documents, and the filter does not
     apply to sources that are mainly in a language other than English.
@@ -95,8 +96,8 @@ def write_starter(
 
 
 def starter_text(sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample]) -> str:
-    """Return the text of a corpus file with these sources. `samples` holds the samples by source name; a
-    source need not have one. `file` is only mentioned in comments.
+    """Return the text of a corpus file for a corpus named `name` with these sources. `samples` holds the
+    samples by source name; a source need not have one. `file` is only mentioned in comments.
     """
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)

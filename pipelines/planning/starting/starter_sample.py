@@ -34,8 +34,8 @@ class RuleShare(NamedTuple):
 
 @dataclass(frozen=True)
 class StarterSample:
-    """The languages of a source's first documents, and the shares of them that rule sets would drop.
-    `documents` is the number of documents examined.
+    """The languages of a source's first documents, and the shares of these documents that rule sets would
+    drop. `documents` is the number of documents examined.
 
     `languages` are pairs (ISO 639 code, share of the documents), largest share first; `und` stands for
     documents whose language could not be detected. `dropped` maps the name of each rule set to the shares of

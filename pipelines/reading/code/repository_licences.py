@@ -1,6 +1,6 @@
 """Find the licences that apply to files, by directory. In a checkout, they come from the nearest licence
-files above the file. In an archive, they come from the licence files in the archive or, if it has none, from
-those that apply to the archive itself.
+files above the file. In an archive or git repository, they come from the licence files in it or, if it has
+none, from those that apply to the archive itself.
 """
 
 from collections.abc import Mapping
@@ -36,10 +36,10 @@ class RepositoryLicences:
         """Return SPDX expressions by directory, from which `read_code` chooses the licence of the entry
         `path` of a file.
 
-        For a member of an archive, the keys are the directories in the archive that have a licence file; the
-        archive is read an extra time to find them. For any other file, or if the archive has no licence
-        files, the only key is the root, "", and its expression is made from `file.licences`. The result is
-        empty if no licence is found.
+        For a member of an archive or git repository, the keys are the directories in it that have a licence
+        file; the archive is read an extra time to find them. For any other file, or if the archive has no
+        licence files, the only key is the root, "", and its expression is made from `file.licences`. The
+        result is empty if no licence is found.
 
         Raises UserError or StorageError if the archive or a licence file cannot be opened. Damage is ignored
         here, because the reader reports it.

@@ -1,4 +1,4 @@
-"""Files of repositories, from checkouts and from archives of code. Each file is a document, with its language
+"""Files of code, from checkouts, archives and git repositories. Each file is a document, with its language
 and licence.
 """
 

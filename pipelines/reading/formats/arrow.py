@@ -65,7 +65,6 @@ def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
-    """Return the next batch, or None at the end."""
     try:
         batch = reader.read_next_batch()
         # Strings as bytes, so that invalid UTF-8 costs only its row.

@@ -1,6 +1,6 @@
 """Convert wikitext to plain text without expanding the wiki's templates.
 
-Kept: paragraphs, headings with text below them, list items as lines, labels of links, contents of formatting
+Kept: paragraphs, headings with text below them, list items as lines, labels of links, text within formatting
 and code, LaTeX source of formulas. Removed: templates, tables, references, galleries, files, categories,
 comments, magic words. The grammar is https://www.mediawiki.org/wiki/Markup_spec as far as real pages use it;
 an unclosed template, table or link is kept as written, as in MediaWiki. Every pass is linear in the length of

@@ -1,7 +1,8 @@
 """Books of Project Gutenberg as plain text, without the project's licence and header and without credits.
 
-The lines that frame a book have changed since 1991; the patterns below cover the forms that occur in its
-files. They are the marks of https://www.gutenberg.org/policy/license.html and of its older "small print".
+The lines that frame a book have changed since 1991; the patterns below cover the forms that occur in the
+project's files. These lines separate the book from the licence
+(https://www.gutenberg.org/policy/license.html) or its older form, the "small print".
 """
 
 import re

@@ -41,10 +41,10 @@ def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
     name. A command is left out if its file is already being included, if it nests deeper than TeX allows, or
     if the archive lacks its file. Plain TeX has no preamble and is taken as a whole.
 
-    `meta` gets `title`; `main`, the name of the main file in an archive; `files`, the number of files used;
-    `missing_inputs`, the number of commands left out because the archive lacks the file; and `cut_inputs`,
-    the number of commands left out for another reason. Counts of 0 are omitted. Reasons: `not_latex`,
-    `corrupt`, `truncated`, `too_many_files`, `oversized`, `no_text_extracted`.
+    `meta` gets `title`; `main`, the name of the main file in an archive; `files`, the number of files used,
+    repetitions included; `missing_inputs`, the number of commands left out because the archive lacks the
+    file; and `cut_inputs`, the number of commands left out for another reason. Counts of 0 are omitted.
+    Reasons: `not_latex`, `corrupt`, `truncated`, `too_many_files`, `oversized`, `no_text_extracted`.
     """
     try:
         files = _files(data, limits.text_bytes)

@@ -41,7 +41,8 @@ class Format:
     - `suffixes`: the endings of file names, in lower case and without compression suffixes, by which `init`
       recognises the format.
     - `columns`: fields that the reader puts into `meta`, with their types, which `init` proposes as columns.
-    - `only_utf8`: the reason why a source may set no encoding other than UTF-8; empty if it may.
+    - `only_utf8`: the reason why a source may set no encoding other than UTF-8; empty if it may, and for `pages`, which
+      never may.
     """
 
     reader: str | Callable[..., Any]

@@ -26,7 +26,7 @@ _WARC = re.compile(r"(.*)/warc/([^/]+)\.warc\.gz")
 
 @dataclass(frozen=True)
 class CrawlFiles:
-    """The files that hold the captures of index queries, sorted, and the number of captures."""
+    """The names of crawl files, sorted, and the number of captures that index queries found."""
 
     files: tuple[str, ...]
     captures: int

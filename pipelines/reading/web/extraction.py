@@ -50,8 +50,8 @@ class PageLimits:
 
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) for one page. `data` is the page as bytes, and `label` is
-    the charset that HTTP declares, or "".
+    """Return the head (without "page") and the text of the answer that `page_worker` gives for one page.
+    `data` is the page as bytes, and `label` is the charset that HTTP declares, or "".
     """
     html, charset, replaced = decode_page(data, label)
     head, text = _extract(html, limits)
@@ -61,22 +61,24 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 
 def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) for a page from a field of a record. `data` is UTF-8."""
+    """Return the head (without "page") and the text of the worker's answer for a page from a field of a
+    record. `data` is UTF-8.
+    """
     head, text = _extract(data.decode(), limits)
     return head | ({"meta": {}} if text else {}), text
 
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) for a piece of HTML from a field of a record. `data` is
-    UTF-8.
+    """Return the head (without "page") and the text of the worker's answer for a piece of HTML from a field
+    of a record. `data` is UTF-8.
     """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text
 
 
 def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, main text) for a page, or ({"reason": ...}, "") if it is to be
-    set aside.
+    """Return ("reservations" and "fields" of the worker's answer, main text) for a page, or ({"reason": ...},
+    "") if it is to be set aside.
     """
     from resiliparse.parse.html import HTMLTree
 

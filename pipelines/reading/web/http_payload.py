@@ -158,7 +158,7 @@ def _decode_stream(body: bytes, limit: int, clipped: bool) -> bytes:
 
 
 def _decode_deflate(body: bytes, limit: int, clipped: bool) -> bytes:
-    """Decode `deflate`: zlib according to the standard, raw deflate from some servers."""
+    """Decode the content coding `deflate`, which is zlib in the standard but raw deflate from some servers."""
     for wbits in (zlib.MAX_WBITS, -zlib.MAX_WBITS):
         stream = zlib.decompressobj(wbits)
         try:

@@ -41,6 +41,7 @@ _BATCH_RECORDS = 256
 _PIPE_BYTES = 1 << 20  # the largest pipe that Linux allows without privileges
 _ROOT = Path(__file__).parents[3]
 _START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
+_PAGE_LIMITS = ("page_cpu_seconds", "page_memory_bytes")
 _EXTRA = "trafilatura"
 _NEED_EXTRA = ("trafilatura", "best")  # values of `extract`
 _FIELD_PARSERS = {"html": "web.extraction:field_fragment", "html_page": "web.extraction:field_page"}
@@ -212,9 +213,10 @@ class Extractor:
 
     def _poison(self, record: str, reason: str) -> PoisonError:
         name = self._source.name
+        remedy = "raise the limit, or set" if any(limit in reason for limit in _PAGE_LIMITS) else "set"
         return PoisonError(
-            f"read: {name}/{record} breaks its parser, alone and repeatedly: {self._parser()} {reason}; raise "
-            "the limit, or set it aside with build --quarantine-poison",
+            f"read: {name}/{record} breaks its parser, alone and repeatedly: {self._parser()} {reason}; {remedy} "
+            "it aside with build --quarantine-poison",
             "read", name, record, reason,
         )  # fmt: skip
 

@@ -70,10 +70,10 @@ class Exclude(CorpusStage):
 
     In YAML the knob is the list itself: `exclude: [{name: opt_outs, by: host, files: [opt_outs.txt.gz]}]`. If
     several lists name a document, the first of them drops it. For each list, the facts of the step count its
-    entries, the repeated entries, the entries that match no document, and the documents that it names,
-    including those that an earlier step dropped. An entry that matches nothing in this corpus is harmless,
-    and the counts show when a list has become useless. A line that is not an entry is an error when the build
-    is planned.
+    distinct entries, the lines that repeat one, the entries that match a document and those that match none,
+    and the documents that it names, including those that an earlier step dropped. An entry that matches
+    nothing in this corpus is harmless, and the counts show when a list has become useless. A line that is not
+    an entry is an error when the build is planned.
     """
 
     lists: tuple[ExclusionList, ...]
@@ -194,8 +194,8 @@ class _Task:
 
 
 def exclude_documents(task: _Task) -> list[tuple[int, list[int]]]:
-    """Commit the `drop` of a part. Return, for each list, the number of documents that it names and the
-    indices of the entries that match.
+    """Commit the `drop` of the documents of a part. Return, for each list, the number of documents that it
+    names and the indices of the entries that match.
     """
     receipt = task.out.receipt(task.part.unit)
     if receipt is None:

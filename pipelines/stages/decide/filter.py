@@ -33,7 +33,7 @@ class Filter(PartStage):
     rules: tuple[Rule, ...]
     """The rules, at least one, applied in this order."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     list_knob: ClassVar[str] = "rules"
 
     def reads(self) -> tuple[Input, ...]:
@@ -54,8 +54,8 @@ class Filter(PartStage):
                     raise ValueError(f"rules[{number}]: {rule.reason()!r} also names rules[{first}]; give one a `name`")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the `drop` of each document. A filter with quantile rules must first get their thresholds
-        through `use`.
+        """Return the `drop` of each document. For a filter with quantile rules, call the stage that `use`
+        returns instead.
         """
         return self.decide(docs, {})
 
@@ -133,23 +133,28 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
     """Return whether each value fails the rule, boolean [n]. The rule's quantile bounds and `when` are not
-    considered. A null fails if the rule drops nulls and any of its tests, quantiles included, applies to it.
-    `groups` are the values of `per`, which select a bound from a mapping.
+    considered. `groups` are the values of `per`, which select a bound from a mapping.
+
+    A null fails if a test that requires a value applies to it, quantiles included. With `null: drop`, it
+    fails if any test applies to it, with `null: keep` never.
     """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))
+    requires = pa.scalar(bool(rule.one_of) or rule.at_least_quantile is not None)  # whether a test requires a value
     for side, compare in (("at_least", pc.less), ("at_most", pc.greater)):
         bounds = _bounds(rule, side, values.type, groups)
         if bounds is not None:
             beyond = pc.or_(compare(values, bounds), _is_nan(values))
             bad = pc.or_(bad, pc.fill_null(beyond, False))
             tested = pc.or_(tested, pc.is_valid(bounds))
+            if side == "at_least":
+                requires = pc.or_(requires, pc.is_valid(bounds))
     if rule.one_of:
         bad = pc.or_(bad, pc.invert(_among(rule, rule.signal, values, rule.one_of)))
     if rule.none_of:
         bad = pc.or_(bad, _among(rule, rule.signal, values, rule.none_of))
-    missing = pc.is_null(values)
-    return pc.if_else(missing, pc.and_(tested, rule.drops_null()), bad)
+    dropped = requires if rule.null is None else pc.and_(tested, rule.null == "drop")
+    return pc.if_else(pc.is_null(values), dropped, bad)
 
 
 def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:

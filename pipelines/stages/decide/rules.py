@@ -92,7 +92,7 @@ class Rule:
     those with null in such a column."""
     per: str = ""
     """The column whose values are the keys of mappings of bounds, such as language or source. A quantile is
-    computed for each value of this column; default: over all documents of the step.
+    computed for each value of this column; default: a single one.
     """
     null: Literal["drop", "keep"] | None = None
     """What to do if the value is null; default: drop with at_least, at_least_quantile or one_of, else keep."""
@@ -171,7 +171,7 @@ class Rule:
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Return whether documents with a null value are dropped, if a test applies to them."""
+        """Return whether documents with a null value are dropped, unless a mapping sets no bound for them."""
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"
 

@@ -147,7 +147,7 @@ class _WriteTask:
 
 
 def write_drops(task: _WriteTask) -> int:
-    """Commit the `drop` of the documents of a part, and return the number of documents that it drops."""
+    """Commit the `drop` of the documents of a part, and return the number of dropped documents."""
     part = task.part
     receipt = task.out.receipt(part.unit)
     if receipt is None:

@@ -52,8 +52,8 @@ class DedupMinhash(CorpusStage):
     rows: int | None = None
     """Values per band, which must all agree. Default: 8, or derived from `threshold`."""
     threshold: float | None = None
-    """Jaccard similarity at or above which documents are near-copies. If neither `bands` nor `rows` is given, it
-    determines both, as datasketch does for the signature's length. `verify` compares similarities with it.
+    """Jaccard similarity at or above which documents are near-copies. If neither `bands` nor `rows` is given,
+    both are derived from it and the signature's length, as in datasketch. `verify` compares similarities with it.
     """
     verify: Literal["none", "signature", "jaccard"] = "none"
     """none: keep only the first `keep_up_to` documents of a cluster. signature: in the order of preference,

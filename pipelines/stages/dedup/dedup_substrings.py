@@ -54,12 +54,13 @@ class DedupSubstrings(ReadsText, CorpusStage):
     dropped do not compete, nor do documents of a given validation or test split. An edit's rule is
     `dedup_substrings`.
 
-    Every visible character that is removed still occurs in a kept document. Where repeats overlap, a passage
-    may survive in two pieces, with its beginning in one document and its end in another.
+    For every visible character that is removed, its copy in another occurrence stays in a kept document.
+    Where repeats overlap, a passage may survive in two pieces, with its beginning in one document and its end
+    in another.
 
     With `min_left_words`, a document that lost text and has fewer words left is dropped as
     `dedup_substrings.few_words`, and its substrings do not count as occurrences. This step must therefore
-    follow all other steps that drop. Otherwise, a document left without a visible character is dropped as
+    follow all other steps that drop. Any other document left without a visible character is dropped as
     `dedup_substrings.empty`.
 
     Columns: `substring_bytes_removed`; `substrings_winners`, which gives for each cut, in order, the document

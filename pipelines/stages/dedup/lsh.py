@@ -11,7 +11,7 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
     rows].
 
     A key mixes the values of a band with a salt for the band's index, using the constants of splitmix64
-    (Steele et al. 2014). Two different bands collide with a probability of about 2^-64.
+    (Steele et al. 2014). The keys of different values or bands collide with a probability of about 2^-64.
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):

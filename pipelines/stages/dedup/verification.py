@@ -81,7 +81,8 @@ def elect_among_spared(
     parts: int,
     cluster: Cluster,
 ) -> tuple[list[FileRecord], list[FileRecord], int]:
-    """Run the second election. Returns three things:
+    """Run the second election. `kinds` are the types of the columns of `key_columns`, and `parts` is the
+    number of competing parts. Returns three things:
 
     - the files of dropped documents, grouped by part;
     - the files with the number of documents dropped in favour of each winner, grouped by the winner's part;
@@ -191,7 +192,7 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each document, the row of its winner, encoded as in pipelines.kernels.search.election, and
-    the similarity to that winner.
+    its similarity to the first kept document that it resembles, 0 if there is none.
     """
     from pipelines.kernels.search.election import elect
 

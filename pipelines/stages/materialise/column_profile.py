@@ -26,9 +26,9 @@ VALUE_LIMIT = 256
 KEPT = ("", "")
 """The (step, rule) of documents that no step dropped."""
 KEPT_SAMPLES = 6
-"""Kept documents sampled per source."""
+"""Maximum number of kept documents sampled per source."""
 DROPPED_SAMPLES = 3
-"""Dropped documents sampled per source, step and rule."""
+"""Maximum number of dropped documents sampled per source, step and rule."""
 
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
 _TOLERANCE = 1e-4  # tolerance in bins: a float32 ratio of 0.7 is 1e-8 below the edge 0.70 and belongs above it

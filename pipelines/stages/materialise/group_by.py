@@ -134,8 +134,8 @@ class DomainGroups:
         return pc.binary_join_element_wise(*names, LEVEL) if names else pa.array([""] * docs.num_rows, pa.string())
 
     def facts(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """Return the facts of the step: for each source, the columns that divide it, with the bounds of their
-        quantiles.
+        """Return the fact `groups` of the step: for each source, the columns that divide it, with the bounds
+        of their quantiles.
         """
         first = {part.source: part for part in parts}
         return {

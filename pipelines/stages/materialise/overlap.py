@@ -1,8 +1,8 @@
 """Count, by MinHash bands, the held-out documents that have a near-copy in the training split.
 
 A held-out document overlaps if it shares at least one band with a training document. There are 14 bands of 8
-MinHash values, so the probability is 0.56 at Jaccard similarity 0.7, 0.92 at 0.8, 0.9996 at 0.9. Needs the
-column of minhash_signatures.
+MinHash values, so the probability is 0.56 at Jaccard similarity 0.7, 0.92 at 0.8, 0.9996 at 0.9. The
+signatures are those of the step `minhash_signatures`.
 """
 
 from collections.abc import Sequence

@@ -78,8 +78,8 @@ class Shards(CorpusStage):
     shard_bytes: int = 512 << 20
     """Maximum UTF-8 bytes of text per shard, unless a single part holds more."""
     check_documents: int = 256
-    """Number of kept documents at the start of each source (within its first part) that are encoded with both
-    libraries; any difference stops the build.
+    """Number of kept documents at the start of each source (within its first part) that are also encoded with
+    the library `tokenizers`, if another one encodes the shards; any difference stops the build.
     """
     seed: int = 0
     """Changes the validation split."""
@@ -344,8 +344,8 @@ class _MeasureTask:
 
 def measure_kept(task: _MeasureTask) -> tuple[int, int]:
     """Return the UTF-8 bytes of the kept, edited text of a part, and how many of its first kept documents
-    were encoded with both libraries. Raises UserError, which names the document, if the libraries give
-    different tokens.
+    were also encoded with the library `tokenizers`, to compare the tokens. Raises UserError, which names the
+    document, if the tokens differ.
     """
     if not task.documents:
         return task.part.kept_text_bytes(), 0

@@ -28,8 +28,8 @@ class ValidationSplit:
 
     def assign(self, docs: pa.Table, given: pa.Array | None) -> np.ndarray:
         """Return each document's split as an index into SPLITS, int8 [n]. If `given` has the names of given
-        splits, they decide. Otherwise the split is 1 (validation) if the hash of the document's `split_by`
-        group, scaled to [0, 1), is below the share, else 0.
+        splits, they decide. Otherwise the split is 1 (validation) if the hash of the seed and the document's
+        `split_by` group, scaled to [0, 1), is below the share, else 0.
         """
         if given is None:
             return self._drawn(docs).astype(np.int8)

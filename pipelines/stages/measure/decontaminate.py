@@ -45,7 +45,7 @@ class Decontaminate(MeasuresText, CorpusStage):
     |---|---|---|
     | contamination_prompt | 1 | the highest share of a prompt's words that lie in n-grams found in the document; 0 for none |
     | contamination_answer | 1 | the same for answers |
-    | contamination_items | items | number of items found |
+    | contamination_items | items | number of items found; where items have an equal text, only the first counts |
     | contamination | | the evidence: item, field, bytes [start, end) in the text read, and share of every occurrence |
 
     Words are those of segment.py in lower case. A text of an item is searched for as a whole if it has fewer
@@ -55,7 +55,7 @@ class Decontaminate(MeasuresText, CorpusStage):
     items are often copied too. A word counts in shares only if it lies in an n-gram that is not common in the
     sets. Dropped documents are counted as well.
 
-    For each set, the facts give the numbers of items, of items found, and of texts not searched for. The file
+    For each set, the facts count items, items found, texts, copies, and texts not searched for. The file
     `items.arrow` lists the texts that are searched for. `trainers evaluate` reads it together with the
     evidence, to show scores without the items that a corpus contains (docs/evaluation.md).
     """

@@ -33,7 +33,8 @@ class EvaluationSet:
     file: str
     """JSON lines (`.jsonl`, `.jsonl.gz`) or Parquet; relative to the working directory."""
     prompts: tuple[str, ...] = ()
-    """Fields of questions, passages and choices; `a.b` is field b of field a. In lists, each string is a text."""
+    """Fields of questions, passages and choices; `a.b` is field b of field a. In lists and objects, each string is
+    a text."""
     answers: tuple[str, ...] = ()
     """Fields of answers and solutions."""
     ids: str | None = field(default=None, metadata=ADDED)

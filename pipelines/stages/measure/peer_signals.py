@@ -18,7 +18,7 @@ from pipelines.stages.measure.signal_columns import PEER_COUNTS, PEER_SIGNALS, c
 
 @dataclass(frozen=True)
 class PeerSignals(MeasuresText, PartStage):
-    """Measure every document as other implementations do. Drops no document.
+    """Measure every document as other implementations do; decide nothing.
 
     Columns that end in `_datatrove` follow the code of datatrove 0.10.1, and columns that end in `_tfds` follow
     the code of tensorflow_datasets. Tokens are those of datatrove (pipelines/kernels/signals/tokens.py), and

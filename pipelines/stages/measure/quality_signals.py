@@ -23,8 +23,7 @@ class QualitySignals(MeasuresText, PartStage):
     A ratio whose denominator is 0 is null. Sources: Rae et al. 2021 (Gopher), appendix A.1.1; Raffel et al.
     2020 (C4), section 2.2; Penedo et al. 2024 (FineWeb), section 3; Weber et al. 2024 (RedPajama-v2). The
     columns follow the papers' definitions, applied to our segmentation; `peer_signals` follows the code of
-    datatrove and tensorflow_datasets. "Share" is a ratio of counts, with the unit 1; characters are code
-    points.
+    datatrove and tensorflow_datasets. Characters are code points.
 
     | column | unit | definition |
     |---|---|---|

@@ -43,8 +43,8 @@ class Reservations(PartStage):
     | tdm_reserved | whether `tdm-reservation` is 1 in HTTP or in the page: text and data mining rights are reserved |
     | tdm_policy | the first `tdm-policy`: the URL of the terms |
 
-    Robots directives are those that search engines document, and `noai`, which DeviantArt introduced in 2022.
-    TDMRep is the TDM Reservation Protocol of W3C's community group of that name. Declarations in a host's
+    Search engines document `noindex` and `none`; DeviantArt introduced `noai` in 2022. `tdm-reservation` and
+    `tdm-policy` belong to TDMRep, the protocol of W3C's community group of that name. Declarations in a host's
     robots.txt or tdmrep.json are not read, because they are not part of its pages. To respect them, list
     these hosts for `exclude`.
     """

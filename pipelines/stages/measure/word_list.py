@@ -56,6 +56,7 @@ class WordList(ReadsText, PartStage):
     """Maximum distance, in words, between the first words of an occurrence and of an entry of `unless_near`; 1 is
     the next word."""
 
+    version: ClassVar[int] = 2
     paths: ClassVar[tuple[str, ...]] = ("files", "unless_near")
 
     def writes(self) -> pa.Schema:
@@ -153,12 +154,13 @@ def _search(data: "np.ndarray", bounds: "np.ndarray", index: "Index") -> "tuple[
     from pipelines.kernels.search.word_lists import find_entries
     from pipelines.kernels.text.buffers import blocks
     from pipelines.kernels.text.characters import lower_runs
-    from pipelines.kernels.text.tables import IN_WORD
+    from pipelines.kernels.text.tables import IN_WORD, lower_case
 
+    _, bits = lower_case()
     occurrences, sentences = [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.int64)]
     for first, _, local, block in blocks(bounds, data):
         runs = lower_runs(local, block, IN_WORD)
-        found, texts = find_entries(*index, runs.data, runs.offsets)
+        found, texts = find_entries(*index, runs.data, runs.offsets, bits)
         occurrences.append(found + np.array([first, 0, 0]))
         sentences.append(texts)
     return np.concatenate(occurrences), np.concatenate(sentences)

@@ -20,7 +20,7 @@ _REACH = 200  # bytes of text around a find
 @dataclass(frozen=True)
 class FalseFind:
     """An entry of the list of false finds. A find of one of `entities` is false if it lies inside a match of
-    `pattern`.
+    `pattern`. `examples` are texts with such a find, and `kept` are similar texts whose finds are not false.
     """
 
     name: str

@@ -6,9 +6,9 @@ windows.py), in which they find the same entities as in the whole text.
 
 In the reference configuration, each recognizer is used as Presidio ships it and runs alone
 (`recognizer.analyze(text, [entity])`). The recognizers of pipelines/stages/pii/recognizers.py are added.
-There is no NLP engine unless names are requested, and no context words raise scores. Phone numbers are those
-of `phone_regions`, with phonenumbers' leniency VALID. tldextract uses its bundled suffix list. The stage
-ignores finds that pipelines/stages/pii/false_finds.yaml lists as false.
+There is no NLP engine unless names are requested, and no context words raise scores. Phone numbers without a
+leading + are those of `phone_regions`, and phonenumbers' leniency is VALID. tldextract uses its bundled
+suffix list. The stage ignores finds that pipelines/stages/pii/false_finds.yaml lists as false.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -118,8 +118,8 @@ class Pii(ReadsText, PartStage):
     such as "next week".
     """
     score_threshold: float = 0.3
-    """The minimum score. Without context words, 0.3 excludes matches that Presidio itself calls very weak: any nine digits
-    as an SSN (0.05) and a lone `::` as an IP address (0.1)."""
+    """The minimum score of a find. Without context words, 0.3 excludes matches that Presidio itself calls very
+    weak: any nine digits as an SSN (0.05) and a lone `::` as an IP address (0.1)."""
     score_thresholds: Mapping[str, float] = field(default_factory=dict)
     """Minimum scores by entity, `{US_SSN: 0.5}`, that override `score_threshold`."""
     action: Action = "placeholder"

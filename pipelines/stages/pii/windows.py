@@ -34,8 +34,8 @@ class Gate(NamedTuple):
     hit, or returns None if no match is possible.
 
     With `digits`, hits are chains of at least as many digits as `digits` returns for the phone regions. With
-    `codes`, gaps in the chains are those of identity numbers. With neither kinds nor digits, every text is
-    one window.
+    `codes`, the chains may have the gaps of identity numbers instead of those of phone numbers. With neither
+    kinds nor digits, every text is one window.
     """
 
     kinds: tuple[Kind, ...]
@@ -213,7 +213,7 @@ def _is_word(character: str) -> bool:
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
     """Return the text from the first possible phone number to the end of the chain and of the chains joined
-    to it, or None if the chain cannot be a phone number.
+    to it, such as an extension, or None if the chain cannot be a phone number.
 
     If no candidate in the chain can be a valid number, the window is empty. Otherwise it includes leading
     brackets and pluses, and neighbours that may make phonenumbers reject a number.
@@ -326,8 +326,8 @@ class _National(NamedTuple):
 
 @cache
 def _national(region: str) -> _National:
-    """Return the patterns of a region. They cover the metadata of all regions with the same calling code,
-    because any of these regions may claim the number.
+    """Return the patterns of a region. They match the numbers of all regions with the same calling code,
+    because phonenumbers may assign a number to any of these regions.
 
     If a region's rules add digits to the written number, only the length is checked.
     """

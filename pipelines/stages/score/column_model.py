@@ -41,8 +41,10 @@ class ModelColumn:
 
 @dataclass(frozen=True)
 class ColumnModel:
-    """A trained model over columns. Its log-odds are a constant plus the sum of the contributions of the
-    columns. The constant is the `intercept`, to which boosted trees add the expected values of their roots.
+    """A trained model over columns. `arrays` has the `intercept` and, for a regression, the `means`, `scales`
+    and `weights` of the columns, otherwise the arrays of TREES. The log-odds are a constant plus the sum of
+    the contributions of the columns. The constant is the intercept, to which boosted trees add the expected
+    values of their roots.
     """
 
     method: Method
@@ -134,7 +136,9 @@ def load_model(path: Path, checksum: str) -> ColumnModel:
 
 
 def _is_sound(model: ColumnModel) -> bool:
-    """The arrays must be checked here, because the kernel for trees does not check bounds."""
+    """Return whether the arrays fit together. They must be checked here, because the kernel for trees does
+    not check bounds.
+    """
     count, arrays = len(model.columns), model.arrays
     expected = TREES if model.method == "boosted" else dict.fromkeys(_REGRESSION, np.float64)
     if model.method not in ("regression", "boosted") or set(arrays) != {"intercept", *expected}:

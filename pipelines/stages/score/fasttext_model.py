@@ -26,8 +26,8 @@ _BATCH = 1 << 14  # texts per batch of scores of all labels
 
 @dataclass(frozen=True)
 class FastTextModel:
-    """A supervised fastText model in memory. `labels` are without their prefix, in the order of the output
-    rows.
+    """A supervised fastText model in memory. `labels` are without their prefix, in the order of the rows of
+    the output matrix. `loss` is HIERARCHICAL, SOFTMAX or INDEPENDENT of kernels/search/fasttext_predict.py.
     """
 
     labels: tuple[str, ...]
@@ -274,7 +274,7 @@ def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: in
 
 def _tree(counts: "np.ndarray") -> "np.ndarray":
     """Return the Huffman tree over labels that the library builds, as the children of each node, int32 [2 *
-    labels - 1, 2]. `counts` are in descending order.
+    labels - 1, 2]; -1 for a leaf. `counts` are the frequencies of the labels, in descending order.
     """
     import numpy as np
 

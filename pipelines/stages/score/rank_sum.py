@@ -28,8 +28,8 @@ ROWS_PER_PARTITION = 4_000_000
 
 @dataclass(frozen=True)
 class Ranked:
-    """The ranks of all values. `counts` has the number of values of each column. `files` hold twice the rank
-    of each distinct value, by part. `ranks_of` scales the ranks to 0 to 1.
+    """The ranks of the values of columns over all parts. `counts` has the number of values of each column.
+    `files` hold twice the rank of each distinct value, by part. `ranks_of` scales the ranks to 0 to 1.
     """
 
     counts: tuple[int, ...]
@@ -71,7 +71,9 @@ def rank_parts(parts: Sequence[Part], names: Sequence[str], out: StepOutput, clu
 
 
 def _check_values(out: StepOutput, name: str, seen: Sequence[Sequence[Any]]) -> None:
-    """`seen` holds (number of values, lowest, highest) for each part."""
+    """Raise UserError unless a column has two distinct values. `seen` holds (number of values, lowest,
+    highest) for each part.
+    """
     known = [each for each in seen if each[0]]
     if not known:
         raise UserError(f"{out.name}: the column {name} has no value in any document; remove it from `columns`")

@@ -24,7 +24,23 @@ import pandas
 assert measured(lambda _: pa.Table.from_pandas(pandas.DataFrame({"a": [1]})).to_pylist(), 0)[0] == [{"a": 1}]
 """
 
+OWN_STAGE = """
+from pipelines.cluster.memory import measured
+import pyarrow as pa
+
+def task(item):
+    import pandas
+    return pa.array(pandas.Series([1.0, None])).to_pylist()
+
+assert measured(task, 0)[0] == [1.0, None]
+"""
+
 
 @pytest.mark.long
 def test_a_task_loads_no_pandas_and_pandas_still_works():
     subprocess.run([sys.executable, "-c", CODE], check=True)
+
+
+@pytest.mark.long
+def test_missing_values_of_a_series_are_null_in_a_task():
+    subprocess.run([sys.executable, "-c", OWN_STAGE], check=True)

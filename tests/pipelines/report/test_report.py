@@ -149,6 +149,7 @@ steps:
       - {{signal: word_count, at_least_quantile: 0.3, at_most: 90, name: upper}}
       - {{signal: word_count, at_most_quantile: 0.9, per: source, name: lower}}
       - {{signal: word_count, at_least: 3, when: {{source: [web, books], url: [x]}}, name: some}}
+      - {{signal: word_count, at_least: 3, when: {{source: [books]}}, name: other}}
 """)
     config = load_corpus_config(path)
     tests = thresholds(make_plan(config, take_inventory(config.sources, tmp_path / "out")))
@@ -156,8 +157,10 @@ steps:
         "word_count ≤ 90 and ≥ quantile 0.3",
         "word_count ≤ quantile 0.9 per source",
         "word_count ≥ 3 when source is one of web, books and url is one of x",
+        "word_count ≥ 3 when source is one of books",
     ]
-    upper, _, some = (distribution_chart("word_count", {"web": histogram_of([1, 9], True)}, [test]) for test in tests)
+    assert [test["sources"] for test in tests] == [["web"], ["web"], ["web"], []]
+    upper, _, some = (distribution_chart("word_count", {"web": histogram_of([1, 9], True)}, [t]) for t in tests[:3])
     assert SHADE in upper
     assert SHADE not in some
     assert "≥ 3 web, books, x" in some

@@ -136,3 +136,15 @@ def test_a_suite_s_score_is_of_the_means_over_seeds(tmp_path):
     runs = [make_scored(tmp_path / "rte", f"{seed}", wrong, "rte", seed=seed) for seed, wrong in enumerate((8, 12))]
     runs.append(make_scored(tmp_path / "sst2", "0", 20, "sst2", seed=0))
     assert suite_lines(load_suite("glue"), read_results(runs)) == ["glue: 0.6250, the mean of 2 of 9 columns"]
+
+
+def test_configurations_that_differ_in_many_settings_have_labels_of_their_own(tmp_path):
+    settings = [dict(zip("wxyz", row, strict=True)) for row in ((1, 1, 1, 1), (1, 1, 1, 2), (2, 2, 2, 1))]
+    runs = [make_scored(tmp_path, f"{i}", 8 * (i + 1), "rte", data=its) for i, its in enumerate(settings)]
+    results = read_results(runs)
+    labels = ["data.w=1 data.x=1 data.y=1 data.z=1", "data.w=1 data.x=1 data.y=1 data.z=2"]
+    labels.append("data.w=2 data.x=2 data.y=2 ...")
+    assert [group.label for group in group_results(results)] == labels
+    lines = suite_lines(load_suite("glue"), results)
+    assert [line.split("  ")[1] for line in lines] == labels
+    assert [line.split()[1].rstrip(",") for line in lines] == ["0.8000", "0.6000", "0.4000"]

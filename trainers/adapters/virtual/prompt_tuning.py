@@ -39,7 +39,9 @@ class PromptTuning(TrainingMethod):
         add_virtual_tokens(table, PromptRows(rows))
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """The initialisation is left out, because peft loads the trained prompt."""
+        """Return peft's PROMPT_TUNING configuration, without the initialisation, because peft loads the
+        trained prompt.
+        """
         return prompt_config("PROMPT_TUNING", network, architecture, family, self.tokens)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:

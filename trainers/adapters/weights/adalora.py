@@ -47,8 +47,8 @@ class AdaLoRA(LowRankMethod):
             raise ValueError(f"orthogonality: got {self.orthogonality}, allowed 0 or more")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """peft requires `total_step`, which has no effect here, because only peft's own rank allocation uses
-        it.
+        """Return the arguments of peft's configuration. `total_step`, which peft requires, has no effect
+        here, because only peft's own rank allocation uses it.
         """
         return {
             "init_r": self.initial_rank,

@@ -1,5 +1,5 @@
-"""Training of the head alone, on the hidden states of the last layer: a linear probe (Alain and Bengio,
-2017).
+"""Training of the head alone, on the hidden states of the last layer of a frozen base. With a head of a
+single matrix, this is a linear probe (Alain and Bengio, 2017).
 """
 
 from dataclasses import dataclass

@@ -20,9 +20,9 @@ from trainers.tasks.text_to_text import parse_outputs
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out splits of tasks, one per task, with the inputs and the examples of each. `length` is the
-    maximum number of positions in a segment, not counting virtual tokens. If `packed`, rows can have several
-    segments.
+    """Held-out splits of tasks, one per task, with the inputs (`tasks`) and the `examples` of each. `length`
+    is the maximum number of positions in a segment, not counting virtual tokens. If `packed`, rows can have
+    several segments.
     """
 
     tasks: tuple[TaskInputs, ...]

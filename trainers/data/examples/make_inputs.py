@@ -100,8 +100,8 @@ class InputMaker:
         return segments, Truncation(total, examples, int(lost.sum()))
 
     def _tag(self, examples: Examples) -> TaskInputs:
-        """A word is predicted in the window where its first token has the most context. A word without a
-        token of its own, such as a lone control character, is not predicted.
+        """Make windows over the text. A word is predicted in the window where its first token has the most
+        context. A word without a token of its own, such as a lone control character, is not predicted.
         """
         assert examples.word_starts is not None
         assert examples.word_offsets is not None

@@ -119,8 +119,8 @@ def open_tasks(job: Finetuning) -> TaskCorpus:
 
 
 def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
-    """The roles of the special tokens come from `run.json` in the directory if that file records them,
-    otherwise from the tokenizer's file.
+    """Return the record of the tokenizer in the file `name`. The roles of the special tokens come from
+    `run.json` in the directory if that file records them, otherwise from the tokenizer's file.
     """
     path = directory / name
     if not path.is_file():
@@ -176,8 +176,8 @@ def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArr
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
-    """The limit `encoding.max_length` includes virtual tokens, but not the positions that a method reserves
-    for its prefix.
+    """Return the maker of the inputs of the task with index `task`. The limit `encoding.max_length` includes
+    virtual tokens, but not the positions that a method reserves for its prefix.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)

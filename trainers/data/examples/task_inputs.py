@@ -52,8 +52,8 @@ class TaskInputs:
     """The n inputs of a split, with s segments. Input i belongs to example `example[i]` and has the segments
     from `offsets[i]` up to `offsets[i + 1]`.
 
-    The fields for gold depend on the kind: `labels` int64 [n] (-100 if hidden), `values` float64 [n] (NaN if
-    hidden).
+    The gold of classify and choose is in `labels`, int64 [n] (-100 if hidden); that of regress is in
+    `values`, float64 [n] (NaN if hidden).
 
     Tags: the words that input i predicts are those from `word_offsets[i]` up to `word_offsets[i + 1]` in
     three flat arrays: `words` (the word's index in the split), `word_tokens` (the position of the word's

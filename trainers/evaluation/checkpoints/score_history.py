@@ -44,8 +44,8 @@ class LastAverage:
 @dataclass(frozen=True)
 class TaskSignal:
     """How well a score separates runs. `signal` is the largest difference between the averages of two runs.
-    `noise` is the standard deviation of the score over the last checkpoints of a run; with several runs, the
-    root mean square of their standard deviations. `at_chance` says whether no run is above chance.
+    `noise` is the root mean square, over runs, of the standard deviation of the score over the last
+    checkpoints of a run. `at_chance` says whether no run is above chance.
 
     Heineman et al. (2025, section 2) divide both signal and noise by the mean score, which leaves their ratio
     unchanged.

@@ -25,7 +25,7 @@ class ProbeExamples:
     - `labels`, int64 [n].
     - `types`: each word in lower case, or the first word of each text. The type determines the label in
       the control task.
-    - `offsets`, int64: the boundaries of sentences, as indices of words. Each text counts as one
+    - `offsets`, int64: the boundaries of sentences, as indices of examples. A text counts as one
       sentence.
     """
 

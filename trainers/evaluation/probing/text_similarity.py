@@ -100,7 +100,7 @@ def _states(
 
 
 def similarity_lines(found: Sequence[LayerSimilarity]) -> Iterator[Sequence[str]]:
-    """Yield a header and a row for each of the correlations."""
+    """Yield a header, and then a row for each entry of `found`."""
     yield ("layer", "pooling", "spearman", "95 % interval", "pearson")
     for each in found:
         rho = each.spearman

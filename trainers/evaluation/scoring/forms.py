@@ -101,11 +101,11 @@ class LeftToRight:
         return len(self.head) + len(self.after) - 1
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit."""
+        """Return how many tokens of context fit in a row with `continuation` tokens of continuation."""
         return self.positions - self.marks - continuation
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
-        """Return one piece."""
+        """Return the one piece that scores a continuation."""
         given = np.concatenate([self.head, context, self.after]).astype(np.int64)
         inputs = np.concatenate([given, continuation[:-1]])
         targets = np.full(len(inputs), IGNORED, np.int64)
@@ -143,7 +143,7 @@ class Masks:
         return ()
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit."""
+        """Return how many tokens of context fit in a row with `continuation` tokens of continuation."""
         return self.positions - self.marks - continuation
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
@@ -195,13 +195,13 @@ class EncoderDecoderForm:
         return max(len(self.before) + len(self.after), len(self.given) - 1)
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit."""
+        """Return how many tokens of context fit in a row with `continuation` tokens of continuation."""
         encoder = self.positions - len(self.before) - len(self.after)
         decoder = self.positions - len(self.given) - continuation + 1
         return min(encoder, decoder) if self.repeats or decoder < 0 else encoder
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
-        """Return one piece."""
+        """Return the one piece that scores a continuation."""
         source = np.concatenate([self.before, context, self.after]).astype(np.int64)
         given = np.concatenate([self.given, context if self.repeats else ()]).astype(np.int64)
         decoder = np.concatenate([given, continuation[:-1]])

@@ -25,8 +25,8 @@ class Items:
     - `offsets`, int64 [n + 1]: the candidates of item i have the indices from `offsets[i]` up to, but not
       including, `offsets[i + 1]`.
     - `gold`, int64 [n]: the index of the correct candidate within the item.
-    - `subtasks` and `fields`: the part of the set to which each item belongs; each is None if the set has
-      no such parts.
+    - `subtasks` and `fields`: the names of the subtask and the field of each item; each is None if the task
+      has none.
     - `notes`: what was left out.
     - `neutral`: contexts for calibration, otherwise None. For each text in NEUTRAL, there is a copy of
       the list of contexts in which that text replaces the item's own texts; the shots are unchanged. The

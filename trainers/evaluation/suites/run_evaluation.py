@@ -46,7 +46,7 @@ class EvaluationSettings:
     - `seed`: determines these examples and any sampled answers.
     - `limit`: only the first `limit` items of a split or subtask are used.
     - `pseudo`: how tokens are masked in encoders (`Pseudo`).
-    - `window`: the window of texts, in positions.
+    - `window`: the length of the windows in which whole texts are scored, in positions.
     - `calibrate`: whether labels are also scored relative to their probability after content-free texts
       (Zhao et al., 2021).
     - `balanced`: whether the shots of a task with labels contain all labels equally often, give or take
@@ -62,7 +62,7 @@ class EvaluationSettings:
     balanced: bool = False
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError for a setting that is out of range."""
         for name, least in (("shots", 0), ("limit", 1), ("window", 2)):
             value = getattr(self, name)
             if value is not None and value < least:

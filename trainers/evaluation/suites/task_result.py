@@ -78,7 +78,7 @@ class TaskResult:
     - `form`: how the model was scored (`evaluation.scoring.forms`).
     - `measured`: each metric with its outcomes; the first is the main score.
     - `rows`: a row per item.
-    - `subtasks` and `fields`: the part of the set to which each item belongs.
+    - `subtasks` and `fields`: the names of the subtask and the field of each item.
     - `cut`: the number of items (for facts, of statements completed with one of the objects) whose
       context was too long for the model.
     - `cost`: the cost of all tasks of the model together.

@@ -24,8 +24,8 @@ def why_not_stock_head(
 def stock_task_model(
     network: Any, architecture: Architecture, specials: dict[str, int], labels: Sequence[str] = ()
 ) -> Any:
-    """Return the stock model with the weights of `network` and its `task_head`. The stacks of `network` must
-    be untied.
+    """Return the stock model with the weights of `network` and its `task_head`. If the encoder and the
+    decoder of `network` share parameters, call `models.untie_stacks` first.
 
     `labels` are the names of classes or tags. The head must have a stock class (`why_not_stock_head`).
     """

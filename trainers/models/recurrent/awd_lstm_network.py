@@ -19,7 +19,9 @@ distribution everywhere for hundreds of steps.
 """
 
 _WORKSPACE = 16
-"""The most values that oneDNN keeps for each position and each unit of a layer's wider side (torch 2.13, fp32)."""
+"""The most values that oneDNN keeps for each position and each unit of a layer's inputs or outputs, whichever are more
+(torch 2.13, fp32).
+"""
 
 
 class AwdLstmConfig(PreTrainedConfig):

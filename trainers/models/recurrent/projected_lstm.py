@@ -9,8 +9,8 @@ from torch.autograd.function import once_differentiable
 from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _KEPT, _KEPT_BY_TORCH = 6, 10
-"""How many values a layer keeps for each position and cell: here the four gates, the cell and the output; and the most that
-torch's own LSTM keeps (torch 2.13).
+"""How many values are kept for each position and cell until the backward pass: by the layer here (the four gates, the cell
+and the output), and at most by torch's own LSTM (torch 2.13).
 """
 
 
@@ -53,7 +53,7 @@ class ProjectedLstm(torch.nn.Module):
 
     def initialise(self) -> None:
         """Draw weights as the authors' code does (allenai/bilm-tf, training.py): Glorot and Bengio's uniform
-        distribution over the matrix of all gates. The biases of the forget gates are 1, all others 0.
+        distribution, with the gates as one matrix. The biases of the forget gates are 1, all others 0.
         """
         width, cells = self.projection.shape
         for weight in (self.input_weight, self.recurrent_weight):

@@ -29,11 +29,11 @@ class MaskedCharacters(TrainingObjective):
     In each document, random words are masked until they contain a share `rate` of the characters of all its
     words. The word that would exceed this share is masked with the probability that makes the mean share
     exact. A word is a run of tokens between ASCII white space; a run of more than `span_characters`
-    characters is divided, as in scripts without spaces. Each character of a masked word becomes a mask. As in
-    the paper, words are never replaced with other tokens. The masked characters of a document are predicted
-    in a random order, each from the text around the masks and the characters before it in this order. The
-    class to predict is the remainder of the character's code point divided by `model.character_buckets`.
-    Requires `model.character_buckets` and architecture canine.
+    characters is divided; this happens in scripts without spaces. Each character of a masked word becomes a
+    mask. As in the paper, words are never replaced with other tokens. The masked characters of a document are
+    predicted in a random order, each from the text around the masks and the characters before it in this
+    order. The class to predict is the remainder of the character's code point divided by
+    `model.character_buckets`. Requires `model.character_buckets` and architecture canine.
 
     In most vocabularies, the space before a word is part of the word's first token, and is then masked and
     predicted with the word; the paper's spans end at white space. White space that is a token by itself is
@@ -155,7 +155,8 @@ def divide_words(
     - a token that would make the word before it longer than `longest` characters.
 
     `content`, uint8, is the bytes of the vocabulary, and `offsets`, int64 [tokens + 1], says where each token
-    begins. `counts`, int64 [rows, length], is the number of characters of each token.
+    begins. `counts`, int64 [rows, length], is the number of characters of each token. `special`, bool
+    [vocabulary], marks the special tokens.
     """
     for row in range(len(inputs)):
         first, size = -1, 0

@@ -36,8 +36,8 @@ class MaskedSubwords(Masking):
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """Return the batch with tokens masked, and with the original tokens as targets. `covered` is the
-        number of characters of each masked token, and `read` the index of the character whose state predicts
-        a target.
+        number of characters of each masked token, and `read` the index, within its token, of the character
+        whose state predicts a target.
         """
         assert context.character_counts is not None
         counts = context.character_counts[batch.inputs]

@@ -41,9 +41,9 @@ class GapSentences(PairObjective):
 
     Only the part of a document that is in the row is read. `full_sentences` and `doc_sentences` cut documents
     between sentences, unless a sentence is longer than a row; other packings may cut inside any sentence. A
-    part of only one sentence has no target. Needs shards with `sentences`, and a source that has a document
-    with two sentences. Rows have room for the whole document on either side; the authors' code cuts inputs at
-    512 tokens and targets at 256.
+    document with only one sentence in the row has no target. Needs shards with `sentences`, and a source that
+    has a document with two sentences. Rows have room for the whole document on either side; the authors' code
+    cuts inputs at 512 tokens and targets at 256.
 
     Left out: masked tokens in the rest of the document (section 3.2), which the paper's large model does not
     use either; and chosen sentences that stay in the input. The large model keeps 20 % of them, with a rate

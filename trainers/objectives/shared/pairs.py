@@ -61,7 +61,7 @@ class Documents:
 
     def per_token(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
         """Draw `count` uniform numbers per token, float64 [tokens x count]. The numbers of one token are
-        adjacent.
+        adjacent. `stream` names the random stream (`rows.random.uniforms`).
         """
         rows, length = self.text.shape
         drawn = uniforms(context.seed, self.samples, length * count, stream)
@@ -69,7 +69,9 @@ class Documents:
         return chosen
 
     def per_document(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """Draw `count` uniform numbers per document, float64 [documents, count]."""
+        """Draw `count` uniform numbers per document, float64 [documents, count]. `stream` names the random
+        stream (`rows.random.uniforms`).
+        """
         most = int(self.segments.max(initial=0)) + 1
         drawn = uniforms(context.seed, self.samples, most * count, stream)
         chosen: np.ndarray = drawn.reshape(-1, most, count)[self.rows, self.segments]

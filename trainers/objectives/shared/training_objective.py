@@ -210,8 +210,8 @@ class TrainingObjective(Protocol):
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Return the capacity of a row when `lead` tokens precede every input. None if the objective adds
-        nothing to documents for which packing must reserve positions.
+        """Return the capacity of a row in which `lead` tokens precede every input. None if packing need not
+        reserve positions for what the objective adds to documents.
         """
         return None
 

@@ -68,7 +68,9 @@ class ReusedRatios:
     def _caps(
         self, caps: float | Mapping[str, float] | None, tokens: Mapping[str, int]
     ) -> float | dict[str, float] | None:
-        """An epoch of the virtual domain has as many tokens as all kept domains together."""
+        """Convert caps in epochs for the virtual domain, an epoch of which has as many tokens as all kept
+        domains together.
+        """
         if caps is None:
             return None
         by_name = dict(caps) if isinstance(caps, Mapping) else dict.fromkeys([*tokens, VIRTUAL], caps)
@@ -81,7 +83,8 @@ class ReusedRatios:
 
 
 def read_reused(reuse: Reuse, domains: Mapping[str, object]) -> ReusedRatios:
-    """Read the ratios that a study keeps. `domains` are the domains of its corpus.
+    """Return the ratios that a study keeps, read from the proposal file that `reuse` names. `domains` are the
+    domains of the study's corpus.
 
     Raises ConfigError if the file has no weights, or if the domains to keep do not fit the file or the
     corpus.

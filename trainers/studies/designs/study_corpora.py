@@ -145,8 +145,9 @@ def _documents(corpus: TrainingCorpus, name: str) -> str:
 
 
 def check_changes(section: str, study: Study, changes: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the study has `changes` but no corpus file, or if one of the changed fields must
-    be the same for all entries.
+    """Check `changes`, the fields of the corpus file that an entry changes. Raises ConfigError if the study
+    has no corpus file, or if one of the fields must be the same for all entries. `section` names the entry in
+    messages.
     """
     if changes and study.corpus_file is None:
         raise ConfigError(f"{section}.corpus: needs a corpus file to change; set corpus_file instead of corpora")

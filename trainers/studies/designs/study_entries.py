@@ -106,8 +106,8 @@ def job_with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretr
 
 def share_read(study: Study, tokens: int) -> float:
     """Return the share of each domain's sequences that a run of `tokens` tokens may read: `tokens` divided by
-    the tokens of the target, at most 1. A given weight then means the same number of epochs in the run and in
-    the target. 1 if `proxies.matched` is off or the study has no target.
+    the tokens of the target, at most 1. In a run that is shorter than the target, a given weight then means
+    the same number of epochs as in the target. 1 if `proxies.matched` is off or the study has no target.
     """
     return min(1.0, tokens / study.target.tokens) if study.target and study.proxies.matched else 1.0
 

@@ -234,12 +234,14 @@ class OpenStudy:
         return {name: self.mixture(shares / shares.sum()) for name, shares in left.items()}
 
     def require_domains(self, section: str, weights: Mapping[str, float]) -> None:
-        """Raise ConfigError for a name that is not a domain of the corpus at any level."""
+        """Raise ConfigError if a name in `weights` is not a domain of the corpus at any level. The message
+        begins with `section`.
+        """
         require_levels(section, weights, self.corpus)
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
         """Convert `weights`, which may name domains at any level, to the shares of all leaf domains, which
-        sum to 1.
+        sum to 1. `section` names the weights in messages.
         """
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.leaves}

@@ -39,9 +39,9 @@ _LISTED, _POINTS = 300, 1000  # the most runs in the table of runs; the most poi
 
 @dataclass(frozen=True)
 class Findings:
-    """The results of a study so far. `fit` is the record that `fit_step` wrote, and `judged` are the runs
-    that `verdict` compares. `fit`, `proposal` and `verdict` are None until they exist. The lines in `missing`
-    say what is missing, left out or out of date.
+    """The results of a study so far. `runs` are all of its runs, and `judged` are those that `verdict`
+    compares. `fit` is the record that `fit_step` wrote. `fit`, `proposal` and `verdict` are None until they
+    exist. The lines in `missing` say what is missing, left out or out of date.
     """
 
     opened: OpenStudy

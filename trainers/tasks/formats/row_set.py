@@ -56,8 +56,9 @@ class RowSet:
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
-        """Return the values of a column. `spec` is a name, a number, a path `a.b` or a template over columns.
-        A tuple stands for several columns, and then each row has a list of values.
+        """Return the values of a column. `role` names its role in messages. `spec` is a name, a number, a
+        path `a.b` or a template over columns. A tuple stands for several columns, and then each row has a
+        list of values.
 
         Raises UserError if the file lacks the column, or a row lacks the field.
         """

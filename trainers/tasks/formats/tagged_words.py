@@ -49,8 +49,8 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     is the value of a feature for each word, or `none` for words without the feature; `depth` is the number of
     arcs between a word and the root of its tree, at most DEEPEST.
 
-    Lines of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Columns that the task does not use
-    may be empty or missing.
+    Lines of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. In the result, columns that the
+    task does not use may be empty or missing.
     """
     used_names = used_columns(layout)
     names = used_names | {"id"} | ({"head"} if "depth" in used_names else set())

@@ -95,8 +95,8 @@ class Layout:
       `record` and `webquestions` are the JSON of those data sets. `dialogues` has one example per reply (`history`,
       `reply`).
     - `conll` has one word per line and a blank line between sentences; `conllu` is the CoNLL-U format of Universal
-      Dependencies, with the extra columns `feats.NAME` (a feature of each word, or `none`) and `depth` (arcs to the
-      root, at most 8).
+      Dependencies, with the extra columns `sent_id` (the id of the sentence), `feats.NAME` (a feature of each word, or
+      `none`) and `depth` (arcs to the root, at most 8).
     - `lines` has one example per line: either parallel files, whose names contain `{column}`, or lines that are
       split by `pattern`, a regular expression with named groups. Without a pattern, the whole line is the column `line`.
     - `documents` has one example per file (columns `text`, `folder`, `name`).
@@ -228,12 +228,13 @@ class Task(Layout):
     """A task: its kind, files, labels and metrics.
 
     `labels` are spelled as in the files, or as `rename` spells them, and numbered from 0 in the order given.
-    `positive` is the label that `f1` scores, by default the second of two. All `metrics` are computed; the
-    first selects the checkpoint. `range` gives the lowest and the highest number of a regression. With
-    `no_answer`, a question may have no answer in its passage. In fine-tuning, a training example that also
-    occurs in a split with known gold is an error; with `leak: report`, such examples are accepted and
-    counted. `templates` turn examples into input and target texts for models that are trained to write their
-    answers. `elsewhere` lists alternative layouts of the files, which are tried after the task's own.
+    `positive` is the label that `f1` scores, by default the second of two. All `metrics` are computed. The
+    first selects the checkpoint, or the loss does if the model answers in text. `range` gives the lowest and
+    the highest number of a regression. With `no_answer`, a question may have no answer in its passage. In
+    fine-tuning, a training example that also occurs in a split with known gold is an error; with `leak:
+    report`, such examples are accepted and counted. `templates` turn examples into input and target texts for
+    models that are trained to write their answers. `elsewhere` lists alternative layouts of the files, which
+    are tried after the task's own.
 
     `name` defaults to the file's name without its suffix. `suite` is the suite that the task belongs to.
     `about` says what the task is, and `source` says where its definition comes from. `folder` is the

@@ -104,8 +104,8 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield, in blocks of repetitions, how often each of n units is drawn in n draws with replacement:
-    float64 [repetitions of the block, n].
+    """Yield `repetitions` bootstrap samples in blocks, float64 [samples in the block, n]: how often each of n
+    units is drawn in n draws with replacement.
     """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):
@@ -114,8 +114,8 @@ def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def _swaps(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield, in blocks of repetitions, which of n units are swapped, as 0 or 1: float64 [repetitions of the
-    block, n].
+    """Yield `repetitions` random swaps in blocks, float64 [swaps in the block, n]: 1 for each of n units that
+    is swapped, else 0.
     """
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):

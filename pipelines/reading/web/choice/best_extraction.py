@@ -64,9 +64,9 @@ BOUNDS = Bounds()
 @dataclass(frozen=True)
 class PageEvidence:
     """What the rule that chooses lines needs to know about a page. `lines` are the lines of resiliparse's
-    text. `links` are the keys of the texts of the page's links. `prose` returns the keys of the page's lines
-    of prose; it is a function because not every page needs them. `markdown` says whether the lines are
-    Markdown.
+    text. `links` are the keys (`letters_of`) of the texts of the page's links. `prose` returns the keys of
+    the page's lines of prose; it is a function because not every page needs them. `markdown` says whether the
+    lines are Markdown.
     """
 
     lines: list[Line]
@@ -82,8 +82,8 @@ def rule_version() -> str:
 
 @cache
 def shipped_weights() -> Weights:
-    """Return the weights from `line_weights.json`: a list for `alone` and a list for `both`. Each is the
-    constant, followed by one weight for each feature.
+    """Return the weights from `line_weights.json`: a list for resiliparse's lines `alone` and a list for the
+    lines of `both` extractors. Each is the constant, followed by one weight for each feature.
     """
     found = json.loads(_WEIGHTS.read_text())
     names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}

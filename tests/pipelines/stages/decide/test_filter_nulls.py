@@ -93,6 +93,8 @@ def test_a_text_without_a_language_has_a_language_that_rules_can_name():
         ({"at_most_quantile": 0.5}, False),
         ({"per": "lang", "at_least": {"en": 1, "default": 0}}, True),
         ({"per": "lang", "at_most": {"en": 1, "default": 2}}, False),
+        ({"per": "lang", "at_least": {"en": 0, "default": None}, "at_most": 1}, True),
+        ({"per": "lang", "at_least": {"de": 0, "default": None}, "at_most": 1}, False),
     ],
 )
 @pytest.mark.parametrize("null", [None, "drop", "keep"])

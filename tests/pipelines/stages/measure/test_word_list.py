@@ -54,6 +54,9 @@ def test_counts_ratios_and_sentences(make):
         (["häuser", "ΟΔΟΣ"], "HÄUSER οδος Häusern", 2),
         (["笨蛋"], "你这个笨蛋！笨 蛋，大笨蛋们", 2),
         (["バカ"], "バカな、とバカ", 2),
+        (["ﾊﾞｶ"], "ﾊﾞｶﾃﾞｽ、ｵﾊﾞｶ", 2),
+        (["bad"], "bad々bad", 2),
+        (["ꦲꦤ"], "ꦕꦲꦤꦕꦲꦤ", 2),  # Javanese
         (["bad"], "bad笨bad 笨badly", 2),  # a word ends beside such a script
         (["don't"], "Don't, don’t, dont", 2),
         (["x_1"], "x_1 x 1", 1),

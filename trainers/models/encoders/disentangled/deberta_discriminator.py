@@ -14,8 +14,8 @@ from trainers.models.encoders.disentangled.disentangled_embedding import Disenta
 
 class DetectionHead(torch.nn.Module):
     """A head that computes, for each token, the logit that the token was replaced, as in the authors' code.
-    It adds the state of the token and the state of the first token of its document, and applies a norm, a
-    layer with GELU and an output layer.
+    The head adds the state of the token and the state of the first token of its document, and applies a norm,
+    a layer with GELU and an output layer.
     """
 
     def __init__(self, configuration: Any) -> None:

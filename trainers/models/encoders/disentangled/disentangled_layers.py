@@ -49,8 +49,9 @@ def _decodes(network: Any) -> bool:
 
 
 def hidden(network: Any, inputs: Inputs, after_first: Callable[[Any, Any, Any], Any] | None = None) -> Any:
-    """Return the states [rows, length, width]. `after_first` computes the input of the second layer from the
-    embedded tokens, the states of the first layer and the mask.
+    """Return the final states [rows, length, width], those of the enhanced mask decoder if there is one.
+    `after_first` computes the input of the second layer from the embedded tokens, the states of the first
+    layer and the mask.
     """
     stack, encoder = network.deberta, network.deberta.encoder
     states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions)

@@ -23,7 +23,8 @@ class QueriedAttention(DisentangledSelfAttention):
         rel_embeddings: Any = None,
     ) -> tuple[Any, Any]:
         """Return (context, weights or None). The context is the output of attention from `query_states` to
-        `hidden_states`; all three are [rows, length, width].
+        `hidden_states`; all three are [rows, length, width]. If `query_states` is None, `hidden_states` gives
+        the queries too.
         """
         if query_states is None:
             given = (hidden_states, attention_mask, output_attentions)
