@@ -57,8 +57,9 @@ def spend(purpose: str) -> Iterator[None]:
 
 
 def take_account() -> dict[str, float]:
-    """Return the processor seconds by purpose since the last call. Time of child processes that have ended is
-    included, under `CHILDREN`. Outside the main thread, the result is empty.
+    """Return the processor seconds by purpose since the last call, or since the process started. Time of
+    child processes that have ended is included, under `CHILDREN`. Outside the main thread, the result is
+    empty.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}

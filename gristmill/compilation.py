@@ -1,11 +1,11 @@
 """Cache numba's machine code on disk, under a digest of everything that it was compiled from.
 
 numba's own cache lies next to the source and checks only the file of the kernel itself. Every clone and every
-installation therefore compiles all kernels again, and stale code keeps running after a change in another file
-to a kernel that was inlined or a constant that was frozen in. This cache serves all clones and installations
-of a user. It is `machine_code` in $NUMBA_CACHE_DIR or, if that is not set or cannot be written,
-`gristmill/machine_code` in the user's cache directory. If neither can be written, a directory next to this
-file is used. If none can be written, each process compiles for itself.
+installation therefore compiles all kernels again. After a change to an inlined kernel or a frozen constant in
+another file, stale code keeps running. This cache serves all clones and installations of a user. It is
+`machine_code` in $NUMBA_CACHE_DIR or, if that is not set or cannot be written, `gristmill/machine_code` in
+the user's cache directory. If neither can be written, a directory next to this file is used. If none can be
+written, each process compiles for itself.
 
 Each entry is a file. Its name includes a digest of the kernel's source file, the constants and other kernels
 that it uses, the versions of Python and the compiler, the signature and the CPU.
@@ -132,8 +132,8 @@ class _MachineCode(_Cache):
                 own.unlink(missing_ok=True)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
-        """Return the file for a signature, or None without a cache. The classes and fields of named tuples
-        are part of its name, because numba's signatures omit them.
+        """Return the file for a signature, or None if there is no cache directory. The classes and fields of
+        named tuples are part of the file's name, because numba's signatures omit them.
         """
         folder = _folder(numba.config.CACHE_DIR)
         if folder is None:

@@ -317,8 +317,8 @@ def _kinds(option: Any) -> tuple[str, ...]:
 
 
 def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
-    """Parse data as the member of a union that its field `kind` names. A bare string is short for a mapping
-    with only this field.
+    """Parse data as the member of a union that the data's field `kind` names. A bare string is short for a
+    mapping with only this field.
     """
     data = {"kind": data} if isinstance(data, str) else data
     if not isinstance(data, Mapping):

@@ -1,4 +1,4 @@
-"""The errors of gristmill that are not defects.
+"""The errors of gristmill that are not defects, and helpers for operating-system errors.
 
 The command lines of pipelines and trainers print a UserError, a StorageError or an OSError as one line. Other
 exceptions that reach them are defects and show a traceback.
@@ -15,8 +15,8 @@ class UserError(Exception):
     """Base of all errors that a user can act on. The message says where the error is, what was found, what is
     allowed and what to do.
 
-    It is not a ValueError. Readers treat a ValueError as damaged data, which would be wrong for an archive
-    that they are not allowed to open.
+    It is not a ValueError, because the readers of sources treat a ValueError as damaged data. That would be
+    wrong for an archive that they are not allowed to open.
     """
 
 

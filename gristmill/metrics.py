@@ -43,8 +43,8 @@ class Exporter:
         self._thread: threading.Thread | None = None
 
     def record(self, name: str, value: float | None, **tags: str) -> None:
-        """Record a value of the metric `name`. It is added to a counter, replaces the value of a gauge, or
-        counts as a duration in seconds in a histogram.
+        """Record a value of the metric `name`: add it to a counter, set a gauge to it, or count it in a
+        histogram as a duration in seconds.
 
         Does nothing if Ray is not running or if the value is None or not finite.
         """

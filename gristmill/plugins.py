@@ -12,8 +12,9 @@ from gristmill.errors import ConfigError
 
 
 def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
-    """Return the entry points of a group by PACKAGE:NAME. A name has more than one entry point if several
-    packages provide it.
+    """Return the entry points of a group, keyed by PACKAGE:NAME with the package's name normalised. A key has
+    more than one entry point if a package declares the name twice, or if the names of several packages
+    normalise to the same one.
     """
     found: dict[str, list[metadata.EntryPoint]] = {}
     for point in metadata.entry_points(group=group):
@@ -66,8 +67,9 @@ def _refuse_two_owners(module: str) -> None:
 
 
 def distributions_of(module: str) -> list[str]:
-    """Return the sorted names of the distributions that have installed files of a top-level module. Unless a
-    distribution declares its top-level modules, only its `.py` files count.
+    """Return the sorted names of the distributions that have installed a top-level module. If a distribution
+    has a `top_level.txt`, this file must name the module. Otherwise one of its `.py` files must belong to the
+    module.
     """
     return sorted({each.metadata["Name"] for each in metadata.distributions() if _has_installed(each, module)})
 

@@ -34,9 +34,9 @@ class Row:
     """The measurements of one tokenizer on one group of texts. Words are separated by white space. A ratio
     with the denominator 0 is 0.
 
-    `tokens_per_word` is the fertility. `bytes_per_token` (UTF-8) is the compression, which can also be
-    compared for languages without spaces. `coverage` is the share of words that yield at least one token and
-    no unknown token. `vocabulary_used` is the share of the vocabulary, without special tokens, that occurs in
+    `tokens_per_word` is the fertility. `bytes_per_token` (UTF-8) is the compression, which is also meaningful
+    for languages without spaces. `coverage` is the share of words that yield at least one token and no
+    unknown token. `vocabulary_used` is the share of the vocabulary, without special tokens, that occurs in
     the texts. `megabytes_per_second` is the speed of encoding alone, in wall time on this machine with
     `threads` threads.
     """

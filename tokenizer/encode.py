@@ -113,7 +113,7 @@ class Encoder:
 
         `parallel` lets gigatoken use all cores; the ids are the same. Raises ValueError for a null text, for
         a text that yields a special token other than the unknown token, and for a character that the
-        vocabulary cannot encode. A BPE without an unknown token leaves such characters out.
+        vocabulary cannot encode. A BPE without an unknown token leaves such characters out instead.
         """
         _require_texts(texts)
         encode = {

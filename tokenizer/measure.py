@@ -12,9 +12,9 @@ from tokenizer.encode import Encoder
 class Measurement:
     """Counts over documents, and two ratios of them.
 
-    Words are separated by white space, so `tokens_per_word` (fertility) can be compared between languages
-    with spaces. `bytes_per_token` (UTF-8) can be compared between all languages. A ratio with the denominator
-    0 is 0.
+    Words are separated by white space, so `tokens_per_word` (fertility) means something only for languages
+    with spaces between words. `bytes_per_token` counts UTF-8 bytes, of which a character takes one to four
+    depending on its script. A ratio with the denominator 0 is 0.
     """
 
     documents: int

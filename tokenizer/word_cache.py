@@ -34,8 +34,8 @@ NEXT_LINE = "\x85"
 
 def cuts_at_spaces(definition: Definition) -> bool:
     """Return whether a text's ids are known to be the concatenated ids of its pieces between spaces and line
-    feeds. This holds for the BPE and WordPiece kinds trained here, for BERT's tokenizer, and for the unigram
-    kind trained here unless the text contains NEXT_LINE.
+    feeds. This holds for the BPE, WordPiece and unigram kinds trained here and for BERT's tokenizer. With
+    unigram, callers must encode texts that contain NEXT_LINE as a whole.
 
     The reasons: BERT's normaliser works on characters and combining marks, and its pre-tokenizer cuts at
     white space. NFC and NFKC never combine anything with a space.
@@ -118,7 +118,7 @@ class WordCache:
         self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
     ) -> Offsets:
         """Return the token at each byte position as an index within its text, int64 with the shape of
-        `positions`.
+        `positions`. `ends` are the offsets that `assemble` returns.
 
         The start of a piece belongs to the piece's first token, and a position between two pieces to the next
         token. `find_in_word` finds the token of a position inside a piece.

@@ -68,8 +68,8 @@ class Panel:
 
 
 def bar_panels(label: str, groups: Sequence[str], names: Sequence[str], panels: Sequence[Panel]) -> Markup:
-    """Draw a panel for each measure and a legend of the series. `names` are the names of the series. A panel
-    has at most one bar for each group and series.
+    """Draw a panel for each measure and a legend of the series. `groups` and `names` are the names of the
+    groups and of the series. A panel has at most one bar for each group and series.
     """
     left = max(text_width(shortened(group, _GROUP)) for group in groups) + 10
     tall = _HEAD + len(groups) * (_THIN * len(names) + _GROUP_GAP) + _FOOT

@@ -30,8 +30,8 @@ def series_colour(number: int) -> str:
 
 
 def series_dashes(number: int) -> str | None:
-    """Return the dash pattern that distinguishes series of the same colour; None for the first COLOURS
-    series, which are solid.
+    """Return the dash pattern of the series with index `number`, or None for the first COLOURS series, which
+    are solid. Colour and dashes together distinguish the first 3 x COLOURS series.
     """
     return None if number < COLOURS else "7 3" if number < 2 * COLOURS else "2 3"
 

@@ -25,9 +25,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class HistogramRow:
-    """One row of a histogram chart. `every` and `kept` are the heights of its bars, in any unit: `every`
-    counts all documents, and `kept` the documents kept. The bars have equal widths. `shaded` lists spans
-    (from, to) of the axis, from 0 to 1.
+    """One row of a histogram chart. `every` holds the heights of its bars for all documents, and `kept` those
+    for the kept documents, both in the same unit. The bars have equal widths. `shaded` lists spans (from, to)
+    of the axis, from 0 to 1.
     """
 
     name: str

@@ -268,8 +268,8 @@ class LocalPath(PosixPath, Location):
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, through one descriptor, without truncating it. If another process
-        replaces the file during the call, the new file is unaffected.
+        """Overwrite the file in place, without truncating it, if `accept` returns True for its bytes. If
+        another process replaces the file during the call, the new file is unaffected.
         """
         try:
             with self.open("r+b", buffering=0) as file:

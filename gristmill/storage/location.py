@@ -161,9 +161,9 @@ class Location(ABC):
         """Return a local file with the content of a recorded file below a directory, verified once per
         process.
 
-        On a local disk, the result is the file itself. For an object store, it is a copy in the cache; if the
-        cache has an intact copy, the store is not asked. Otherwise raises CorruptFileError if the file is
-        missing or differs from its record.
+        On a local disk, the result is the file itself. For an object store, it is a copy in the cache. Raises
+        CorruptFileError if the file is missing or differs from its record; an object store is not asked if
+        the cache already has an intact copy.
         """
 
     @abstractmethod

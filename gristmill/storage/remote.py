@@ -204,8 +204,8 @@ class RemoteFile(io.RawIOBase):
         return self._file.size is not None  # without range requests, fsspec opens a stream of unknown size
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position of the next read and return it. Raises UserError if the store does not answer range
-        requests.
+        """Set the position of the next read and return it. Raises UserError if the position changes and the
+        store does not answer range requests.
         """
         if not self.seekable() and (offset, whence) not in ((self.tell(), io.SEEK_SET), (0, io.SEEK_CUR)):
             raise UserError(
@@ -260,7 +260,8 @@ def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options
 
 
 def endpoint_hint(url: str, remote: Remote) -> str:
-    """Return a hint for error messages about S3 URLs if no endpoint is configured, else an empty string.
+    """Return a hint for error messages about S3 URLs if neither `remote` nor the environment gives an
+    endpoint, else an empty string.
 
     Commands that read a corpus do not know its `remote.endpoint`. They take the endpoint from the
     environment.
@@ -435,7 +436,7 @@ def fetch_url(url: str, remote: Remote, target: Path) -> None:
 
 
 def put_url(url: str, remote: Remote, local: Path) -> None:
-    """Store a local file under a URL, replacing any existing file. It appears whole or not at all."""
+    """Store a local file under a URL, replacing any existing file. The new file appears whole or not at all."""
     _ask(url, remote, lambda store, path: store.put_file(str(local), path), size=local.stat().st_size)
 
 

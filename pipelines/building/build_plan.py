@@ -54,9 +54,8 @@ class BuildPlan:
 
 
 def plan_build(config: CorpusConfig, rates: Sequence[LocalPath] = ()) -> BuildPlan:
-    """Plan the build of a corpus: list its files, find out which steps are finished and, unless it is built
-    already, sample the first records of its sources. `rates` are further outputs whose builds inform the
-    forecast.
+    """Plan the build of a corpus: list its files, find out which steps are finished, and sample the first
+    records of each source that is not read yet. `rates` are further outputs whose builds inform the forecast.
 
     Raises UserError or a subclass, as a build does, if the output belongs to another corpus, if the
     configuration is wrong, if the first records of a source show that it is misconfigured, or if a finished

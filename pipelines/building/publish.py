@@ -19,8 +19,8 @@ from pipelines.report.write import write_report
 def corpus_manifest(
     plan: Plan, published: Mapping[str, StepManifest], gone: Mapping[str, Sequence[str]]
 ) -> CorpusManifest:
-    """Return the manifest of a corpus whose steps are all published. It is a pure function of the plan, the
-    steps and the forgotten records.
+    """Return the manifest of a corpus whose steps are all published. It depends only on the plan, the steps
+    and the forgotten records.
     """
     sets = {step.name: shard_set_of(published[step.label].facts) for step in plan.steps if step.stage.makes_shards}
     steps = [

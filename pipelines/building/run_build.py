@@ -80,9 +80,9 @@ def run_build(
 
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
-    """Return whether the remaining steps are expected to take at most _WORTH_RAY worker seconds, and tell the
-    user if so. Returns False if the time is unknown, or if a document could kill the process, because only on
-    Ray does a build survive that.
+    """Return whether the build should run in this process, and tell the user if so: steps are left, they are
+    expected to take at most _WORTH_RAY worker seconds, and no document can kill the process, which a build
+    survives only on Ray. Returns False if the time is unknown.
     """
     output = config.place
     if output.local is None:

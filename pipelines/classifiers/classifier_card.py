@@ -7,7 +7,7 @@ _PRECISIONS = 10  # rows of the table of thresholds
 
 
 def model_card(name: str, facts: dict[str, Any]) -> str:
-    """Return the card, made from the contents of metrics.json."""
+    """Return the card of the classifier `name`. `facts` is the content of metrics.json."""
     held = facts["held_out"]
     rows = [f"# {name}", "", _ABOUT[facts["config"]["kind"]], "", *data_section(facts)]
     rows += [

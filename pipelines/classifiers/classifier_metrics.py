@@ -21,8 +21,9 @@ def mean_ranks(values: np.ndarray) -> np.ndarray:
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """Return the probability that a positive has a higher score than a negative; ties count half.
 
-    It is Mann and Whitney's U divided by the number of pairs: (sum of the positives' ranks - p (p + 1) / 2) /
-    (p n), where equal scores share the mean of their ranks (Hanley and McNeil 1982).
+    With p positives and n negatives, it is (sum of the positives' ranks - p (p + 1) / 2) / (p n): Mann and
+    Whitney's U divided by the number of pairs. Equal scores share the mean of their ranks (Hanley and McNeil
+    1982).
     """
     ranks = mean_ranks(scores)
     p = int(positive.sum())
@@ -34,7 +35,8 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
     """Return up to 101 points of the precision-recall curve by ascending threshold. For each hundredth of
     recall, they include the highest threshold that reaches it.
 
-    At threshold t, documents with a score of at least t count as positive. `kept` is their share.
+    At threshold t, documents with a score of at least t count as positive. `kept` is their share of all
+    documents.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
@@ -63,7 +65,8 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str, Any]], float]:
-    """Return (one row per non-empty tenth of the score range, expected calibration error).
+    """Return (one row per non-empty tenth of the range from 0 to 1, expected calibration error). The scores
+    must be in this range.
 
     The error is the mean over bins, weighted by documents, of |share of positives - mean score| (Naeini et
     al. 2015; Guo et al. 2017). A bin includes its lower bound and excludes its upper bound; the last bin

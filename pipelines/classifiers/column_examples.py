@@ -27,8 +27,8 @@ from pipelines.stages.score.column_model import ModelColumn
 from pipelines.stages.score.column_values import column_values, is_number
 
 Labels = Mapping[bytes, tuple[float, str]]
-"""The target of each document (1 if it is positive, 0 if it is negative, or a judge's score), and the place of
-its label, such as `FILE:LINE`, by id.
+"""By the id of a document: its target (1 if it is positive, 0 if it is negative, or a judge's score), and the
+place of its label, such as `FILE:LINE`.
 """
 
 
@@ -80,8 +80,8 @@ class NumberColumns:
 class ColumnExamples:
     """Labelled documents, sorted by a hash of their ids. `columns` are the columns with their definitions.
     `values` is float64 [n, width] with NaN for a missing number, `targets` float64 [n], `positive` and
-    `held_out` bool [n]. `sources`, int64 [n], has the index of each document's source in `names`. `facts` are
-    the sources of each class.
+    `held_out` bool [n]. `sources`, int64 [n], has the index of each document's source in `names`. `facts`
+    has, for each class, the entries of its sources in metrics.json.
     """
 
     columns: tuple[ModelColumn, ...]
@@ -119,9 +119,9 @@ class _Rows:
 def contrast_examples(
     classes: Mapping[str, Sequence[str]], numbers: DocumentNumbers, limit: int, seed: int, held_out: float
 ) -> ColumnExamples:
-    """Return kept documents of two classes, which are given as sources: at most `limit` documents of each
-    class, sampled by a hash of their ids. Raises UserError for a source in both classes, for a class without
-    kept documents, and for a column that a source lacks or that `numbers` cannot read.
+    """Return kept documents of two classes. Each class is given as a list of sources, and at most `limit` of
+    its documents are sampled by a hash of their ids. Raises UserError for a source in both classes, for a
+    class without kept documents, and for a column that a source lacks or that `numbers` cannot read.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
@@ -250,7 +250,9 @@ def _parse_label(line: bytes, where: str) -> tuple[bytes, bool]:
 
 
 def identifier_of(printed: str, where: str) -> bytes:
-    """Return the 16-byte id for a printed id. Raises UserError, with `where`, for any other text."""
+    """Return the 16-byte id for a printed id. For any other text, raises UserError with a message that begins
+    with `where`.
+    """
     try:
         source, path, record = parse_id(printed)
         return document_id(file_key(source, path), record)
@@ -259,8 +261,8 @@ def identifier_of(printed: str, where: str) -> bytes:
 
 
 def _kept_rows(corpus: Corpus, source: str, numbers: DocumentNumbers, highest: int, seed: int, target: float) -> _Rows:
-    """Return the kept documents of a source whose hash is at most `highest`. The source must have at least
-    one part.
+    """Return those kept documents of a source whose ids have a hash of at most `highest`. The source must
+    have at least one part.
     """
     orders, values = [], []
     for part in corpus.parts(source):

@@ -153,8 +153,8 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
 
 
 def score(path: Path, checksum: str, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """Return (scores, whether positive) of all examples. The scores are those that the stage `classifier`
-    would give.
+    """Return (score, whether positive) of all examples as two arrays. The scores are those that the stage
+    `classifier` would give with the model in the file `path`. `checksum` is that of the file.
     """
     model = load_fasttext(path, checksum, "classifier")
     texts = [(label, example.line.encode()) for label, found in examples.items() for example in found]

@@ -1,5 +1,6 @@
 """Measure, for each source, how well a model agrees with a judge, and how well a model trained without the
-source does. The comparison shows whether the model learned the score or the source.
+source does. The comparison shows whether the model learned the score or the source. Also count the documents
+that the judge did not score.
 """
 
 from collections.abc import Callable, Mapping, Sequence

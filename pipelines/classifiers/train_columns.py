@@ -40,8 +40,8 @@ class ColumnClassifierConfig:
     output: str
     """Output directory, relative to the working directory."""
     method: Method
-    """regression: logistic regression on standardised columns. boosted: gradient-boosted trees, which
-    scikit-learn trains (extra `probe`); using the model needs no library.
+    """regression: logistic regression on standardised columns. boosted: gradient-boosted trees.
+    scikit-learn (extra `probe`) is needed to train them, but not to use the model.
     """
     columns: Mapping[str, int]
     """The columns, and the direction in which each may act: 1 if a higher value may only raise the score, -1 if it may only

@@ -86,8 +86,9 @@ class EmbeddingClassifierConfig:
     same total weight. sources: in addition, all sources of a class have the same total weight.
     """
     l2: float = 1.0
-    """L2 penalty, above 0: this times the sum of the squared weights of the standardised numbers is added to
-    the sum of the squared errors, or half of this to the sum of the logistic losses.
+    """L2 penalty, above 0. With `scores`, this times the sum of the squared weights of the standardised
+    numbers is added to the sum of the squared errors. Otherwise half of it is added to the sum of the
+    logistic losses.
     """
 
     def check(self) -> None:

@@ -103,7 +103,8 @@ class JudgedClassifierConfig:
 @dataclass(frozen=True)
 class JudgedTexts:
     """Judged documents, sorted by a hash of their ids. `scores` is float64 [n] and `held_out` bool [n]. The
-    sources of `examples` are indexes into `names`. `facts` are the sources of each class.
+    sources of `examples` are indexes into `names`. `facts` has, for each class, the entries of its sources in
+    metrics.json.
     """
 
     examples: Sequence[Example]
@@ -116,7 +117,7 @@ class JudgedTexts:
 
 def gather_judged(config: JudgedClassifierConfig) -> JudgedTexts:
     """Return at most `documents` of the judged documents, sampled by a hash of their ids. Raises UserError
-    for scores that do not fit the corpora, and if a class or a bin has too few documents.
+    for invalid scores, for an id that no corpus has, and if a class or a bin has too few documents.
     """
     scores = read_judge_scores(config.scores, config.score_field)
     highest = sorted(hash_id(each, config.seed) for each in scores)[: config.documents][-1]

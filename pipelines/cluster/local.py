@@ -64,8 +64,8 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once, and return whether it stays within `memory` bytes (None: no limit) and its process
-        survives. Other errors of the task do not matter, except a UserError, which is passed on.
+        """Run a task once in this process, and return whether it stays within `memory` bytes (None: no
+        limit). Returns True if the task fails for another reason. A UserError of the task is raised.
         """
         try:
             measured(function, item, memory)

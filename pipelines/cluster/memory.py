@@ -76,8 +76,8 @@ def leave_pandas_out() -> None:
 
 class _LaterPandas(MetaPathFinder):
     """An import hook that makes imports of pandas fail as if it were not installed, as long as `hides` is
-    set. The next import then succeeds, and Arrow is told: otherwise, `pa.array` would not know a Series, and
-    would turn its missing values into NaN instead of null.
+    set. Once `hides` is False, pandas can be imported, and Arrow is told: otherwise, `pa.array` would not
+    know a Series, and would turn its missing values into NaN instead of null.
     """
 
     hides = True
@@ -104,7 +104,7 @@ class _LaterPandas(MetaPathFinder):
 
 class Measured(NamedTuple, Generic[Result]):
     """The result of a task. `peak` is the peak resident memory of its process while it ran, in bytes (0 if
-    unknown). `spent` is the processor seconds of the process by purpose since the last call of
+    unknown). `spent` has the processor time of the process by purpose, in seconds, since the last call of
     `take_account`, usually at the end of the previous task.
     """
 

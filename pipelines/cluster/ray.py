@@ -142,8 +142,9 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Return the memory limit of a task in bytes; `attempt` is the number of its attempts that have
-        broken. While no node is known, return `memory`, which may be None.
+        """Return the memory limit of a task in bytes. `tasks` is the number of tasks, and `attempt` the
+        number of earlier attempts of this task that ran out of memory or lost their process. While no node is
+        known, return `memory`, which may be None.
         """
         if not self._nodes:
             return self.memory
@@ -243,7 +244,9 @@ class RayCluster:
             yield position, finished.result
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Run a task once, as `LocalCluster.fits` does. A task that kills its process does not fit."""
+        """Run a task once on Ray, and return the same as `LocalCluster.fits`. A task that kills its process
+        does not fit.
+        """
         import ray
 
         try:

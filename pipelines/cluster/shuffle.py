@@ -112,8 +112,9 @@ def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Con
 
 
 class _Rows(NamedTuple):
-    """One partition of a file: the bytes of the stream's head, which has the schema, the bytes of the record
-    batch (empty if the partition has no rows), and the number of partitions in the file.
+    """One partition of a file. `head` is the head of the file's stream, which holds the schema; `data` is the
+    partition's record batch, empty if the partition has no rows; `partitions` is the number of partitions in
+    the file.
     """
 
     head: bytes

@@ -1,4 +1,4 @@
-"""The command `doctor`: check an installation, or fetch the language model."""
+"""The command `doctor`: check an installation, or fetch the language identification model."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from gristmill.storage.paths import local_path
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command `doctor`."""
-    doctor = commands.add_parser("doctor", help="check this installation, or fetch the language model")
+    doctor = commands.add_parser("doctor", help="check this installation, or fetch the model that identifies languages")
     doctor.add_argument(
         "--directory",
         type=local_path,

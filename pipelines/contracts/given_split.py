@@ -162,7 +162,7 @@ class _Holder:
 
 
 def parse_split(data: Any, where: str) -> GivenSplit | None:
-    """Parse the `split` of a source in a published manifest. Return None if it is None."""
+    """Parse the `split` of a source in a published manifest. Return None if `data` is None."""
     return parse(_Holder, {"split": data}, where).split
 
 

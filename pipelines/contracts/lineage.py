@@ -152,7 +152,7 @@ class Corpus:
     steps: tuple[PublishedStep, ...]
 
     def check_source(self, source: str, where: str = "source") -> None:
-        """Raise UserError unless the corpus has this source."""
+        """Raise UserError unless the corpus has this source. The message begins with `where`."""
         if source not in self.manifest.sources:
             names = list(self.manifest.sources)
             raise UserError(

@@ -51,7 +51,7 @@ class ColumnTest(Protocol):
 
     @property
     def signal(self) -> str | None:
-        """The column that is tested."""
+        """The column that is tested. The tests that `Stage.tests` returns all have one."""
         ...
 
     @property
@@ -244,7 +244,7 @@ class CorpusStage(Stage):
 
 
 def in_order(results: Iterable[tuple[int, Result]], count: int) -> list[Result]:
-    """Return the results of `Cluster.map` in the order of its items."""
+    """Return the results of `Cluster.map` in the order of its items. `count` is the number of items."""
     ordered: dict[int, Result] = dict(results)
     assert len(ordered) == count, f"{len(ordered)} results for {count} tasks"
     return [ordered[position] for position in range(count)]

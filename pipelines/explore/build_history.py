@@ -18,8 +18,9 @@ _DIGITS = 12  # of a fingerprint; six are enough to name a build
 class BuildRecord:
     """One build of a corpus. `file` is its manifest. `replaced` is the time at which the next build replaced
     it, or None for the published build. `documents` is the number of documents that the build keeps.
-    `changed` lists the steps whose fingerprints do not occur in the preceding build of the list, or is None
-    for the first build. `is_whole` says whether all its steps still exist, so that it can be compared.
+    `changed` lists the steps whose fingerprints do not occur in the build that `builds_of` yields before this
+    one, or is None for the first. `is_whole` says whether all its steps still exist, so that it can be
+    compared.
     """
 
     fingerprint: str

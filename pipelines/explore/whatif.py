@@ -1,8 +1,8 @@
 """Estimate the effect of other thresholds: how many documents and bytes of each source the changed filters
 would keep and drop.
 
-The estimate uses a built corpus and builds nothing. It is instant if made from the published sample of
-documents, and exact if made from the stored columns of all documents. Both consider only the filters. Only a
+The estimate uses a built corpus and builds nothing. It is made quickly from the published sample of
+documents, or exactly from the stored columns of all documents. Both ways consider only the filters. Only a
 build shows what deduplication does with documents that are newly kept or dropped.
 """
 

@@ -40,17 +40,17 @@ Written = TypeVar("Written", ExportedFile, FileRecord)
 
 
 class UnfinishedExport:
-    """The file `unfinished.json` of an export. It has the request, the versions of the code that writes the
-    export, and a receipt for each file of documents or tokens written so far. A receipt is the record of the
-    file and a digest of its inputs.
+    """The file `unfinished.json` of an export. It has the request (what is exported, and how), the versions
+    of the code that writes the export, and a receipt for each file of documents or tokens written so far. A
+    receipt is the record of the file and a digest of its inputs.
     """
 
     def __init__(self, output: Location, request: dict[str, Any], receipts: dict[str, Any]) -> None:
         self._output, self._request, self._receipts = output, request, receipts
 
     def finished(self, path: str, inputs: str, kind: type[Written]) -> Written | None:
-        """Return the record of a file that an earlier run wrote from the same inputs. Return None if no run
-        wrote it, or if the file differs from its record.
+        """Return the record, of type `kind`, of the file `path`, if an earlier run wrote it from inputs with
+        the digest `inputs` and the file still matches the record. Otherwise return None.
         """
         receipt = self._receipts.get(path)
         if receipt is None or receipt["inputs"] != inputs:
@@ -66,7 +66,7 @@ class UnfinishedExport:
         return file
 
     def add(self, path: str, inputs: str, file: ExportedFile | FileRecord) -> None:
-        """Record that a file has been written."""
+        """Record that `file` has been written at `path`, from inputs with the digest `inputs`."""
         self._receipts[path] = {"inputs": inputs, "file": asdict(file)}
         self.save()
 

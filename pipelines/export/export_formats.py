@@ -11,7 +11,7 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -95,7 +95,7 @@ def _json(value: Any) -> bytes:
 
 
 def _in_json(value: Any) -> str:
-    assert isinstance(value, datetime), "columns of an export have scalar values"
+    assert isinstance(value, date), "columns of an export have scalar values"
     return value.isoformat()
 
 

@@ -59,7 +59,9 @@ def scalar_columns(corpus: Corpus) -> pa.Schema:
 
 
 def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:
-    """Return the named columns of `scalar_columns`. Raises UserError for a name that is not among them."""
+    """Return the named columns of `scalar_columns`. For a name that is not among them, raises UserError with
+    a message that begins with `where`.
+    """
     columns = scalar_columns(corpus)
     for name in names:
         if name not in columns.names:

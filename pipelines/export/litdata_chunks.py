@@ -1,8 +1,8 @@
 """Chunks of litdata (https://github.com/Lightning-AI/litdata), as its `TokensLoader` reads them.
 
 A chunk begins with the number of documents, followed by the file offset of each document and of the end, all
-uint32. The ids of the documents follow. `index.json` lists the chunks of a directory. A chunk holds one token
-shard. If the last ids of a chunk do not fill a block, litdata does not read them.
+uint32. The token ids of the documents follow. `index.json` lists the chunks of a directory. A chunk holds one
+token shard. If the last token ids of a chunk do not fill a block, litdata does not read them.
 """
 
 import json
@@ -16,7 +16,7 @@ from gristmill.errors import UserError
 from pipelines.contracts.shard_set import ShardRecord
 
 DTYPES = {"uint16": ("<u2", 20), "uint32": ("<i4", 15)}
-"""For each id type of shard sets: the id type of chunks, and the number by which litdata denotes it."""
+"""For each type of token ids in shard sets: the type in chunks, and the number by which litdata denotes it."""
 _HIGHEST = (1 << 32) - 1  # offset
 _ONE_TENSOR = (
     '[1, {"type": null, "context": null, "children_spec": []}]'  # the tree of a sample: a tensor and nothing else
@@ -24,8 +24,8 @@ _ONE_TENSOR = (
 
 
 def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
-    """Write a chunk of documents. `ids` has the ids of all documents, one document after another, and
-    `lengths` the number of ids in each.
+    """Write a chunk of documents. `ids` has the token ids of all documents, one document after another, and
+    `lengths` the number of token ids in each document.
 
     Raises UserError if the chunk exceeds 4 GiB, which its offsets cannot express.
     """

@@ -5,7 +5,7 @@ A shard begins with the number of samples, followed by the file offset of each s
 uint32. Next come the columns as JSON, and then the samples. A sample begins with the sizes of its
 variable-size columns, uint32, followed by the values of its columns, ordered by column name. `index.json`
 lists the shards of a directory. Here a sample is a document. Text columns that are never null have the
-encoding `str`. All others have `json`, since no other encoding of MDS can express null.
+encoding `str`. All others have `json`, which can express null.
 """
 
 import json

@@ -63,8 +63,8 @@ def export_corpus(
 
     `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. If `sources` is None,
     all sources are exported. `columns` are annotations to add; they are null in sources to which their step
-    does not apply. `without` leaves out `url` or `meta`, or both. `workers` processes write one file each at
-    a time; None chooses their number.
+    does not apply. `without` leaves out `url` or `meta`, or both. `workers` is the number of processes, each
+    of which writes one file at a time; if it is None, it is chosen by the amount of text.
 
     Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
     corpus changes in the meantime. Raises UserError for an unknown source, column or format. Raises

@@ -4,8 +4,8 @@ Documents are exported source by source, in the order of the shards, each follow
 splits a source, the shards of its groups follow one another. The same corpus gives the same bytes with any
 number of workers, even if the export is killed and continued.
 
-- `nanogpt`: `train.bin`, `val.bin` and `test.bin`: the ids of all documents as little-endian uint16, which
-  nanoGPT's `train.py` maps into memory.
+- `nanogpt`: `train.bin`, `val.bin` and `test.bin`, each with the ids of its documents as little-endian uint16, as
+  nanoGPT's `train.py` expects them.
 - `megatron`: `train`, `validation` and `test`, each as `.bin` (ids, uint16 or int32) and `.idx`, the index that
   Megatron-LM's `IndexedDataset` reads, with one sequence per document.
 - `litdata`: `train`, `validation` and `test`, each a directory with a chunk for each shard and an `index.json`,
@@ -51,8 +51,8 @@ TOKEN_FORMATS = {
 
 @dataclass(frozen=True)
 class TokenFile:
-    """One file to write: the ids of some shards, or an index of them. `content` is `ids`, `megatron_index` or
-    `chunk`. `dtype` is the type of the ids in the shard set, and `kind` the type in the file.
+    """One file to write: the ids of some shards (`content` is `ids`, or `chunk` for litdata) or an index of
+    them (`megatron_index`). `dtype` is the type of the ids in the shard set, and `kind` the type in the file.
     """
 
     path: str
@@ -87,9 +87,9 @@ def export_tokens(
     all sources are exported. `shard_set` may be omitted if there is only one. `workers` processes write one
     file each at a time; None chooses their number.
 
-    Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
-    corpus changes in the meantime. Raises UserError for an unknown source or shard set, for a vocabulary
-    without `<eos>`, and for a vocabulary that is too large for the format.
+    Raises ConflictError if `output` lies inside the corpus or contains anything but an unfinished run of the
+    same export, or if the corpus changes in the meantime. Raises UserError for an unknown source or shard
+    set, for a vocabulary without `<eos>`, and for a vocabulary that is too large for the format.
     """
     opened, kinds = open_corpus(corpus), TOKEN_FORMATS[format]
     name, shards = choose_shard_set(opened.manifest.shard_sets, shard_set, "--shard-set")
@@ -178,7 +178,7 @@ def write_token_file(corpus: Corpus, output: Location, file: TokenFile) -> FileR
 
 
 def with_eos(shard: Shard, eos: int, kind: np.dtype) -> np.ndarray:
-    """Return the ids of all documents of a shard, each followed by `eos`."""
+    """Return the ids of all documents of a shard, with `eos` after each document, as an array of type `kind`."""
     documents = len(shard.offsets) - 1
     ids = np.empty(len(shard.tokens) + documents, kind)
     ends = shard.offsets[1:] + np.arange(documents)

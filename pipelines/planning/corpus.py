@@ -1,4 +1,6 @@
-"""Frozen dataclasses that mirror a corpus YAML. docs/corpus_file.md is generated from them."""
+"""The corpus file: frozen dataclasses that mirror its YAML, and functions that load, write and describe it.
+docs/corpus_file.md is generated from the dataclasses.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,8 +35,8 @@ class StepConfig:
     """One entry of `steps`: a stage with its knobs, and where it applies.
 
     `name` tells several steps of one stage apart (default: the stage's name). `sources` limits the step to
-    some sources. With `where: STEP`, the step annotates only documents that neither STEP nor an earlier step
-    dropped.
+    some sources. With `where: STEP`, the step annotates only documents that neither STEP nor a step before
+    STEP dropped.
     """
 
     name: str

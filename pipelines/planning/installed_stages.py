@@ -1,5 +1,5 @@
-"""Stages of other packages: entry points of the group `gristmill.stages`. A corpus file names them as
-PACKAGE:STAGE.
+"""Find the stages that a corpus file names: those of gristmill, of the caller, and of other packages. The
+last are entry points of the group `gristmill.stages`, and a corpus file names them as PACKAGE:STAGE.
 """
 
 from collections.abc import Mapping

@@ -61,8 +61,8 @@ def record_poison(output: Location, error: PoisonError) -> None:
 
 @dataclass(frozen=True)
 class WithoutPoison(PartStage):
-    """A wrapper that withholds some documents from a stage. The columns of these documents are null, and
-    their `drop` is `poison`.
+    """A wrapper that withholds `documents`, given by their ids in hex, from a stage. The columns of these
+    documents are null, and their `drop` is `poison`.
     """
 
     stage: PartStage

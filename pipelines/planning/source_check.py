@@ -201,8 +201,8 @@ def check_counts(source: Source, read: StepManifest, directory: Location, files:
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
     """Return the end of a message that names the first record set aside because its text is missing or not a
-    string, and the fields of that record. Empty if there is no such record, or if it is not found when its
-    file is read again.
+    string, and the fields of that record. The result is empty if there is no such record, or if it is not
+    found when its file is read again.
     """
     for record in read.files:
         if record.path.startswith("quarantine/"):

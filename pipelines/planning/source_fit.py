@@ -36,8 +36,8 @@ single line. Of the first 1,000 documents: English Wikipedia 0.27, Stack Exchang
 0.17, news and technical texts 0.
 """
 SEVERAL = 0.5
-"""A source never counts as having no lines if a smaller share than this of its documents has two or more
-sentences: titles and short messages have one line because they have one sentence.
+"""A source can count as having no lines only if at least this share of its documents has two or more sentences:
+titles and short messages have one line because they have one sentence.
 """
 MOST_BYTES = 0.5
 """An upper bound on length counts as dropping most of a source if it drops more than this share of its bytes."""
@@ -99,9 +99,9 @@ class Sample:
 class Test:
     """A rule of a filter, or a stage that judges lines or words, applied to one source.
 
-    `signal` is the tested column without its prefix, or empty for a stage, and `text` the text that is
-    judged. `kinds` says which of `lines`, `lengths` and `words` the test depends on. `rule` is None for a
-    stage. `earlier` are the names of the earlier steps.
+    `name` is the rule's reason, or the step's name for a stage. `signal` is the tested column without its
+    prefix, or empty for a stage, and `text` the text that is judged. `kinds` says which of `lines`, `lengths`
+    and `words` the test depends on. `rule` is None for a stage. `earlier` are the names of the earlier steps.
     """
 
     step: str
@@ -240,7 +240,7 @@ def markup_notices(
     source: Source, tests: Sequence[Test], markup: pa.Array | pa.ChunkedArray, title: str
 ) -> Iterator[str]:
     """Yield a notice if a source holds HTML that is read as text, naming the steps that would judge its
-    lines. `markup`, bool, says which sampled documents have block tags.
+    lines. `markup`, bool, says which sampled documents have block tags, and `title` describes the sample.
     """
     count = pc.sum(markup).as_py() or 0
     if not holds_pages(source) and source.text_is == "text" and count > MARKUP * len(markup):

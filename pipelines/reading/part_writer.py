@@ -28,8 +28,8 @@ class ReadPart:
     QUARANTINE. `files` has the schema FILES, in reading order. `replaced` says how many user names and URLs
     of tweets were replaced.
 
-    In every row of `files`, `records` = `rows` + `quarantined`. The sums of `rows` and `quarantined` over all
-    rows are the lengths of `documents` and `quarantine`.
+    In every row of `files`, `records` = `rows` + `quarantined`. The columns `rows` and `quarantined` add up
+    to the lengths of `documents` and `quarantine`.
     """
 
     documents: pa.Table

@@ -119,11 +119,12 @@ def _mark_bounds(
     shaded: list[tuple[float, float]],
     bounds: list[Bound],
 ) -> None:
-    """Add the bounds of a rule to `bounds`, and the ranges of values that it drops to `shaded`.
+    """Add the bounds of a rule to `bounds`, and to `shaded` the ranges of values that it drops.
 
     If documents of the source have different bounds, only values that all bounds drop are shaded. If there
-    are more than two bounds of one side, they are not labelled. If the rule has a `when`, nothing is shaded,
-    and the labels name the values of `when`.
+    are more than two bounds of one side, they are not labelled. Nothing is shaded on a side where the rule
+    sets no bound for some documents. If the rule has a `when`, nothing is shaded, and the labels name the
+    values of `when`.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
@@ -142,8 +143,8 @@ def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:
 
 
 def _bounds(test: Mapping[str, Any], end: str, source: str) -> dict[str, float]:
-    """Return the bounds `end`, at_least or at_most, that apply to documents of a source, for each value of
-    `per`. The key "" stands for a bound that applies to all documents of the source.
+    """Return the bounds of a rule on one side (`end`: at_least or at_most) that apply to documents of a
+    source, by value of `per`. The key "" stands for a bound that applies to all documents of the source.
     """
     mapping = _mapping(test, end)
     if not mapping:

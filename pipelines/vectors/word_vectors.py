@@ -19,7 +19,7 @@ _BLOCK = 1 << 10
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Words and their vectors. Trainers write the most frequent words first."""
+    """Words and their vectors. Programs that train vectors write the most frequent words first."""
 
     words: Sequence[str]
     matrix: np.ndarray  # float32 [words, dimensions]

@@ -53,7 +53,7 @@ class Definition:
     def first_byte(self) -> int | None:
         """The id of byte 0 if each byte of a text is encoded as the byte plus a constant, else None.
 
-        It is None unless the model is a byte-level BPE without merges and without `ignore_merges`, the 256
+        The constant is known for a byte-level BPE without merges and without `ignore_merges`, if the 256
         bytes have consecutive ids, all added tokens are special, and text is not changed before encoding.
         """
         model = self.data["model"]

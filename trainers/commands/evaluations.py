@@ -299,8 +299,8 @@ def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task |
 
 
 def _load(name: str, shots: str | None) -> "Task | HarnessTask":
-    """Load one of our tasks, or a task in the format of lm-evaluation-harness, in which `shots` replaces
-    `num_fewshot`.
+    """Load one of our tasks, or a task in the format of lm-evaluation-harness, in which `shots`, if given,
+    replaces `num_fewshot`.
     """
     from trainers.tasks.harness_format.harness_task import is_harness_task, load_harness_task
     from trainers.tasks.load_task import load_task

@@ -1,4 +1,4 @@
-"""`harness`: score tasks of lm-evaluation-harness with one of our models."""
+"""`harness`: evaluate one of our models on tasks of lm-evaluation-harness."""
 
 import argparse
 import os

@@ -177,17 +177,17 @@ class Model:
 
     `embedding_size` is the width of the embeddings, which a matrix maps to `width`. For a BERT with such
     embeddings, use electra without a generator and train it with objective masked. `generator_size` adds the
-    generator that objective replaced_tokens trains. The generator has `generator_layers` layers, and
-    `generator_size` is its share of the discriminator's heads, width and feed-forward size (Clark et al.,
-    2020, table 6: 1/4 for small and large, 1/3 for base). The two share the embeddings. In DeBERTa, the
+    generator that objective replaced_tokens trains. The generator has `generator_layers` layers.
+    `generator_size` is the ratio of its heads, width and feed-forward size to the discriminator's (Clark et
+    al., 2020, table 6: 1/4 for small and large, 1/3 for base). The two share the embeddings. In DeBERTa, the
     generator has the whole width (`generator_size: 1`) and usually fewer layers (He et al., 2023, section
     5.1: half as many). With `embedding_sharing: gradient_disentangled`, the discriminator's embeddings are
     the sum of the generator's and a separate table, and the discriminator's loss trains only that table
     (section 3.2). With `shared`, both losses train the same embeddings.
 
     `layer_groups` divides the layers into groups of consecutive layers that share parameters. `shared_parts`
-    says which: `all`, only those of the `attention`, or only those of the `feed_forward`, each with its norm
-    (Lan et al., 2020, table 4). With as many groups as layers, nothing is shared.
+    says which parameters: `all`, only those of the `attention`, or only those of the `feed_forward`, each
+    with its norm (Lan et al., 2020, table 4). With as many groups as layers, nothing is shared.
 
     In AWD-LSTM, `width` is the size of the embeddings and of the last layer, and `feed_forward` the size of
     the layers before it (400 and 1,150 as published). `embedding_dropout` drops words, `input_dropout` units
@@ -415,8 +415,8 @@ def generator_of(model: Model) -> Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """Return the model with its position scheme and the null fields that have a default filled in. `tokens`
-    is the number of tokens of the tokenizer.
+    """Return the model with default values in place of null fields. `tokens` is the number of tokens of the
+    tokenizer.
 
     Fields that the architecture lacks stay null, except `key_value_heads`. So do `generator_layers`,
     `embedding_sharing`, and the fields of an optional part that the model does not use. Raises ConfigError if

@@ -28,7 +28,7 @@ class HeadSettings:
     other models. `first` and `last` are allowed only where they are the default.
 
     `dropout` is applied before the output layer of the head and, in some architectures, also before its dense
-    layer. Null means the model's rate, or none where the stock head has no dropout.
+    layer. Null means the model's rate, or 0 if the head in `transformers` has no dropout.
 
     Which layers the head reads is set by `method.layers`, in methods that have it.
     """
@@ -50,10 +50,10 @@ class Encoding:
     decoder, to source and target together. Null means the model's number of positions, which `max_length` may
     exceed only in T5.
 
-    If a passage of a span task or a sentence of a tagging task is too long, it is cut into windows that share
-    `stride` tokens, but at most half of their length. Other long texts, and all in text to text, are
-    truncated, the longer one of a pair first. With `packed`, a row holds several inputs that do not attend to
-    each other, which saves padding and leaves the loss the same.
+    In text to text, sources and targets that are too long are truncated. Otherwise, a long passage of a span
+    task or sentence of a tagging task is cut into windows that share `stride` tokens, but at most half of
+    their length. Other long texts are truncated, the longer one of a pair first. With `packed`, a row holds
+    several inputs that do not attend to each other, which saves padding and leaves the loss the same.
 
     With `text_to_text`, the model solves any task by writing the answer, as the task's templates define it.
     An answer ends after `answer_tokens` tokens at the latest; null means the longest target of the training

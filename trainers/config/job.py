@@ -2,7 +2,7 @@
 execution.
 
 A recipe overrides the defaults, and `a.b=value` on the command line overrides both. `resolved.yaml` contains
-all fields, except newer ones that have their default.
+all fields, except those that were added after the first runs and have their default value.
 """
 
 from abc import ABC, abstractmethod

@@ -44,8 +44,8 @@ def _check_weights(weights: str | dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class LengthPhase:
-    """A phase of the run: rows have `sequence_length` tokens up to step `until_step`, counted from the start
-    of the run.
+    """A phase of the run: rows have `sequence_length` tokens until the run has taken `until_step` steps,
+    counted from its start.
     """
 
     until_step: int
@@ -78,15 +78,15 @@ class Data:
     run. Once a source reaches its limit, the others share its weight.
 
     If the `shards` step splits sources into domains (docs/domains.md), each domain is read as a separate
-    source, and both mappings may name any level. A name stands for the domains below it that are not covered
-    by a longer name: in `{web: 0.6, "web:science": 0.3}`, `web` is the source `web` without its science. Its
-    weight is shared among these domains in proportion to their tokens.
+    source, and mappings given as `weights` or `max_epochs` may name any level. A name stands for the domains
+    below it that are not covered by a longer name: in `{web: 0.6, "web:science": 0.3}`, `web` is the source
+    `web` without its science. Its weight is shared among these domains in proportion to their tokens.
 
     With `subset` below 1, only that share of each source's sequences is read, always the same ones: a random
-    choice, which the run's seed determines. A small run then repeats data as often as a larger run of the
-    whole corpus does. `max_epochs` and the ledger count epochs of the sequences that are read. If a source's
-    stream is simply cut into sequences of equal length, a shorter last sequence is left out, unless it is the
-    only one.
+    choice, which the run's seed determines. A run shortened to the same share then repeats data as often as
+    the full run on the whole corpus. `max_epochs` and the ledger count epochs of the sequences that are read.
+    If a source's stream is simply cut into sequences of equal length, a shorter last sequence is left out,
+    unless it is the only one.
 
     `phases` and `stages` apply first, in order; `sequence_length` applies after the last phase, `weights`
     after the last stage. Every phase cuts new sequences, so each source begins a new epoch in it. The token
@@ -352,9 +352,9 @@ class Pretraining(Job):
         )
 
     def _check_isolation(self) -> None:
-        """Require `isolation`, except with rope and t5_bias, for an objective whose rows may become longer
-        than the model's number of positions. With `isolation`, positions restart in every document and so do
-        not exceed this number.
+        """Require `isolation` if the objective can make rows longer than the model's number of positions and
+        the position scheme is neither rope nor t5_bias. With `isolation`, positions restart in every document
+        and so do not exceed this number.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),

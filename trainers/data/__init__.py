@@ -1,4 +1,4 @@
-"""Training data: from token shards to batches.
+"""Training data: from token shards, or the examples of tasks, to batches. The main modules are:
 
 packed_corpus    shards of a corpus -> streams of sources -> packed rows
 mixture_weights  weights by stage, with caps on repetition

@@ -80,8 +80,8 @@ class DocumentData:
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
         """Return `document_bits_per_byte` of all documents, its value for each source under `sources`, and
-        the window. `sums`, float64 [2, sources], contains the nats and the number of targets of each source,
-        summed over the batches.
+        the number of positions per window. `sums`, float64 [2, sources], contains the nats and the number of
+        targets of each source, summed over the batches.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}

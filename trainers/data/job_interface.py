@@ -84,8 +84,8 @@ class JobTraining(Protocol):
         ...
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return what the run has read of each source from sample `since` up to sample `samples`, in the form
-        of `packed_corpus.TrainingData.consumed`.
+        """Return what the run has read of each source from sample `since` up to, but not including, sample
+        `samples`, in the form of `packed_corpus.TrainingData.consumed`.
         """
         ...
 

@@ -259,8 +259,9 @@ class TrainingData:
         return self.packed_phases[self.order.phase_of(sample)]
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return, for each source, what the run consumed from sample `since` up to sample `samples`: tokens
-        (marks around documents included), sequences and epochs, and the tokens that the mixture requested.
+        """Return, for each source, what the run consumed from sample `since` up to, but not including, sample
+        `samples`: tokens (marks around documents included), sequences and epochs, and the tokens that the
+        mixture requested.
 
         `padding` counts the positions of these sequences that hold no token of the source's stream. `cropped`
         estimates the number of tokens that are in no sequence.
@@ -290,7 +291,7 @@ class TrainingData:
         return self.packed_at(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of the samples from `first` up to `first + count`, in batches of `size`
+        """Yield rank `rank`'s share of the `count` samples from sample `first` on, in batches of `size`
         samples. Every rank gets the same number of batches; short batches are filled with rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)

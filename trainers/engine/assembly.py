@@ -24,7 +24,7 @@ def build_forward(
 
     `base` holds the initial weights by parameter name; parameters that it lacks are initialised from the
     job's seed. In fine-tuning, the model also gets the task's head, if it needs one, and the parameters that
-    the method adds, and parameters that the method does not train are frozen. `encode` (text to token ids) is
+    the method adds. Parameters that the method does not train are frozen. `encode` (text to token ids) is
     needed only for a prompt that is initialised from a text.
     """
     forward = build_without_method(config, specials, base)

@@ -1,8 +1,8 @@
 """Cross-entropy computed in place, in the memory of the logits. Also draws tokens from logits with given
 random numbers, so that the tokens depend on neither workers nor micro-batches.
 
-With a vocabulary of 16,384, the logits cause most of a small model's memory traffic. This implementation uses
-one array of their size, in pieces that stay in the cache.
+With a vocabulary of 16,384, the logits cause most of a small model's memory traffic. This implementation
+allocates no second array of their size, and works on pieces that stay in the cache.
 """
 
 import math

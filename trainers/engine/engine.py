@@ -1,9 +1,9 @@
 """The engine: a model with its optimizer. A single worker uses torch alone, except for Muon or offload;
 several workers use DeepSpeed ZeRO.
 
-Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step.
-Without dropout, the ZeRO stage, world size, micro-batch and accumulation therefore change nothing but
-rounding.
+Losses are divided by the number of targets in all workers and micro-batches of a step
+(`trainers.engine.losses`). Without dropout, the ZeRO stage, world size, micro-batch and accumulation
+therefore change nothing but rounding.
 """
 
 import math
@@ -142,9 +142,10 @@ class Engine:
         """Take one optimizer step over this worker's micro-batches. Returns (totals over all workers,
         gradient norm).
 
-        `rate` is the learning rate of AdamW or SGD, before any decay by layer; Muon's rate changes in
-        proportion. `stop` says whether this worker requests a stop. Without `scale`, each loss is its nats
-        per target. If the loss or the norm is not finite, no worker changes weights or optimizer state.
+        `step` counts from 0, and `sources` is the number of sources. `rate` is the learning rate of AdamW or
+        SGD, before any decay by layer; Muon's rate changes in proportion. `stop` says whether this worker
+        requests a stop. Without `scale`, each loss is its nats per target. If the loss or the norm is not
+        finite, no worker changes weights or optimizer state.
 
         With `data.bptt`, the optimizer updates the weights after every window of the rows, and the norm
         returned is the largest of all updates. If an update's loss or norm is not finite, the step ends there
@@ -325,8 +326,8 @@ class Engine:
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         """Yield (parameter name, tensors) for every trained parameter. `tensors` holds "weight" and the
         optimizer state by name, as full fp32 tensors on the CPU. With `asgd`, "weight" is the average, and
-        "iterate" the weight that training continues from. A method that reallocates ranks adds its statistics
-        of the parameter.
+        "iterate" the weight that training continues from. AdaLoRA adds the statistics from which it
+        reallocates ranks.
 
         Parameters are gathered by collectives, so every worker must iterate to the end.
         """

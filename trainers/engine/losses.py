@@ -51,8 +51,8 @@ class ForwardPass:
 
     @cached_property
     def outputs(self) -> tuple[Any, Any]:
-        """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n]; None
-        without a generator. The n positions are `arrays["chosen"]` or, without `chosen`, all positions. The
+        """The logits [n, vocabulary], and the tokens that a generator draws from them, int64 [n], or None if
+        there is no generator. The n positions are `arrays["chosen"]` or, without `chosen`, all positions. The
         loss overwrites the logits.
         """
         # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
@@ -188,7 +188,8 @@ def _backward_nats(made: ForwardPass) -> Any:
 
 def _previous_targets(batch: Batch) -> np.ndarray:
     """Return the positions at which the decoder of the previous sentence predicts the next token, bool [rows,
-    length]: all but the last of every sentence that another sentence of its document follows.
+    length]: in each sentence that is followed by another sentence of its document, all positions but the
+    last.
     """
     _, has_after = sentence_neighbours(batch)
     follows = np.zeros_like(has_after)

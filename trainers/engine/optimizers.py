@@ -121,8 +121,8 @@ def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the trained parameters in groups: for AdamW or SGD, or for Muon and the AdamW that it is used
-    with. `peak` is the highest learning rate of a group.
+    """Return the trained parameters, grouped by optimizer (Muon, or AdamW or SGD) and by whether they decay.
+    `peak` is the highest learning rate of a group.
 
     Vectors (norm gains, biases) never decay, nor do parameters marked `undecayed`. Embeddings decay only with
     `decay_embeddings`. Muon takes the hidden matrices: the other parameters of two dimensions except

@@ -41,7 +41,8 @@ class Partitions:
         return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
-        """Create the state of all tensors of the inner optimizer, as if after `updates` steps.
+        """Create the initial state of all tensors of the inner optimizer. AdamW counts `updates` updates as
+        done.
 
         If the optimizer created the state at the first step, DeepSpeed would link only the state of the first
         parameter group to its parameters.

@@ -28,7 +28,8 @@ def task_losses(
     - classify: w_y ((1 - e) nll(y) + e / K sum_k nll(k)) for class y of K, with label smoothing e =
       `smoothing` (Szegedy et al., 2016, section 7) and `class_weights` w. The sum is divided by the number of
       inputs, not by their weights, so that the result does not depend on how a step is divided. The weights
-      should therefore have mean 1 over the training inputs, as N / (K N_k) has (King and Zeng, 2001).
+      should therefore have mean 1 over the training inputs, as N / (K N_k) has, with N_k of N inputs in class k
+      (King and Zeng, 2001).
     - regress: the squared error.
     - tag: the nats of every word's tag.
     - choose: the nats of the right candidate among the candidates of the input.

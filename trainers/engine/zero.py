@@ -150,9 +150,9 @@ class ZeroWorkers(Partitions):
             self.forward.step()
 
     def update(self) -> float:
-        """Take a step, unless the gradient is not finite. Returns the gradient's norm over all parameters
-        before clipping. At ZeRO stages 1 to 3, Muon's updates count in this norm instead of the gradients of
-        its matrices.
+        """Take a step if the gradient is finite. Returns the gradient's norm over all parameters before
+        clipping. At ZeRO stages 1 to 3, Muon's updates count in this norm instead of the gradients of its
+        matrices.
         """
         norm = None
         if self._stage == 0:  # DeepSpeed does this at the other stages

@@ -31,9 +31,9 @@ class HarnessModel(LM):
     """A model of lm-evaluation-harness whose requests are answered by a `Scorer`. Contexts and continuations
     are joined as in the library's own `HFLM`.
 
-    Three things differ from `HFLM`. If a context is too long for the model, tokens after `<bos>` are removed,
-    but `<bos>` is kept. The log-likelihood of whole texts uses windows that overlap by half
-    (`Scorer.score_texts`). A sampled text depends only on `seed` and on the request.
+    Three things differ from `HFLM`. If a context is too long for the model, its first tokens are removed, but
+    `<bos>` is kept. The log-likelihood of whole texts uses windows that overlap by half
+    (`Scorer.score_texts`). The random numbers of a sampled text depend only on `seed` and on the request.
     """
 
     def __init__(self, scorer: Scorer, seed: int = 0) -> None:
@@ -101,8 +101,8 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Run loaded tasks and return the report of lm-evaluation-harness. If `shots` is None, each task has its
-    own number of solved examples.
+    """Run loaded tasks and return the report of lm-evaluation-harness. If `shots` is None, each task sets its
+    own number of few-shot examples.
     """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),

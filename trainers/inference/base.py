@@ -120,8 +120,8 @@ def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
 
 
 def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapping[str, Any] | None = None) -> Forward:
-    """Return the model of a run at a checkpoint with its losses, in evaluation mode, in fp32 on the CPU.
-    `weights` are the weights of the checkpoint, if they have already been read.
+    """Return the model of a run at a checkpoint, with the run's loss functions, in evaluation mode, in fp32
+    on the CPU. `weights` are the weights of the checkpoint, if they have already been read.
     """
     import torch
 

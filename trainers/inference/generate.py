@@ -42,8 +42,9 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     How a model reads the prompt depends on the objective that it was trained on:
 
     - Most models continue the prompt.
-    - Span corruption: the model generates text for each sentinel in the prompt (`<extra_id_0>` and so
-      on).
+    - Span corruption with sentinels, and salient spans: the model generates text for each sentinel in the
+      prompt (`<extra_id_0>` and so on).
+    - Multi-task pretraining: the model writes the target of the prompt.
     - Denoising: the model rewrites the whole text and fills in each `<mask>`.
     - Gap sentences: the model writes only the missing sentences.
     - Mixture: the prompt is read as input of a single member.

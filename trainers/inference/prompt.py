@@ -36,14 +36,16 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
 
 
 def spaces_lead(encoder: Encoder) -> bool:
-    """Return whether the token of a word includes the space before the word."""
+    """Return whether the vocabulary is byte-level BPE or Unigram, where the token of a word includes the
+    space before the word.
+    """
     return encoder.kind in ("byte_bpe", "unigram")
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
     """Encode a text in which the special tokens `names` may occur by name. A space before such a name is
-    removed if the token of a word includes the space before it, except before the marks of
-    fill-in-the-middle. No tokens are added around the text.
+    removed if `spaces_lead` is true of the encoder, except before the marks of fill-in-the-middle. No tokens
+    are added around the text.
     """
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]

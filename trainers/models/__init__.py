@@ -106,8 +106,8 @@ def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[st
 
 
 def stack_parameters(network: Any, model: Model) -> set[str]:
-    """Return the names of the parameters that the states of a model depend on. Pretraining heads, poolers and
-    a generator are left out, and so is XLNet's `mask_emb`.
+    """Return the names of the parameters that a model's hidden states depend on: those of its encoder and
+    decoder. Pretraining heads, poolers, a generator and XLNet's `mask_emb` are left out.
     """
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}

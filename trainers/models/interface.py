@@ -127,9 +127,9 @@ class HeadForm:
 
     With `dense`, a head consists of [dropout], dense layer, activation, [norm], dropout and output layer;
     otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers in
-    the stock model. If there is one, our head has its layout, so that it can be initialised from a published
-    head. `bias` says whether the output layer has a bias, `drops` whether there is dropout by default, and
-    `drops_first` whether there is also dropout before the dense layer.
+    the stock model. If there is such a model, our head has the same layout, so that it can be initialised
+    from a published head. `bias` says whether the output layer has a bias, `drops` whether there is dropout
+    by default, and `drops_first` whether there is also dropout before the dense layer.
     """
 
     stock: str | None
@@ -207,7 +207,8 @@ class Architecture:
     - `repeats` returns the number of multiplications per token beyond one per parameter, negative if some
       parameters multiply no token.
     - `attended` returns the number of pairs of queries and keys per token in a row of the given length,
-      over all layers. It is given if this number differs from the length times the number of layers.
+      over all layers. A Transformer needs it if this number differs from the length times the number of
+      layers.
 
     In a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the
     discriminator. The generator, `network.generator`, is itself a network of the same architecture.

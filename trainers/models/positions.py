@@ -22,8 +22,8 @@ RELATIVE = "relative_sdpa"
 
 
 def sinusoids(positions: int, width: int) -> Any:
-    """Return fp32 [positions, width]: sin(p / 10000^(2i / width)) in column 2i, and the cosine of the same
-    angle in column 2i + 1.
+    """Return fp32 [positions, width]: row p has sin(p / 10000^(2i / width)) in column 2i, and the cosine of
+    the same angle in column 2i + 1.
     """
     angles = torch.arange(positions, dtype=torch.float64)[:, None] / 10000 ** (
         torch.arange(0, width, 2, dtype=torch.float64) / width
@@ -45,20 +45,21 @@ def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
 
 
 class RelativePositions(torch.nn.Module):
-    """The clipped relative positions of one attention layer: RE [2k + 1, width] for distances -k to k, with
-    distance r in row k + r.
+    """The clipped relative positions of one attention layer: embeddings RE [2k + 1, width] of the distances
+    from -k to k. Row k + r is that of distance r.
     """
 
     def __init__(self, width: int, distance: int, deviation: float) -> None:
-        """Draw rows with standard deviation `deviation`; distances are clipped to -distance to distance."""
+        """Draw rows with standard deviation `deviation`. `distance` is k, to which distances are clipped."""
         super().__init__()
         self.distance = distance
         self.rows = torch.nn.Embedding(2 * distance + 1, width)
         torch.nn.init.normal_(self.rows.weight, std=deviation)
 
     def forward(self, queries: Any, keys: int, project: Any) -> Any:
-        """Return W_Q x_i . W_K RE(clip(j - i, -k, k)), [rows, heads, queries, keys], for queries [rows,
-        heads, queries, head width]. `project` applies W_K, from [n, width] to [n, width].
+        """Return, as [rows, heads, queries, keys], the inner product of each query with W_K RE(clip(j - i,
+        -k, k)), where i is the position of the query and j that of the key. `queries` are [rows, heads,
+        queries, head width], and `project` applies W_K, from [n, width] to [n, width].
 
         The last query is at the position of the last key; with a cache, there are fewer queries than keys.
         """

@@ -91,8 +91,8 @@ class FillInTheMiddle(PairObjective):
     def move_middle(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
         """Return every document as a target: document i is unchanged where `order[i]` is 0, in the order PSM
         where it is 1, and in the order SPM where it is 2. The middle of document i is its tokens from
-        `cuts[i, 0]` up to `cuts[i, 1]`. `<eos>` follows a reordered document. An unchanged document is
-        followed by its token in `documents.following`, if it has one.
+        `cuts[i, 0]` up to, but not including, `cuts[i, 1]`. `<eos>` follows a reordered document. An
+        unchanged document is followed by its token in `documents.following`, if it has one.
         """
         content, whole = documents.content, order == 0
         more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)

@@ -94,7 +94,7 @@ def choose_spans(
     chosen: np.ndarray,
 ) -> None:
     """Choose spans of targets: divide the ordinary tokens (those that are not special) of every document into
-    successive contexts of `contexts` x n tokens, and set `chosen`, bool [rows, length], at n adjacent tokens
+    successive contexts of `contexts` * n tokens, and set `chosen`, bool [rows, length], at n adjacent tokens
     in each context.
 
     n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. If a document

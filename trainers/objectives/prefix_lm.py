@@ -51,8 +51,8 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return one more than `tokens`. The additional position is for the `<eos>` of an encoder's input or
-        the `<bos>` of a decoder.
+        """Return an upper bound on the number of positions that a document of `tokens` tokens takes: one
+        more, for the `<eos>` of an encoder's input or the `<bos>` of a decoder.
         """
         return tokens + 1
 

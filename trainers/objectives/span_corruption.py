@@ -202,8 +202,8 @@ def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:
 
 @kernel(nogil=True)
 def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """Return the numbers of (noise tokens, spans) in a document of `tokens` tokens; (0, 0) if the document is
-    too short for noise.
+    """Return (number of noise tokens, number of spans) for a document of `tokens` tokens; (0, 0) if the
+    document is too short for noise.
     """
     if tokens < 2:
         return 0, 0

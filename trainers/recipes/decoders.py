@@ -133,49 +133,57 @@ def _gpt3(
 
 def gpt3_small() -> Pretraining:
     """GPT-3 small, 125,226,240 parameters (Brown et al., 2020, table 2.1): 300 B tokens in batches of 0.5 M
-    tokens at 6e-4, with dense attention.
+    tokens, learning rate 6e-4, dense attention.
     """
     return _gpt3("gpt3_small", 12, 768, 12, 256, 6e-4)
 
 
 def gpt3_medium() -> Pretraining:
-    """GPT-3 medium, 355,871,744 parameters: `gpt3_small` with 24 layers of width 1,024, at 3e-4."""
+    """GPT-3 medium, 355,871,744 parameters: `gpt3_small` with 24 layers of width 1,024 and learning rate
+    3e-4.
+    """
     return _gpt3("gpt3_medium", 24, 1024, 16, 256, 3e-4)
 
 
 def gpt3_large() -> Pretraining:
-    """GPT-3 large, 760,300,032 parameters: `gpt3_small` with 24 layers of width 1,536, at 2.5e-4."""
+    """GPT-3 large, 760,300,032 parameters: `gpt3_small` with 24 layers of width 1,536 and learning rate
+    2.5e-4.
+    """
     return _gpt3("gpt3_large", 24, 1536, 16, 256, 2.5e-4)
 
 
 def gpt3_xl() -> Pretraining:
-    """GPT-3 XL, 1,315,723,264 parameters: 24 layers of width 2,048, batches of 1 M tokens at 2e-4. It has 16
-    heads, because the paper's 24 heads of width 128 (table 2.1) do not fit a width of 2,048.
+    """GPT-3 XL, 1,315,723,264 parameters: 24 layers of width 2,048, batches of 1 M tokens, learning rate
+    2e-4. It has 16 heads, because the paper's 24 heads of width 128 (table 2.1) do not fit a width of 2,048.
     """
     return _gpt3("gpt3_xl", 24, 2048, 16, 512, 2e-4)
 
 
 def gpt3_2_7b() -> Pretraining:
-    """GPT-3 2.7B, 2,651,553,280 parameters: 32 layers of width 2,560, batches of 1 M tokens at 1.6e-4."""
+    """GPT-3 2.7B, 2,651,553,280 parameters: 32 layers of width 2,560, batches of 1 M tokens, learning rate
+    1.6e-4.
+    """
     return _gpt3("gpt3_2_7b", 32, 2560, 32, 512, 1.6e-4, 2)
 
 
 def gpt3_6_7b() -> Pretraining:
-    """GPT-3 6.7B, 6,658,404,352 parameters: 32 layers of width 4,096, batches of 2 M tokens at 1.2e-4."""
+    """GPT-3 6.7B, 6,658,404,352 parameters: 32 layers of width 4,096, batches of 2 M tokens, learning rate
+    1.2e-4.
+    """
     return _gpt3("gpt3_6_7b", 32, 4096, 32, 1024, 1.2e-4, 3)
 
 
 def gpt3_13b() -> Pretraining:
-    """GPT-3 13B, 12,853,386,240 parameters: 40 layers of width 5,120, batches of 2 M tokens at 1e-4. The
-    paper's width of 5,140 (table 2.1) is not a multiple of its 40 heads.
+    """GPT-3 13B, 12,853,386,240 parameters: 40 layers of width 5,120, batches of 2 M tokens, learning rate
+    1e-4. The paper's width of 5,140 (table 2.1) is not a multiple of its 40 heads.
     """
     return _gpt3("gpt3_13b", 40, 5120, 40, 1024, 1e-4, 3)
 
 
 def gpt3() -> Pretraining:
-    """GPT-3, 174,604,259,328 parameters: 96 layers of width 12,288, batches of 3.2 M tokens at 6e-5. This
-    recipe exists only for its parameter count. It is too large to train here, because every worker builds the
-    whole model in fp32, which takes 698 GB of memory.
+    """GPT-3, 174,604,259,328 parameters: 96 layers of width 12,288, batches of 3.2 M tokens, learning rate
+    6e-5. This recipe exists only for its parameter count. It is too large to train here, because every worker
+    builds the whole model in fp32, which takes 698 GB of memory.
     """
     return _gpt3("gpt3", 96, 12288, 96, 1600, 6e-5, 3)
 

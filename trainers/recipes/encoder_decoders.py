@@ -205,7 +205,7 @@ def tiny_t5_shared() -> Pretraining:
 
 
 def tiny_bart() -> Pretraining:
-    """A BART of toy size that learns within a minute on a CPU, with the two noises that the paper chose."""
+    """A BART of toy size that learns within a minute on a CPU, with text infilling and permuted sentences."""
     base = tiny_t5()
     return replace(
         base,

@@ -270,7 +270,9 @@ def _albert(name: str, base: Pretraining, **sizes: float) -> Pretraining:
 
 
 def albert_large() -> Pretraining:
-    """ALBERT-large, 17,847,474 parameters: `albert_base` with 24 layers of width 1,024, at 4e-4."""
+    """ALBERT-large, 17,847,474 parameters: `albert_base` with 24 layers of width 1,024 and learning rate
+    4e-4.
+    """
     return _albert("albert_large", albert_base(), layers=24, width=1024, heads=16)
 
 
@@ -347,10 +349,10 @@ def electra_small() -> Pretraining:
 
 
 def electra_base() -> Pretraining:
-    """ELECTRA-base (Clark et al., 2020, table 6): `electra_small` with a discriminator of the size of BERT-base, 109,483,009
-    parameters, a generator of a third of its width, and embeddings of width 768.
+    """ELECTRA-base (Clark et al., 2020, table 6): `electra_small` with a discriminator of the size of
+    BERT-base (109,483,009 parameters), a generator of a third of its width, and embeddings of width 768.
 
-    766,000 steps of 256 sequences of 512 at 2e-4.
+    766,000 steps of 256 sequences of 512, learning rate 2e-4.
     """
     small = electra_small()
     return replace(
@@ -366,8 +368,8 @@ def electra_base() -> Pretraining:
 
 def electra_large() -> Pretraining:
     """ELECTRA-large (Clark et al., 2020, section 3.4 and table 6): `electra_base` with a discriminator of the
-    size of BERT-large, 335,142,913 parameters, a generator of a quarter of its width, and embeddings of width
-    1,024.
+    size of BERT-large (335,142,913 parameters), a generator of a quarter of its width, and embeddings of
+    width 1,024.
 
     1,750,000 steps of 2,048 sequences; the generator replaces 25 % of the tokens.
     """

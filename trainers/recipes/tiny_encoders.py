@@ -41,7 +41,9 @@ def tiny_roberta() -> Pretraining:
 
 
 def tiny_bert() -> Pretraining:
-    """A BERT of toy size with both of its objectives: `tiny_roberta` with pairs of sentences."""
+    """A BERT of toy size with both of its objectives: `tiny_roberta` with BERT's architecture and pairs of
+    segments.
+    """
     roberta = tiny_roberta()
     return replace(
         roberta,

@@ -1,1 +1,1 @@
-"""The report of training runs: one self-contained HTML file."""
+"""Reports on runs: an HTML page, tables of scores, paired comparisons and costs."""

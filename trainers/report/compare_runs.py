@@ -9,9 +9,9 @@ from trainers.report.read_runs import Run
 
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
-    """Return the settings that the losses of a run depend on. The losses of two runs are comparable only if
-    all these settings are equal. `mixed` adds the mixture of sources, which only losses over all sources
-    depend on.
+    """Return the settings that determine what the losses of a run measure. The losses of two runs are
+    comparable only if all these settings are equal. `mixed` adds the mixture of sources, which matters only
+    for losses over all sources.
     """
     data = run.config.get("data", {})
     whole = {
@@ -27,8 +27,8 @@ def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
 
 
 def measured_documents(run: Run) -> dict[str, Any] | None:
-    """Return the settings that a run's bits per byte of whole documents depend on, or None if the run did not
-    measure them.
+    """Return the settings that determine what a run's bits per byte of whole documents measure, or None if
+    the run did not measure them.
     """
     validation = run.validations[-1] if run.validations else {}
     if FIELD not in validation:

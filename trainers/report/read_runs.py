@@ -20,10 +20,10 @@ from trainers.runs.sinks import redacted
 class Run:
     """A run's directory, read into memory.
 
-    A run has a part for each `start` event, that is, for each launch or restart. `events` holds all logged
-    events. `steps`, `validations` and `skipped` exclude events of steps that the run repeated after it was
-    resumed. `evaluations` holds, for every evaluation, the last event of each step. `ledger` and `finished`
-    are None if their files do not exist yet or cannot be parsed. `checkpoints` are (step, path, bytes).
+    `events` holds all logged events. Of steps that were repeated after a resume, `steps`, `validations` and
+    `skipped` hold only the newest events. `evaluations` holds, for every evaluation, the last event of each
+    step. `ledger` and `finished` are None if their files do not exist yet or cannot be parsed. `checkpoints`
+    are (step, path, bytes).
     """
 
     path: LocalPath

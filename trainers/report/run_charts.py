@@ -100,7 +100,9 @@ class Curves:
         return f": not comparable, {', '.join(words)}" if words else ""
 
     def by_source(self) -> list[tuple[str, list[LineChart]]]:
-        """Draw the losses of each source, in the order of `sources`; at most `_SOURCES` sources."""
+        """Draw the losses of each of the first 24 of `sources`. Returns (source, its charts) for the sources
+        that have any losses.
+        """
         sections = []
         for name in self.sources()[:_SOURCES]:
             charts = (self._losses(title, field, name, CARD) for title, field in self._fields())

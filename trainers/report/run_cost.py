@@ -39,11 +39,12 @@ def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:
         if event["event"] == "start":
-            while parts and parts[-1][-1]["event"] in _BEFORE_START:
-                parts[-1].pop()
             parts.append([])
         if parts and event["event"] != "damaged":  # a damaged event has the time of the event before it
             parts[-1].append(event)
+    for part in parts:
+        while part[-1]["event"] in _BEFORE_START:
+            part.pop()
     return parts
 
 

@@ -23,8 +23,8 @@ _MOST_SHOWN = 3  # fields in the label of a configuration, unless it takes more 
 class Result:
     """The scores of one run on one split of its task. In a run of several tasks, `task` names them all,
     joined by commas, and `split` is TASK.SPLIT. `scores` maps each metric to its score, a `Score` of
-    `trainers.tasks.scores.resampling` as JSON. `floors` has the scores, by metric, of the majority
-    predictions from the training split (`trainers.tasks.majority`).
+    `trainers.tasks.scores.resampling` as JSON. `floors` has the scores, by metric, of a baseline that always
+    predicts the majority of the training split (`trainers.tasks.majority`).
     """
 
     run: LocalPath
@@ -43,8 +43,8 @@ class Result:
 @dataclass(frozen=True)
 class Group:
     """The results, on one task and split, of runs with the same settings (see `group_results`). `label` names
-    settings in which the group differs from the other groups of its task and split: three, or as many as
-    distinguish it. It is empty if there are no other groups.
+    settings in which the group differs from the other groups of its task and split: up to three, or more if
+    it takes more to tell the groups apart. It is empty if there are no other groups.
     """
 
     task: str

@@ -33,9 +33,9 @@ class Frame:
 class Room:
     """The capacity of a row when an objective adds marks to each of its documents.
 
-    `needed[n]`, int64 and ascending, is the maximum number of positions that n tokens of a document take in
-    the encoder's or the decoder's row, whichever is longer. The documents of a row may take up to `positions`
-    in all. The last n is the length of the longest document that fits.
+    `needed[n]`, int64 and ascending, is the maximum number of positions that n tokens of a document take in a
+    row of the encoder or of the decoder. The documents of a row may take up to `positions` in all. The
+    largest n is the length of the longest document that fits.
     """
 
     needed: np.ndarray
@@ -122,7 +122,7 @@ class Batch:
     characters. For the objectives that predict characters, `targets`, `read` and the arrays of `decoder` have
     the same shape and order, and the inputs of `decoder` are the predicted characters.
 
-    `documents`, int64 [rows, length], are the documents of a row, numbered from 0, -1 for padding; they are
+    `documents`, int64 [rows, length], number the documents of a row from 0, -1 for padding; they are
     set only where segments are parts of documents. `covered`, int64 [rows, length], is the number of
     characters that a mask covers, 0 for other tokens. `read` is the index, within its token, of the character
     whose state predicts the target. Both are set only for objectives of models that read characters.

@@ -15,7 +15,7 @@ from trainers.rows.random import mix
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut the documents of a shard into pieces of at most `length` stream positions: whole sequences, then a
-    remainder. Each document has `marks` marks. `offsets` are the shard's.
+    remainder. `offsets` are those of `pipelines.contracts.shard_set.Shard`. Each document has `marks` marks.
 
     Returns where each piece begins in the shard's stream and its number of positions, both int64 [pieces].
     """

@@ -2,10 +2,10 @@
 numbers that keep them apart.
 
 The stream of a source consists of its documents, each with the marks that the objective's frame puts around
-it. If `<bos>` is the only mark, it is `<bos> document <bos> document ...`, and the target of a document's
-last token is `<eos>`. So models learn where documents end, and no target belongs to another document.
-Positions restart at every document and at the start of every sequence. `segments` number the documents of a
-sequence from 0, for the attention mask.
+it. If `<bos>` is the only mark, the stream is `<bos> document <bos> document ...`, and the target of a
+document's last token is `<eos>`. So models learn where documents end, and no target belongs to another
+document. Positions restart at every document and at the start of every sequence. `segments` number the
+documents of a sequence from 0, for the attention mask.
 """
 
 from typing import Any
@@ -104,7 +104,7 @@ def pad(
     positions: np.ndarray,
     segments: np.ndarray,
 ) -> None:
-    """Fill every row from column `filled` on: inputs with the id `padding`, targets with -100 (none),
+    """Fill each row r from column `filled[r]` on: inputs with the id `padding`, targets with -100 (none),
     positions with 0, and segments with -1.
     """
     for row in range(len(filled)):

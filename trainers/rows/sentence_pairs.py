@@ -8,8 +8,8 @@ at most two sentences, A and B.
 For next-sentence prediction, rows of different documents whose B's have nearly the same length are then
 matched in pairs, and half of the matches swap their B's. As in BERT, the text after A is then from another
 document. In every match, swapped or not, the longer B is cut to the length of the shorter one, so that
-neither lengths nor cuts reveal the label. Epochs cycle through a fixed number of sets of matches. A row
-without a match, such as a row in a shard of a single document, keeps its B and has no label.
+neither lengths nor cuts reveal the label. Epochs cycle through a fixed number of such sets of matches, called
+exchanges. A row without a match, such as a row in a shard of a single document, keeps its B and has no label.
 
 If the next sentence does not fit after the first, its beginning is B and its remainder begins the next row.
 B's that are cut in this way are matched only with each other. Such a B is at least an eighth of a row long,
@@ -230,14 +230,14 @@ def _match(
     second: np.ndarray,
 ) -> None:
     """Match rows of different documents in pairs, and let half of the pairs swap their B's. `order` contains
-    the rows, sorted by `cut`, then by the length of B (`sizes` [rows]).
+    the rows that have a B, sorted by `cut`, then by the length of B (`sizes` [rows]).
 
     A row is matched with the next unmatched row of another document that has the same `cut` and a B at most
     `apart` tokens longer, if there is one among the next _WINDOW rows of `order`. Of every two successive
     matches, one swaps its B's; the uniform numbers `coins` [rows] choose which.
 
     The results are written to `other` and `second` [rows]: the row whose B is used, and the length of the
-    shorter B of the match. For a row without a match, `second` is minus the length of its own B.
+    shorter B of the match. For a row of `order` without a match, `second` is minus the length of its own B.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0

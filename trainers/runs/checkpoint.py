@@ -61,8 +61,8 @@ class Best:
 
 @dataclass(frozen=True)
 class Averaging:
-    """The state of averaging in a run with `asgd`: the validation losses up to the one that began averaging,
-    and the number of updates averaged since then (None before).
+    """The state of averaging in a run with averaged SGD (`asgd`): the validation losses up to the one that
+    began averaging, and the number of updates averaged since then (None before).
     """
 
     losses: tuple[float, ...] = ()

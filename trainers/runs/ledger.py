@@ -73,8 +73,8 @@ def read_ledger(run: LocalPath) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """Format the ledger's entries by source, `seen`, as one line: the tokens read and requested, the epochs,
-    and the share of padding of each source.
+    """Format `seen`, the ledger's entry of each source, as one line: the tokens read and requested, the
+    epochs, and the share of padding of each source.
     """
     return "; ".join(
         f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "

@@ -1,7 +1,7 @@
 """Read the sizes and tensors of published models, which are directories in Hugging Face layout that gristmill
 did not write.
 
-Nothing is downloaded, no code from a directory runs, and only safetensors are read.
+Nothing is downloaded, no code from a directory runs, and weights are read only from safetensors.
 """
 
 import json
@@ -133,7 +133,7 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
     parameters that the directory lacks.
 
     The directory may hold a model without a head, or with the head of a task. Raises UserError if a parameter
-    that the model's states depend on is missing, or if the files cannot be read.
+    that the model's hidden states depend on is missing, or if the files cannot be read.
     """
     import torch
     from safetensors import SafetensorError

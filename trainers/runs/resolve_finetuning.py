@@ -49,8 +49,8 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
 
 
 def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data: TaskData) -> list[str]:
-    """Return lines that describe the model, the method and the data of a run, and any leaks. `job` is its
-    configuration as given, `config` as resolved.
+    """Return lines that describe the model, the method and the data of a run, and any examples that its
+    splits share. `job` is its configuration as given, `config` as resolved.
     """
     steps, sequences, model = config.budget.steps or 0, config.batch.sequences or 0, config.model
     begins = "from scratch" if config.init is None else f"from {config.init.path}"

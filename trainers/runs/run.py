@@ -288,7 +288,7 @@ def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Return the release and a digest of the source files of `trainers`."""
+    """Return gristmill's release and a digest of the source files of `trainers`."""
     here = Path(__file__).parents[1]
     files = {str(path.relative_to(here)): file_checksum(path) for path in sorted(here.rglob("*.py"))}
     try:

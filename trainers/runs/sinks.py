@@ -65,9 +65,7 @@ class Sink(Protocol):
         """Begin the run, or continue the one that `described.identity` names."""
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Store the metrics of `step`, measured at `seconds` since the epoch, unless the sink has them
-        already.
-        """
+        """Store the metrics of `step`, measured at the Unix time `seconds`, unless the sink has them already."""
 
     def close(self, outcome: Outcome) -> None:
         """Deliver all metrics not delivered yet, and end the run with `outcome`."""

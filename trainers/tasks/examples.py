@@ -19,7 +19,7 @@ class Examples:
     `texts` holds arrays of n texts: (text,) or (text, text_b); (question, passage) for `span`; (text,) or
     (text, passage) for `choose`; the words joined by single spaces for `tag`; the subjects for `facts`; no
     array for `minimal_pairs`. `word_starts` and `word_ends` are flat arrays of UTF-8 byte offsets in the
-    example's text; example i has the words from `word_offsets[i]` up to `word_offsets[i + 1]`. `candidates`
+    example's text; example i has words `word_offsets[i]` to `word_offsets[i + 1] - 1`. `candidates`
     is also flat; `candidate_offsets` divides it in the same way.
 
     The fields that hold the gold depend on the task's kind:
@@ -32,7 +32,7 @@ class Examples:
       the question has no answer
     - `targets`: the accepted texts for `generate`, `span`, `choose` and `facts`
 
-    `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts a group as one. In
+    `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts it as one question. In
     `minimal_pairs`, each example has two candidates, and candidate 0 is the acceptable text; `subtasks` and
     `fields` name the subtask and the field that each example belongs to. In `facts`, the subtask is the
     relation.

@@ -127,8 +127,8 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """Return two lists with an entry per question: the distinct accepted spans as (start, end) in UTF-8 bytes
-    of the passage, and the accepted texts.
+    """Read the accepted answers. Returns two lists with an entry per question: the distinct accepted spans,
+    as pairs of UTF-8 byte offsets [start, end) in the passage, and the accepted texts.
     """
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []

@@ -39,9 +39,9 @@ class Predictions:
     """The predictions for n examples and, if known, their gold. `model` names the model that made them.
 
     `outcomes` holds gold and predictions in the form that metrics read, before `threshold` is applied.
-    `scores` is float32 and flat; example i has the scores from `score_offsets[i]` up to `score_offsets[i +
-    1]`. With `threshold`, the predicted text is empty if the score of no answer exceeds the score of the
-    answer by more than the threshold.
+    `scores` is float32 and flat; example i has the scores from `score_offsets[i]` up to, but not including,
+    `score_offsets[i + 1]`. With `threshold`, `decided` empties the predicted text of an example if its
+    no-answer score exceeds the score of its answer by more than `threshold`.
     """
 
     task: Task

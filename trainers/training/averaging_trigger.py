@@ -9,9 +9,9 @@ from trainers.runs.checkpoint import Averaging
 
 
 def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool:
-    """Return whether `loss` exceeds the minimum of `losses`, leaving out the last `interval` losses (Merity
-    et al., 2017, algorithm 1). `losses` has the losses of all earlier validations. False if it has at most
-    `interval` losses.
+    """Return whether `loss` exceeds the minimum of `losses`, the losses of all earlier validations, leaving
+    out the last `interval` of them (Merity et al., 2017, algorithm 1). False if there are at most `interval`
+    earlier losses.
     """
     return len(losses) > interval and loss > min(losses[:-interval])
 

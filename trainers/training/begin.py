@@ -57,8 +57,8 @@ class _Weights(Mapping[str, dict[str, Any]]):
 def read_state(
     config: Job, corpus: JobCorpus, record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
-    """Read the initial tensors of a run: {parameter name: {"weight": tensor, name of its optimizer state:
-    tensor, ...}}.
+    """Read the initial tensors of a run: for each parameter, by name, its `weight` and the tensors of its
+    optimizer state, by their names.
 
     `shapes` are those of the model's parameters. `record` describes the parent, as in `run.json`
     (`runs.parent.describe`). Raises UserError if the parent's files have changed. Raises ConfigError, which

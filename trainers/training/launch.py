@@ -228,8 +228,9 @@ def _work(arguments: dict[str, Any]) -> None:
 
 
 def _loss(error: Exception) -> str:
-    """Return a line that says why training on Ray ended early. If a worker raised an error of its own, raise
-    the error again, because it would recur after a restart.
+    """Return a line that says how training on Ray was interrupted: workers or their controller were lost, or
+    workers could not be started. Any other error would recur after a restart and is raised again; if a worker
+    raised a UserError, that error is raised instead of Ray's.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError

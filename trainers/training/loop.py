@@ -160,8 +160,9 @@ class Training:
 
     def run(self, began: float) -> None:
         """Train until the end of the budget, until too many validations in a row bring no improvement, or
-        until the run is asked to stop. Unless it was asked to stop, finish the run: score and export the
-        model. `began` is the value of the performance counter when `train` was called.
+        until the run is asked to stop. Unless it is asked to stop earlier, finish the run: score the model,
+        in fine-tuning, and export it. `began` is the value of the performance counter when `train` was
+        called.
         """
         interval = self._interval()
         with closing(self.evaluator), closing(self._trained(began)) as trained:

@@ -2,9 +2,9 @@
 text, and why.
 
 Two documents are the same if they have the same id: source, path and record number. Usually only the columns
-`id` and `drop` are read. The texts of documents that both corpora keep are read only if a step that shapes
-them differs. Comparing n-grams reads the texts of samples. Distributions of columns come from the histograms
-that a build publishes.
+`id` and `drop` are read. The texts of documents that both corpora keep are read only if the steps that read
+or edit them differ. Comparing n-grams reads the texts of samples. Distributions of columns come from the
+histograms that a build publishes.
 """
 
 from collections.abc import Iterator
@@ -80,8 +80,8 @@ class CorpusComparison:
     ngrams: NgramComparison | None
 
     def samples(self, source: str, kind: Kind, reason: str | None, count: int) -> list[str]:
-        """Return the printed ids of up to `count` documents of a source that differ in the given way and for
-        the given reason.
+        """Return the printed ids of up to `count` documents of a source that have this `kind` and `reason` in
+        `documents`.
         """
         found = self.documents.filter(
             pc.and_(

@@ -64,9 +64,9 @@ class NgramComparison:
 
 @dataclass(frozen=True)
 class _Block:
-    """A block of sampled documents and their words. `data` is the text in UTF-8. Word k is at [starts[k],
-    ends[k]) and has the hash hashes[k]. `borders` has the index of the first word of each document except the
-    first document.
+    """A block of sampled documents and their words. `data` is the text in UTF-8. Word k is
+    data[starts[k]:ends[k]] and has the hash hashes[k]. `borders` has the index of the first word of each
+    document except the first document.
     """
 
     data: np.ndarray
@@ -77,8 +77,8 @@ class _Block:
     documents: int
 
     def keys(self, words: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the key of each n-gram and the index of its first word, without n-grams that extend over two
-        documents.
+        """Return, for each n-gram of `words` words, its key (a hash of its words) and the index of its first
+        word. N-grams that extend over two documents are left out.
         """
         from pipelines.kernels.signals.ngrams import ngram_keys
 

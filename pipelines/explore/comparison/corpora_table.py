@@ -64,7 +64,9 @@ def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
 
 
 def change_rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
-    """Return (reason, number of documents) for the documents of a source that differ in the given way."""
+    """Return (reason, number of documents) for the documents of a source with this kind of difference. The
+    reason of changed texts is None.
+    """
     if kind == "changed":
         return [(None, change.changed)] if change.changed else []
     return list((change.went_out if kind == "out" else change.came_in).items())

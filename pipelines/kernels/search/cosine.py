@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 STAYS = -1
-"""The value of `winner` for a vector that stays, because it is not similar to any other vector that stays."""
+"""The result of an election for a vector that stays: it is not similar to any other vector that stays."""
 _BLOCK, _CHUNK = 1024, 8192  # vectors on either side of a product
 _PAIRS = 8192  # pairs computed in double precision at a time
 _UNSURE = 1e-4  # above the error of a product of vectors of length 1 in single precision
@@ -120,8 +120,9 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     order. If fewer than `count` vectors differ, fewer are moved to the front.
 
     This is k-means++ with 1 - cosine as the squared distance. The first vector is drawn at random. For each
-    later one, 2 + ln(count) candidates (rounded down) are drawn, and the candidate that lowers the sum of
-    distances most is taken (Arthur and Vassilvitskii 2007, sections 2.2 and 7).
+    later one, 2 + ln(count) candidates (rounded down) are drawn. The candidate that most lowers the sum of
+    the distances of all vectors to their nearest chosen vector is taken (Arthur and Vassilvitskii 2007,
+    sections 2.2 and 7).
     """
     if not len(vectors):
         return vectors

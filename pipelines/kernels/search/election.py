@@ -1,8 +1,8 @@
 """Greedy elections among near-copies: a document stays unless it is similar to enough of the documents that
 stay.
 
-Documents are compared by a ragged array of uint32. For each document it holds either a signature, which is
-compared element by element, or a set of shingle hashes in ascending order.
+The documents are given as a ragged array of uint32. For each document, the array holds either a signature,
+which is compared element by element, or a set of shingle hashes in ascending order.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from gristmill.compilation import kernel
 
 STAYS, OF_THE_FIRST = -1, -2
 """Values of `winner` other than the index of a document. STAYS: the document stays. OF_THE_FIRST: it loses to
-the preferred document of its cluster, which is not among the documents here.
+the preferred document of its cluster, which is not among the documents of this call.
 """
 
 
@@ -88,13 +88,14 @@ def elect(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """Decide on all documents in order. Document i is values[offsets[i]:offsets[i + 1]], a set of hashes if
-    `sets`, otherwise a signature. Cluster c has the documents starts[c] to starts[c + 1] - 1.
+    """Decide for each document, in order, whether it stays. Document i is values[offsets[i]:offsets[i + 1]],
+    a set of hashes if `sets`, otherwise a signature. Cluster c is the documents
+    starts[c]:starts[c + 1].
 
     Two documents match if their similarity is `least` or more. A document is dropped if it has at least
-    `enough` matches among the earlier documents of its cluster that stay. begun[i] counts matches of document
-    i found before this call. A match with a document r counts as `enough` matches if decisive[r] is true. A
-    document i stays in any case if always[i] is true.
+    `enough` matches among the earlier documents of its cluster that stay. begun[i] is the number of matches
+    of document i found before this call; they count, too. A match with a document r counts as `enough`
+    matches if decisive[r] is true. A document i stays in any case if always[i] is true.
 
     winner[i] becomes STAYS if document i stays. If it is dropped, winner[i] becomes OF_THE_FIRST if begun[i]
     is not 0, and otherwise the index of the first document that it matches. similarity[i] becomes the
@@ -130,8 +131,8 @@ def follow(
     similarity: np.ndarray,
 ) -> None:
     """Decide as `elect` does, but compare document i only with the documents low[i] to high[i] - 1 of a
-    second set, given by `other_offsets` and `other_values`. All documents of the second set stay, and
-    `decisive` refers to them.
+    second collection, given by `other_offsets` and `other_values`. All documents of the second collection
+    stay, and `decisive` refers to them.
     """
     every = np.arange(len(other_offsets) - 1)
     for i in range(len(low)):

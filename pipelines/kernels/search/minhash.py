@@ -2,8 +2,8 @@
 xxh32.
 
 No Python object is created between bytes and signature. Words are lower-cased and joined by one space
-(`characters.lower_runs`); a shingle is a slice of those bytes, hashed with xxh32 (seed 0), mixed with
-MurmurHash3's finalizer, and permuted by a * h + b modulo 2^32.
+(`characters.lower_runs`), and a shingle is a slice of those bytes. Its hash h is its xxh32 (seed 0), mixed
+with MurmurHash3's finalizer; h is permuted by a * h + b modulo 2^32.
 """
 
 from collections.abc import Iterator

@@ -35,9 +35,8 @@ _PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
 
 @cache
 def _classes() -> np.ndarray:
-    """Return the class bits of the code points below 0x20000, uint8 [0x20000]. Most kernels look up single
-    bytes instead, so entries 128 to 255 also have the bits of local and host characters, for the bytes of
-    non-ASCII characters. The array is read-only.
+    """Return the class bits of the code points below 0x20000, uint8 [0x20000]. Entries 128 to 255 also serve
+    for the bytes of non-ASCII characters. The array is read-only.
     """
     table: np.ndarray = np.zeros(_CODE_POINTS, np.uint8)
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, _CODE_POINTS))))
@@ -69,8 +68,8 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
 
     - `at`: an @ with a character of an address on both sides.
     - `quad`: the third or a later dot, with one to three digits between the dots and a digit before the first.
-    - `colons`: the first of two adjacent colons, or the sixth or a later colon between groups of one to four
-      hexadecimal digits.
+    - `colons`: the first of two adjacent colons, or the sixth or a later colon, with groups of one to four
+      hexadecimal digits between the colons.
     - `iban`: the second check digit after two capitals, if eight capitals or digits follow. The six bytes after it
       may include spaces and hyphens.
     - `wallet`: the 26th letter or digit of a run, counted from its first 1 or 3.
@@ -102,8 +101,8 @@ class Chains(NamedTuple):
 
 
 def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
-    """Find every chain of at least `least` digits that has no gap other than those that a phone number may
-    have. The buffers are those of `find_hits`.
+    """Find every chain of at least `least` digits whose gaps are all allowed in a phone number. The buffers
+    are those of `find_hits`.
 
     With `codes`, gaps are those of identity numbers instead: one letter, one white space, or one of -+:_.
     """

@@ -103,9 +103,10 @@ def find_repeats(
     """Find the ranges of windows of a part that also occur earlier in the part or in an earlier part. Return
     (document, first window, window after the last, winner) of each range.
 
-    Block k is the `counts[k]` windows from `starts[k]` on in `documents[k]`; the blocks are in the order of
-    the text. Equal blocks have the same number: 0, 1, ... in the order of their first occurrences. `runs`, in
-    order, names blocks by these numbers. A run whose windows first occur in an earlier part has the owner -1.
+    Block k is the `counts[k]` windows of `size` bytes from `starts[k]` on in `documents[k]`; the blocks are
+    in the order of the text. Equal blocks have the same `numbers[k]`: 0, 1, ... in the order of their first
+    occurrences. `runs`, in order, names blocks by these numbers. A run whose windows first occur in an
+    earlier part has the owner -1.
 
     Windows that overlap their first occurrence do not count. The winner is the document in which the range's
     first window first occurs, or -1 - r if that window is in a run r with the owner -1.

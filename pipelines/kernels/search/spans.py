@@ -1,5 +1,5 @@
-"""Find lines, paragraphs and sentences for stages that compare and remove them. Each has a hash of its
-normalised text and its number of words.
+"""Find lines, paragraphs and sentences for stages that compare and remove them. Each is given with its number
+of words and a hash of its normalised text.
 """
 
 from typing import NamedTuple

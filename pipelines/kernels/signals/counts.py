@@ -67,8 +67,8 @@ STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
-    """Return the counts of every document in a block by name, int64 [documents] each, and `entropy`, float64
-    (see `repetition`).
+    """Return, by name, the counts for every document in a block, int64 [documents] each, and `entropy`,
+    float64 (see `repetition`).
     """
     offsets, data, classes, words, lines, paragraphs, sentences = segments
     hits = find_phrases(offsets, data)
@@ -88,7 +88,7 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
 
 
 def count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the counts over characters of every document in a block by name, int64 [documents] each."""
+    """Return, by name, the counts over the characters of every document in a block, int64 [documents] each."""
     out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
     _count_characters(offsets, data, classes, out)
     counts = split_columns(_CHARACTERS, out)

@@ -35,8 +35,8 @@ _PACKED_BULLETS = pack_bullets(BULLETS)
 
 
 def count_lines(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
-    """Return the counts over lines and paragraphs of every document in a block by name, int64 [documents]
-    each.
+    """Return, by name, the counts over the lines and paragraphs of every document in a block, int64
+    [documents] each.
     """
     data, lines = segments.data, segments.lines
     numbered = number_spans(data, lines)

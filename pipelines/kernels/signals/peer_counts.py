@@ -41,7 +41,7 @@ _ROWS = ("bullet_rows_datatrove", "ellipsis_rows_datatrove")  # of str.splitline
 
 
 def count_peers(offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the counts of every document in a block by name, according to the rules of datatrove and tfds,
+    """Return, by name, the counts for every document in a block according to the rules of datatrove and tfds,
     int64 [documents] each.
     """
     classes = classify(offsets, data)

@@ -4,8 +4,8 @@ et al., 2020, section 3.4, which finds dates with a regular expression and names
 **Date**: a month with its day (and the day of the week before them), its year or both (`Friday, 4 July 1969`,
 `July 4th`, `Sept. 1969`); an ISO date (`1969-07-04`); a year from 1000 to 2099, a decade (`1960s`), or two years with
 a dash between them (`1914-18`). A number is not a year if it follows a letter, a digit, a point, a comma, a hyphen, a
-slash, a hash or one of `$£€¥₹₩₽`, or if it comes before a letter, a percent sign, or a digit after a point, comma,
-slash or hyphen. Any other four-digit number in that range is taken for a year, because a pattern cannot tell.
+slash, a hash or one of `$£€¥₹₩₽`, or if it comes before a letter, a percent sign, or a point, comma, slash or hyphen
+with a digit after it. Any other four-digit number in that range is taken for a year, because a pattern cannot tell.
 
 **Name**: a run of capitalised words outside dates, with single spaces between them. A word begins with an upper-case
 letter and has two characters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but without a

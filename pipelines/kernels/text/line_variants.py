@@ -38,8 +38,8 @@ class SplitLines(NamedTuple):
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
     """Return two sets of lines, given the `lines` of a block between line feeds. The first has the lines
-    between line breaks of any kind. The second has those of `lines` that contain a break of another kind,
-    undivided.
+    between line breaks of any kind. The second has those of `lines` that contain a line break other than a
+    line feed, undivided.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [

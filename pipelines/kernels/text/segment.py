@@ -4,9 +4,9 @@ Characters are decoded and classified once (`characters.classify`). The segmenta
 and no text is turned into Python objects.
 
 **Word**: a maximal run of letters, numbers (N*), connectors (`_`), marks and format characters that does not begin
-with a mark or format character. An apostrophe (' or U+2019) between two letters and `.` or `,` between two ASCII
-digits stay inside: "don't" and "3.14" are one word each, "well-known" is two. In scripts without spaces between words
-(Han, kana, Thai, Lao, Khmer, Burmese and the others of `tables`) every letter with its marks is a word, because
+with a mark or format character. An apostrophe (' or U+2019) between two letters stays inside, and so does `.` or `,`
+between two ASCII digits: "don't" and "3.14" are one word each, "well-known" is two. In scripts without spaces between
+words (Han, kana, Thai, Lao, Khmer, Burmese and the others of `tables`) every letter with its marks is a word, because
 splitting words there takes a dictionary of the language; pipelines/kernels/text/units.py says how many such letters
 equal a word. Hangul has spaces. Peers differ: `str.split` (dolma, NeMo Curator) keeps punctuation in the word and
 takes a Chinese sentence for one word; NLTK and spaCy (datatrove) make each punctuation mark a word and split "don't";
@@ -95,7 +95,7 @@ def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
 def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts of sentences: (offsets int64 [n + 1], starts int64 [sentences]).
 
-    Document d has the sentences starts[offsets[d]:offsets[d + 1]]. They are byte offsets within the document,
+    The sentences of document d start at starts[offsets[d]:offsets[d + 1]]: byte offsets within the document,
     ascending and on code-point boundaries; the first is 0. An empty document has no sentences.
     """
     offsets, data = text_buffers(text)

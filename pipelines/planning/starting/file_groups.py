@@ -37,9 +37,7 @@ _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN)
 _TYPES: tuple[ColumnType, ...] = ("bool", "int", "float", "date")  # tried in this order
 _SPEAKERS = (("role", "content"), ("from", "value"), ("speaker", "text"))
-"""The fields with the speaker and the text in turns of conversations: OpenAI's form, ShareGPT's form, and
-that of logs.
-"""
+"""The fields with the speaker and the text in turns of conversations, as OpenAI, ShareGPT and logs name them."""
 _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 
 
@@ -50,12 +48,12 @@ class FileGroup:
     `kind` is the name of their format, and `bytes` their total size. `patterns` are globs for the files,
     `members` for the members of archives.
 
-    `text_field` is the field with the most text, apart from fields with URLs, and `url_field` is a field with
-    URLs, or `url` if there is none, according to the first records of one file. They are `text` and `url` for
-    archives and for formats without fields. `turns` is set if the text is in conversations: the field that
-    holds the turns, and the template of a turn. `text_field` is None if `turns` is set, or if no such field
-    was found. `columns` are fields that could become columns, with their types: fields of the records, or
-    fields that the format puts into `meta`.
+    According to the first records of one file, `text_field` is the field with the most text, apart from
+    fields with URLs, and `url_field` is a field with URLs, or `url` if there is none. Archives and formats
+    without fields have `text` and `url`. If the text is in conversations, `text_field` is None, and `turns`
+    has the field that holds the turns and the template of a turn. `text_field` is also None if no field has
+    text. `columns` are fields that could become columns, with their types: fields of the records, or fields
+    that the format puts into `meta`.
     """
 
     kind: str

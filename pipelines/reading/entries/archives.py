@@ -69,10 +69,10 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
     """Yield the entries of a file, in order. The stream of an entry is valid only until the next entry is
     requested.
 
-    Directories and members that `source.members` does not match are skipped. A member that cannot be read at
-    all, such as an encrypted one, is an entry whose stream is broken from the start. Damage outside the
-    members is reported by an entry with the name of the archive itself. The members of a repository are the
-    files of its commit.
+    Directories are skipped, and so are members that `source.members` does not match. A member that cannot be
+    read at all, such as an encrypted one, is an entry whose stream is broken from the start. Damage outside
+    the members is reported by an entry with the name of the archive itself. The members of a repository are
+    the files of its commit.
     """
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     if file.commit is not None:
@@ -159,7 +159,7 @@ class TarInput:
         self.ended = False
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes, or none at the end."""
+        """Return at most `size` bytes, or no bytes at the end."""
         if not self._held:
             try:
                 self._held = next(self._chunks, b"")

@@ -2,8 +2,8 @@
 
 A stream is an iterator of bytes. If the input is damaged or ends early, the stream delivers most of what
 comes before that point, then raises BrokenInput. No chunk exceeds about 64 MiB for any input: decompressors
-are asked for bounded output, and zstd, whose Python interface cannot bound it, is fed 2 KiB at a time (a zstd
-block of 4 bytes decodes to at most 128 KiB).
+are asked for bounded output. The decompressor of zstd that takes its input in pieces cannot bound its output,
+so it gets 2 KiB at a time (a zstd block of 4 bytes decodes to at most 128 KiB).
 """
 
 import bz2

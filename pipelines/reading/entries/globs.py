@@ -1,6 +1,6 @@
 """Globs over relative paths, with the rules of a shell: `*` stays within a name, `**` crosses directories.
 
-`*`, `?` and `[abc]` do not match a leading dot, and `**` does not cross a name that begins with one, so
+`*`, `?` and `[abc]` do not match a leading dot, and `**` does not cross a name that begins with a dot, so
 hidden files are read only where a pattern spells out the dot. `**/` may match nothing: `**/*.py` also finds
 `setup.py` at the top.
 """
@@ -27,9 +27,9 @@ def may_contain(directory: str, patterns: Sequence[str]) -> bool:
 
 
 def covers(directory: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Return whether a walk can skip a relative directory because `exclude` rejects every file below it: it
-    has a pattern `P/**` whose P matches the directory. Such a pattern does not reject hidden files, so the
-    result is False if `include` may match one below the directory.
+    """Return whether a walk can skip a relative directory because `exclude` rejects every file below it. This
+    is so if `exclude` has a pattern `P/**` whose P matches the directory. Such a pattern does not reject
+    hidden files, so the result is False if `include` may match a hidden file below the directory.
     """
     hidden = any(_spells_dot(p) and may_contain(directory, [p]) for p in include)
     return not hidden and any(p.endswith("/**") and compile_glob(p[:-3]).fullmatch(directory) for p in exclude)

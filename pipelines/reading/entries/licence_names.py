@@ -11,7 +11,7 @@ from typing import TypeVar
 from pipelines.reading.entries.files import SourceFile
 
 VERSION = "4"
-"""Increase when a change gives files other licences, or sets other files aside as licences."""
+"""Increase when a change gives files different licences, or sets different files aside as licences."""
 _NAME = re.compile(
     r"(?:un)?licen[cs]e|(?:(?:licen[cs]es?|copying|copyright)(?:[-_.][\w.+-]*)?|[\w.+-]*[-_.]licen[cs]e)(?:\.(?:txt|md|rst|html))?",
     re.IGNORECASE,

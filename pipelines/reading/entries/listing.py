@@ -23,10 +23,10 @@ _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
 def list_files(source: Source) -> list[SourceFile]:
     """List the files under the source's root that match `include` and not `exclude`, sorted by relative path.
 
-    The root may be a directory, a symbolic link to one, a single file, whose relative path is its name, or
-    the URL of a prefix or of one file. Links to files and directories are followed; a directory that is its
-    own ancestor through a link is not entered again. Pipes, sockets and devices are skipped. If the source
-    sets `files`, the names come from that list, and each must be a file.
+    The root may be a directory, a symbolic link to one, a single file (its relative path is its name), or the
+    URL of a prefix or of one file. Links to files and directories are followed; a directory that is its own
+    ancestor through a link is not entered again. Pipes, sockets and devices are skipped. If the source sets
+    `files`, the names come from that list, and each must be a file.
 
     In a format that reads git repositories, each directory that is a repository is one file; the root may be
     a repository itself. A format that asks for licences also gets licence files that `include` does not

@@ -46,7 +46,8 @@ class RawRecord(NamedTuple):
 
 def to_json(value: Any) -> bytes:
     """Return `value`, such as the fields for `meta`, as JSON in UTF-8, or as ASCII JSON with escapes if it
-    contains a lone surrogate. Raises ValueError for NaN and infinities.
+    contains a lone surrogate. Values of other types than those of JSON, such as dates, become strings. Raises
+    ValueError for NaN and infinities.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
     try:

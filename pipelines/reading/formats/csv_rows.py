@@ -19,7 +19,7 @@ _RETRIES = 16  # per file; bounds the cost of a file full of stray quotes
 
 
 class _Unfinished(Exception):
-    """Raised if a row does not end within the limit or the file."""
+    """Raised if a row does not end within `max_document_bytes` or the file."""
 
 
 def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:

@@ -1,4 +1,4 @@
-"""JSON Lines: one record per line of bounded length."""
+"""JSON Lines: one record per line, read in bounded memory."""
 
 import codecs
 import json
@@ -46,8 +46,8 @@ class _LongLine(LongRecord):
 
 
 def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
-    """Yield the lines of a stream without their line feeds; the last may lack one. A line over `limit` is a
-    LongRecord.
+    """Yield the lines of a stream without their line feeds; the last may lack one. A line of more than
+    `limit` bytes is a LongRecord.
     """
     chunks = rechunk(chunks)  # a one-byte line takes 50 bytes of memory
     held: list[bytes] = []  # pieces of the line that has not ended yet
@@ -97,9 +97,9 @@ def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank JSON text. A text with more than about _MOST_VALUES values is set aside
-    as `too_many_values`, because its values would take far more memory than the text, and orjson crashes when
-    an allocation fails.
+    """Yield one record per non-blank JSON text. A LongRecord is set aside as `oversized`, or split by
+    `split_record`. A text with more than about _MOST_VALUES values is set aside as `too_many_values`, because
+    its values would take far more memory than the text, and orjson crashes when an allocation fails.
     """
     import orjson
 

@@ -40,9 +40,9 @@ Row = tuple[Key, bytes]
 
 
 def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
-    """Yield one record per question, in the order of their ids: its title and body, then its answers, the
-    accepted one first and the others from the highest score to the lowest. `pipelines.reading.rich.threads`
-    turns each record into text.
+    """Yield one record per question, ordered by question id. A record holds the question's title and body,
+    followed by its answers: the accepted one first, then the others from the highest score to the lowest.
+    `pipelines.reading.rich.threads` turns each record into text.
 
     `meta` holds `id`, `title`, `tags`, `score`, `created`, `views`, `licence`, `answer_count` (answers in the
     dump), `top_answer_score` (the highest score of an answer), `accepted_answer` (its id) and `answers`, a
@@ -52,8 +52,9 @@ def read_stack_exchange(entry: Entry, source: Source) -> Iterator[Bad | RawRecor
 
     Posts that are neither questions nor answers are set aside as `not_question`, and answers without their
     question as `no_question`. Posts whose id, parent or score is not a number are set aside as `bad_post`, as
-    is a second question with the same id. A question that is longer than `max_html_bytes` together with its
-    answers is set aside as `html_bytes`. Raises StorageError if the temporary file cannot be written.
+    is a second question with the same id. A question that, together with its answers, is longer than
+    `max_html_bytes` is set aside as `html_bytes`. Raises StorageError if the temporary file cannot be
+    written.
     """
     with tempfile.TemporaryFile() as file:
         rows = _SortedRows(file)

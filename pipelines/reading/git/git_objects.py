@@ -1,5 +1,4 @@
-"""Read objects of a git repository through `git cat-file`, in a process that trusts nothing in the
-repository.
+"""Read objects of a git repository, which may be hostile, through `git cat-file` in a process of its own.
 
 The process runs in an empty temporary repository, and sees only the directory of objects of the repository to
 be read (GIT_OBJECT_DIRECTORY, git(1)). Therefore configuration, hooks, attributes, grafts and replacements in

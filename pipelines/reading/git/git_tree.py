@@ -22,9 +22,9 @@ Kind = Literal["file", "not_regular", "submodule", "missing_object", "corrupt", 
 
 
 class GitFile(NamedTuple):
-    """A file of a commit: its path, its kind, and the id of its content (`name`). A `kind` other than `file`
-    is the reason why the file is set aside; it then has no content. A directory that cannot be read counts as
-    one such file, and so does the rest of a commit with too many files.
+    """A file of a commit: its path, its kind, and the id of its object (`name`). A `kind` other than `file`
+    is the reason why the file is set aside. A directory that cannot be read counts as one such file, and so
+    does the rest of a commit with too many files.
     """
 
     path: bytes
@@ -51,8 +51,8 @@ def commit_of(objects: GitObjects, name: str) -> str:
 
 
 def files_of_commit(objects: GitObjects, commit: str) -> Iterator[GitFile]:
-    """Yield the files of a commit, in order. If it has more than MOST_ENTRIES files and directories, the last
-    item has the kind `too_many_files`. Raises ValueError if the commit cannot be read.
+    """Yield the files of a commit, in the order of its trees. If it has more than MOST_ENTRIES files and
+    directories, the last item has the kind `too_many_files`. Raises ValueError if the commit cannot be read.
     """
     left = MOST_ENTRIES
     stack = [iter([(_DIRECTORY, b"", _field(objects, commit, "commit", b"tree"))])]

@@ -22,14 +22,15 @@ _CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab"
 
 def docx_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return ({"meta": ...}, text) of a Word document, or ({"reason": ...}, "") if it is to be set aside.
+    `label` is not used.
 
     Paragraphs and headings are separated by blank lines. A list item is a line that begins with `• `,
     indented by its level. A table row is a line, with a tab between cells. Footnotes and endnotes follow at
     the end. Running heads, comments, deleted text and field codes are left out.
 
     `meta` gets `title`, `author`, `language` and `created`, each if the document has it. Reasons: `not_docx`,
-    `encrypted`, `xml_doctype`, `corrupt`, `truncated`, `unsupported_compression`, `html_bytes` (for a member
-    of the package), `decoded_limit`, `oversized`, and `no_text_extracted`.
+    `encrypted`, `xml_doctype`, `corrupt`, `truncated`, `unsupported_compression`, `html_bytes` (a member of
+    the package is too long), `decoded_limit`, `oversized`, and `no_text_extracted`.
     """
     if data.startswith(b"\xd0\xcf\x11\xe0"):  # a compound file: an encrypted document, or one of Word 97
         return {"reason": "encrypted" if "EncryptedPackage".encode("utf-16-le") in data else "not_docx"}, ""

@@ -34,17 +34,19 @@ _TITLE_CHARACTERS = 1000
 
 def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     r"""Return ({"meta": ...}, text) of a LaTeX file, or of a tar with the files of a paper. If it is to be set
-    aside, return ({"reason": ...}, "") instead.
+    aside, return ({"reason": ...}, "") instead. `label` is not used.
 
-    The text is LaTeX, with its mathematics and commands. It goes from `\begin{document}` to `\end{document}`
-    of the main file. `\input`, `\include` and `\subfile` are replaced by the files of the archive that they
-    name. A command is left out if its file is already being included, if it nests deeper than TeX allows, or
-    if the archive lacks its file. Plain TeX has no preamble and is taken as a whole.
+    The text is LaTeX, with its mathematics and commands but without comments. It goes from `\begin{document}`
+    to `\end{document}` of the main file. `\input`, `\include` and `\subfile` are replaced by the LaTeX files
+    (`.tex`, `.ltx`, `.latex`) of the archive that they name. A command is left out if the archive has no such
+    file, if its file is already being included, or if it nests deeper than TeX allows. Plain TeX has no
+    preamble and is taken as a whole.
 
-    `meta` gets `title`; `main`, the name of the main file in an archive; `files`, the number of files used,
-    repetitions included; `missing_inputs`, the number of commands left out because the archive lacks the
-    file; and `cut_inputs`, the number of commands left out for another reason. Counts of 0 are omitted.
-    Reasons: `not_latex`, `corrupt`, `truncated`, `too_many_files`, `oversized`, `no_text_extracted`.
+    `meta` gets `title`, if there is one; `main`, the name of the main file in an archive; `files`, the number
+    of files used, repetitions included; `missing_inputs`, the number of commands left out because the archive
+    has no LaTeX file of that name; and `cut_inputs`, the number of commands left out for another reason.
+    Counts of 0 are omitted. Reasons: `not_latex`, `corrupt`, `truncated`, `too_many_files`, `oversized`,
+    `no_text_extracted`.
     """
     try:
         files = _files(data, limits.text_bytes)

@@ -1,8 +1,8 @@
 """The text layer of a PDF, read with pdfium, without running heads and page numbers.
 
 pdfium returns the text of a page in the order in which the page draws it. For files made by word processors
-and TeX this is the reading order, columns included. `pipelines.reading.rich.page_lines` then removes running
-heads and joins divided words.
+and TeX this is usually the reading order, columns included. `pipelines.reading.rich.page_lines` then removes
+running heads and joins divided words.
 """
 
 import re
@@ -22,7 +22,8 @@ _TEXTS = {"Title": "title", "Author": "author"}
 
 
 def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside.
+    """Return ({"meta": ...}, text) of a PDF, or ({"reason": ...}, "") if it is to be set aside. `label` is
+    not used.
 
     Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (the file or all of its pages cannot be
     loaded, or more than 100 pages cannot), `no_text_layer` (a scan), `oversized`. `meta` gets `title`,

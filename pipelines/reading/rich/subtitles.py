@@ -37,7 +37,7 @@ def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the whole file as one document: the lines of its cues.
 
     Consecutive lines are joined with a space, within a cue and across cues. A new line of text begins only
-    after the end of a sentence, and before a dash, which marks another speaker. If a cue follows the previous
+    after the end of a sentence or before a dash, which marks another speaker. If a cue follows the previous
     cue without a pause, lines that repeat the end of that cue are left out, because rolling captions show
     every line twice.
 

@@ -30,7 +30,7 @@ _FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class RecordField:
-    """A field of `meta`, and the type of its column."""
+    """A field of a record, and the type of its column."""
 
     field: str
     """Name of the field; `a.b` is the field `b` in the object `a`, unless the record has a field named `a.b`."""

@@ -1,7 +1,8 @@
-"""Extract the text of one page: decode it, check the number and depth of its elements, and take out its main
-content.
+"""Extract the text of one page or piece of HTML: decode it, check the number and depth of its elements, and
+extract its main content or all of it.
 
-`page_worker` calls this in a child process, whose kernel limits guard against what the checks here miss.
+`page_worker` calls these functions in a child process, whose kernel limits guard against what the checks here
+miss.
 """
 
 import json
@@ -62,7 +63,7 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return the head (without "page") and the text of the worker's answer for a page from a field of a
-    record. `data` is UTF-8.
+    record. `data` is UTF-8, so `label` is not used.
     """
     head, text = _extract(data.decode(), limits)
     return head | ({"meta": {}} if text else {}), text
@@ -70,7 +71,7 @@ def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return the head (without "page") and the text of the worker's answer for a piece of HTML from a field
-    of a record. `data` is UTF-8.
+    of a record. `data` is UTF-8, so `label` is not used.
     """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text

@@ -123,8 +123,8 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
 
 
 def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
-    """Join the chunks of a chunked body (RFC 9112, section 7.1). Return None if the body is damaged, unless
-    `clipped`.
+    """Join the chunks of a chunked body (RFC 9112, section 7.1). For a damaged body, return None or, if
+    `clipped`, the chunks before the damage.
     """
     pieces: list[bytes | memoryview] = []
     at = 0

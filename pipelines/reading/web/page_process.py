@@ -7,8 +7,8 @@ is kept.
 
 A page on which the child dies is retried alone in a fresh child, because memory fragmented by earlier pages
 may have caused the failure. If it fails again, reading stops with a PoisonError that names the page; only the
-user can set it aside. The limits are CPU time and memory of the child, enforced by the kernel; no clock is
-involved.
+user can set it aside. The kernel limits the CPU time for each page and the memory of the child. Wall-clock
+time plays no part, so a busy machine changes nothing.
 """
 
 import json
@@ -132,7 +132,9 @@ class _Batch:
 
 
 class Extractor:
-    """Turns the pages of one source into documents. A context manager: leaving it ends the child."""
+    """Turns the pages of one source into documents, in a child process. A context manager: leaving it ends
+    the child.
+    """
 
     module = "pipelines.reading.web.page_worker"  # tests substitute a worker that fails on purpose
 

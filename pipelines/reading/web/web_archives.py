@@ -1,9 +1,8 @@
 """Divide a WARC (ISO 28500) or ARC stream into records, and report malformed bytes and truncation.
 
-FastWARC, the fastest reader, stops at the first unreadable header, returns a truncated last record as if it
-were whole, and does not support ARC. Here bytes that form no record become one malformed record, reading
-resumes at the next record header, and truncation is reported. `test_warc_samples.py` compares this reader
-with FastWARC.
+FastWARC stops at the first unreadable header, returns a truncated last record as if it were whole, and does
+not support ARC. Here bytes that form no record become one malformed record, reading resumes at the next
+record header, and truncation is reported. `test_warc_samples.py` compares this reader with FastWARC.
 """
 
 import re

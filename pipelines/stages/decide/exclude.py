@@ -167,9 +167,9 @@ def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
 
 
 def _keys(by: str, docs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return (rows, keys): the keys (S16) under which documents are looked up in a list, and the row of the
-    document that each key belongs to (int64). By host, a document has one key for its host and one for each
-    parent domain.
+    """Return (rows, keys). `keys` (S16) are looked up in a list, and `rows` (int64) gives the row of the
+    document that each key belongs to. By host, a document has one key for its host and one for each parent
+    domain.
     """
     if by in ("id", "text_hash"):
         column = docs[by].combine_chunks()

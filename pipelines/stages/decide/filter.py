@@ -132,11 +132,12 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Return whether each value fails the rule, boolean [n]. The rule's quantile bounds and `when` are not
-    considered. `groups` are the values of `per`, which select a bound from a mapping.
+    """Return whether each value fails the rule, boolean [n]. The rule's `when` is not considered. Its
+    quantile bounds are considered only for nulls. `groups` are the values of `per`, which select a bound from
+    a mapping.
 
-    A null fails if a test that requires a value applies to it, quantiles included. With `null: drop`, it
-    fails if any test applies to it, with `null: keep` never.
+    A null fails if a test that requires a value applies to it; `at_least_quantile` is such a test. With
+    `null: drop`, it fails if any test applies to it. With `null: keep`, it never fails.
     """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))

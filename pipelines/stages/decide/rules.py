@@ -166,12 +166,16 @@ class Rule:
         return {name: bound for name, bound in sides.items() if isinstance(bound, Mapping)}
 
     def bound(self, side: str, group: str = DEFAULT) -> Threshold | None:
-        """Return the bound `at_least` or `at_most` for one value of `per`, or None if it is not set."""
+        """Return the bound of a side (`at_least` or `at_most`) for documents whose value of `per` is `group`,
+        or None if there is none.
+        """
         bound = self.at_least if side == "at_least" else self.at_most
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Return whether documents with a null value are dropped, unless a mapping sets no bound for them."""
+        """Return whether the rule drops documents whose value is null. A mapping of bounds counts as a bound
+        for all of them, even if it sets none for some.
+        """
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"
 

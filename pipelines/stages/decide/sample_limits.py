@@ -3,9 +3,9 @@
     parts -> ranges of the random number -> groups -> ranges -> parts
 
 Every part sends each of its kept documents to the range that contains the document's random number. A range
-sends the sum of each of its groups to the group's partition, which returns to each range the sum of the group
-in all lower ranges. From these sums, a range finds which of its documents are beyond the limit. With a single
-range, the steps in between are skipped.
+sends the sum of each of its groups to the group's partition, which returns to each range the sums of the
+group in all lower ranges and in all ranges. From these sums, a range finds which of its documents are beyond
+the limit. With a single range, the steps in between are skipped.
 """
 
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def limit_parts(
 
 
 def send_documents(task: _Task) -> FileRecord:
-    """Commit the kept documents of a part (ids, groups, random numbers and weights), grouped by range.
+    """Commit the kept documents of a part (id, group, random number, weight, part and row), grouped by range.
     Returns the file. Raises UserError if the column of `total` has a negative number.
     """
     if done := task.done("documents"):

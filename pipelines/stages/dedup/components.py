@@ -28,8 +28,8 @@ _BOUNDS = pa.schema([("first", pa.int64())])
 
 
 def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
-    """Return the components of some links as stars: one edge from each linked node to the lowest node of its
-    component, and none from the lowest node itself.
+    """Return the components of the links between `first` and `second` as stars: one edge from each linked
+    node to the lowest node of its component, and none from the lowest node itself.
     """
     nodes, indices = np.unique(np.concatenate([first, second]), return_inverse=True)
     lowest = nodes[_lowest_connected(indices[: len(first)], indices[len(first) :], len(nodes))]
@@ -157,7 +157,7 @@ def find_components(
     rule: str,
 ) -> list[FileRecord]:
     """Contract the edges in `files`, which `scatter_edges` wrote, and name their components. `edges` is the
-    number of all edges.
+    number of all edges. `rule` is shown in the labels of the tasks.
 
     The returned files are grouped by ranges of nodes: range i begins at bounds[i] (ascending, the first is 0)
     and holds `node` and `lowest` of every linked node in the range. The lowest node of a component may occur

@@ -180,8 +180,8 @@ def _indexes(read: StepManifest) -> Indexes:
 
 
 def _unit(record: FileRecord) -> str:
-    """Return the number of the unit of work that wrote a file. The file's name begins with this number;
-    return "" if it does not.
+    """Return the number of the unit of work that wrote a file, with which the file's name begins, or "" if it
+    begins with no number.
     """
     number = re.match(r"\d+", Path(record.path).name)
     return "" if number is None else number[0]

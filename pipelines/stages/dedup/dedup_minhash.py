@@ -102,8 +102,9 @@ class DedupMinhash(CorpusStage):
         return (*map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, `minhash_cluster` (the id of the preferred document) and `minhash_cluster_size`,
-        both null outside clusters, and the columns below.
+        """Return `drop` and the columns described here. `minhash_cluster` is the id of the preferred document
+        of the cluster, and `minhash_cluster_size` the number of its documents; both are null outside
+        clusters.
 
         `minhash_copies` is the number of documents that a kept document represents: itself and those dropped
         in its favour; null if the document was dropped here. `minhash_similarity` is the similarity to the
@@ -184,7 +185,7 @@ def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
     is a node, numbered by its row across all competing parts.
 
     Commits and returns two files. The first has the distinct band keys, grouped by partition, each with the
-    lowest node of its group. The second has, for every other node of a group, the lowest one.
+    lowest node of its group. The second gives this lowest node for every other node of a group.
     """
     one = task.one
     unit = f"bands.{one.number:05d}"

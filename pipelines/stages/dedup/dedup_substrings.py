@@ -185,8 +185,8 @@ def _columns(task: PartTask) -> tuple[pa.Table, dict[str, int]]:
 
 def _describe(cuts: pa.Table, compete: np.ndarray) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Return, for each row, the bytes removed, the winner of its longest cut (of the first one if several are
-    equally long), and the winners of all its cuts. All are null for a document that does not compete, and the
-    winner also if there is no cut.
+    equally long), and the winners of all its cuts. All are null for a document that does not compete. The
+    winner of the longest cut is also null if there is no cut.
     """
     rows, lengths = cuts["row"].to_numpy(), cuts["end"].to_numpy() - cuts["start"].to_numpy()
     removed = np.bincount(rows, lengths, len(compete)).astype(np.int64)

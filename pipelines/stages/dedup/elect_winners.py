@@ -242,11 +242,12 @@ def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarr
 
 
 def write_verdicts(task: _Task) -> dict[str, int]:
-    """Commit the columns of a part: `drop`, the preferred document, the size of the cluster, the copies and,
-    if the schema has them, the similarity and the document that was kept instead.
+    """Commit the columns of a part: `drop`, the preferred document of the cluster, the size of the cluster,
+    the number of copies that a kept document stands for and, if the schema has them, the similarity and the
+    document that was kept instead.
 
-    Returns two counts: `dropped`, and `spared`, the number of documents that are kept although the first
-    election did not choose them.
+    Returns two counts of documents: `dropped`, and `spared`, those that are kept although the first election
+    did not choose them.
     """
     part = task.candidates.part
     unit = part.unit

@@ -94,8 +94,8 @@ def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
     columns `cluster`, `standing` (the document's priority), `key0` and so on for the keys, `rank` (of the
     source) and `id`.
 
-    A lower standing comes first, before all keys. Null keys come last. Ties between the keys go to the lower
-    rank, then to the lower id.
+    Within a cluster, documents are sorted by standing, lowest first, then by each key in turn, with nulls
+    last. Documents with equal keys are sorted by rank, then by id, lowest first.
     """
     order = [("cluster", "ascending"), ("standing", "ascending")]
     for number, key in enumerate(keys):

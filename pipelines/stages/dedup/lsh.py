@@ -39,8 +39,8 @@ def link_probability(similarity: np.ndarray, bands: int, rows: int) -> np.ndarra
 
 
 def best_bands(threshold: float, num_perm: int) -> tuple[int, int]:
-    """Return the (bands, rows) that minimise the false-positive area below the threshold plus the
-    false-negative area above it.
+    """Return the (bands, rows), with bands * rows <= `num_perm`, that minimise the false-positive area below
+    the threshold plus the false-negative area above it.
 
     This is the choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section
     5.5), with areas computed by the midpoint rule in steps of 0.001.

@@ -182,7 +182,7 @@ def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
 
 
 def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the evidence as (offsets, int64 [n + 1]; values, uint32)."""
+    """Return (offsets, values): the evidence of document i is values[offsets[i]:offsets[i + 1]]."""
     lists = table["evidence"].combine_chunks()
     if isinstance(lists, pa.ChunkedArray):
         lists = lists.chunk(0) if lists.num_chunks else pa.array([], lists.type)

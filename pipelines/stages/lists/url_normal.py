@@ -98,7 +98,10 @@ def _host(host: str) -> str | None:
 
 
 def _normalise_escapes(text: str) -> str:
-    """Percent-encode exactly the characters that need it, with upper-case digits."""
+    """Percent-encode the characters that a path or query may not contain, and any `%` that begins no escape.
+    Decode escapes of unreserved characters, and write the other escapes with upper-case hex digits (RFC 3986,
+    section 6.2.2).
+    """
     if _PLAIN.fullmatch(text):
         return text
     return quote(_ESCAPE.sub(_escape, text), safe=_ALLOWED)

@@ -1,5 +1,5 @@
-"""Column profiles: a summary of a part with histograms of its columns and a sample of its documents.
-Summaries can be merged exactly.
+"""Column profiles: a summary of a part with histograms and tables of values of its columns, and a sample of its
+documents. Summaries can be merged exactly.
 
 The merged summary of a source does not depend on its division into parts, except for the locations of the
 sampled documents, and its size does not grow with the corpus. The bins of the histograms are fixed:
@@ -63,8 +63,8 @@ Counts = tuple[int, int]  # all documents, kept documents
 
 @dataclass
 class Histogram:
-    """A histogram of a column: (all documents, kept documents) by the lower end of the bin. `whole` is true
-    if the values are integers.
+    """A histogram of a column. `bins` maps the lower end of each bin to the numbers of all documents and of
+    kept documents in it. `whole` is true if the values are integers.
 
     `missing` counts nulls, and `not_finite` counts NaN and infinities. Neither is in a bin.
     """

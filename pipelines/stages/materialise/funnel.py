@@ -29,8 +29,9 @@ from pipelines.stages.materialise.given_counts import count_given_splits
 SAMPLE = "sample.arrow"  # `forget` writes it under another name
 READ = "read"  # the step of the stored text in `moments`; no configured step has its name
 SAMPLE_ROWS = 2048
-"""Maximum number of documents of each source whose columns are published, so that a what-if need not read the
-corpus. A share among them is within 2.2 percentage points of the share in the source in 95 of 100 cases.
+"""Maximum number of documents of each source whose columns are published, so that the effect of other rules can
+be estimated without reading the corpus. A share among these documents is within 2.2 percentage points of the share
+in the source in 95 of 100 cases.
 """
 
 
@@ -54,9 +55,10 @@ class Funnel(CorpusStage):
         return (Drop(), EDITED_TEXT, GivenSplits(), *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Count, and return the facts: `rows`, one per source and step that writes drops or edits;
-        `distributions` and `values` by source; `samples`; `splits`, if a source has a given split; and
-        `files`, the record of SAMPLE.
+        """Count, and return the facts: `rows`, the counts of each source and step that writes drops or edits;
+        `distributions` and `values`, the histograms of columns and the frequencies of their values, by
+        source; `samples`, the locations of sampled documents by source, step and rule; `splits`, if a source
+        has a given split; and `files`, the record of SAMPLE.
 
         With `moments`, the facts also have `moments` by source and step, where the step `read` stands for the
         documents as stored. Each entry is a list of four sums over documents: of a^2, r^2, (a - r)^2 and r^3,
@@ -130,8 +132,8 @@ def _add_rows(rows: dict[tuple[str, str], dict[str, Any]], source: str, counts: 
 
 
 def _values(summary: Summary) -> dict[str, Any]:
-    """Return a list of [value, all documents, kept documents] for each column, the most frequent value first.
-    The list is null for a column with too many values.
+    """For each column, return a list of [value, number of documents, number of kept documents], the most
+    frequent value first, or null if the column has too many values.
     """
     listed: dict[str, Any] = {}
     for name, table in sorted(summary.values.items()):
@@ -161,7 +163,8 @@ class _CountTask:
 
 
 def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table, dict[str, list[int]]]:
-    """Return the counts of a part, its summary, its candidates for SAMPLE, and its moments by step.
+    """Return the counts of a part, its summary, its candidates for SAMPLE, and its moments by step (see
+    `Funnel.run`).
 
     The counts have one entry per step that writes drops or edits, in order: the documents and bytes that
     arrive, those that remain, and the number of documents dropped by each rule.
@@ -228,7 +231,7 @@ def emptied_by(part: Part) -> pa.Array:
 
 def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
     """Return the schema of SAMPLE: the hash of the document's id, its location, the step and rule that
-    dropped it, its bytes, and the measured columns.
+    dropped it, the number of bytes of its stored text, and the measured `columns`.
 
     `emptied` is the rule of the step whose edits emptied the document, even if an earlier step dropped it.
     `markup` is true if the stored text contains the end tag of an HTML block.

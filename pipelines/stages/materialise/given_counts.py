@@ -16,9 +16,7 @@ SplitCounts = dict[str, dict[str, dict[str, int]]]
 
 
 def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
-    """Return the counts of each split that has documents, for the sources with a given split; empty if no
-    source has one.
-    """
+    """Count the documents of each source with a given split. Splits without documents are left out."""
     given = [part for part in parts if part.given is not None]
     counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []
     totals: SplitCounts = {}

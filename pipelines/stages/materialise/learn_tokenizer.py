@@ -194,12 +194,12 @@ class LearnTokenizer(CorpusStage):
 def weigh(
     kept: Mapping[SampleCell, int], shares: Mapping[str, float], temperature: float | None = None
 ) -> dict[SampleCell, float]:
-    """Return the weight of each cell. `kept` is the bytes of kept text of each cell, `shares` the tokenizer
-    share of each source.
+    """Return the weight of each cell. `kept` is the number of bytes of kept text of each cell, `shares` the
+    tokenizer share of each source.
 
-    A group of K bytes has the weight K ** (1 / temperature), or 1 without a temperature, which is divided
-    among its cells in proportion to their bytes. Each cell's weight is then multiplied by the share of its
-    source. A cell without text has the weight 0.
+    A group of K bytes has the weight K ** (1 / temperature), or 1 without a temperature. This weight is
+    divided among the group's cells in proportion to their bytes. Each cell's weight is then multiplied by the
+    share of its source. A cell without text has the weight 0.
     """
     totals: dict[str, int] = {}
     for cell, size in kept.items():
@@ -214,8 +214,8 @@ def weigh(
 def allot(
     total: int, weights: Mapping[SampleCell, float], available: Mapping[SampleCell, int]
 ) -> dict[SampleCell, int]:
-    """Divide `total` bytes among cells in proportion to their weights. If a cell has too little text, the
-    others fill the gap.
+    """Divide `total` bytes among cells in proportion to their weights. A cell gets at most its `available`
+    bytes of text; the other cells fill the gap.
     """
     quotas = dict.fromkeys(weights, 0)
     open_cells = [cell for cell in weights if weights[cell] > 0 and available[cell] > 0]
@@ -234,8 +234,8 @@ def allot(
 
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
-    """Return the UTF-8 bytes of text in each cell of a part, after edits. Dropped and held-out documents do
-    not count.
+    """Return the number of UTF-8 bytes of text in each cell of a part, after edits. Dropped and held-out
+    documents do not count.
     """
     part, per = task
     if per == "source":

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class TokenColumns(NamedTuple):
-    """The tokens of documents with the offsets of each document, and the optional columns: `sentences` and
-    `spans` as (values, offsets), `targets` as one token position per document. A column that was not
-    requested is None. The arrays have the form of `pipelines.contracts.shard_set.Shard`.
+    """The tokens of documents in one array, the offsets of the documents in it, and the optional columns:
+    `sentences` and `spans` as (values, offsets), `targets` as one token position per document. A column that
+    was not requested is None. The arrays have the form of `pipelines.contracts.shard_set.Shard`.
     """
 
     tokens: np.ndarray
@@ -90,8 +90,7 @@ def encode_with_columns(
     finder: "NameFinder | None" = None,
 ) -> TokenColumns:
     """Encode texts. With `sentences`, also find the tokens at which sentences begin; with `span_types`, the
-    tokens of the spans of these types. Spans are found by the language model of `finder`, or by patterns if
-    `finder` is None.
+    tokens of the spans of these types. Spans are found by `finder`, or by patterns if `finder` is None.
     """
     if not sentences and not span_types:
         return TokenColumns(*encoder.encode(text), None, None)

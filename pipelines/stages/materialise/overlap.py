@@ -77,8 +77,8 @@ def scatter_split_bands(task: _BandTask) -> FileRecord:
     """Commit the band keys of a part's kept documents, grouped by partition of keys. Returns the file.
 
     Each key has two numbers, both -1 for a training document. For a held-out document, the first is the
-    part's index, plus the number of parts for a test document. The second is the document's index among the
-    part's kept documents that have a signature.
+    part's index among all parts, plus the number of parts for a test document. The second is the document's
+    index among the part's kept documents that have a signature.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)

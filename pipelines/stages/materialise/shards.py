@@ -79,7 +79,7 @@ class Shards(CorpusStage):
     """Maximum UTF-8 bytes of text per shard, unless a single part holds more."""
     check_documents: int = 256
     """Number of kept documents at the start of each source (within its first part) that are also encoded with
-    the library `tokenizers`, if another one encodes the shards; any difference stops the build.
+    `tokenizers`, if another library encodes the shards; any difference stops the build.
     """
     seed: int = 0
     """Changes the validation split."""
@@ -92,7 +92,7 @@ class Shards(CorpusStage):
     `ner_model` if it is given.
     """
     ner_model: str = field(default="", metadata=ADDED)
-    """The language model that finds `spans`, given as for `pii`: the name of an installed spaCy model, or the
+    """The named-entity model that finds `spans`, given as for `pii`: the name of an installed spaCy model, or the
     path of a directory with a spaCy model or a Hugging Face token classifier. It is as slow as for `pii`
     (docs/benchmarks.md).
     """
@@ -202,7 +202,7 @@ class Shards(CorpusStage):
 
     @cached_property
     def finder(self) -> NameFinder | None:
-        """The language model that finds spans, loaded on first use; None without `ner_model`."""
+        """The named-entity model that finds spans, loaded on first use; None without `ner_model`."""
         return NameFinder(self.ner_model, entities_of(self.spans), "shards") if self.ner_model else None
 
     @cached_property
@@ -313,8 +313,9 @@ def _encoder_at(path: str, checksum: str) -> "Encoder":
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
-    """Group neighbouring parts of a source whose kept text, of `sizes` bytes, fits into one shard of `limit`
-    bytes. Return (index, parts) for each group, with indices counted from 0 within each source.
+    """Group neighbouring parts of a source whose kept text fits into one shard of `limit` bytes. `sizes`
+    gives the number of bytes of each part's kept text. Return (index, parts) for each group, with indices
+    counted from 0 within each source.
     """
     groups: list[list[Part]] = []
     filled = 0
@@ -379,8 +380,8 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Commit the shards of neighbouring parts, one for each group and split that has documents, and return
-    the receipt.
+    """Commit the shards of neighbouring parts, one shard for each group and split that has documents, and
+    return the receipt.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

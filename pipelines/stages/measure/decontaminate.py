@@ -63,7 +63,7 @@ class Decontaminate(MeasuresText, CorpusStage):
     sets: tuple[EvaluationSet, ...]
     """The evaluation sets."""
     ngram: int = 13
-    """Words of an n-gram (GPT-3: at most 13)."""
+    """Number of words in an n-gram (GPT-3: at most 13)."""
     min_words: int = 8
     """Texts of fewer words are not searched for (GPT-3: 8)."""
     common: int = 10
@@ -243,9 +243,10 @@ def _searched(index: Index) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Finds:
-    """The finds of a part, sorted. Find i is the text `texts[i]` of the index (int64) in the document
-    `rows[i]` (int64), with the score `scores[i]` (float32). Occurrence j, from byte `starts[j]` to `ends[j]`,
-    belongs to find `find[j]`.
+    """The texts of the index that were found in the documents of a part, sorted by document, then by text.
+    Find i is the text `texts[i]` of the index (int64) in the document `rows[i]` (int64), with the score
+    `scores[i]` (float32). Occurrence j, the bytes [`starts[j]`, `ends[j]`) of the document, belongs to find
+    `find[j]`.
     """
 
     rows: np.ndarray
@@ -280,7 +281,7 @@ def find_texts(
 ) -> _Finds:
     """Return the texts that documents contain with sufficient evidence, given the n-grams found in the
     documents. Sufficient evidence is at least one n-gram that is not `common`, or, for a text of several
-    n-grams, enough of them to cover as many words as all of them.
+    n-grams, found n-grams that cover as many words as all n-grams of the text.
     """
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)

@@ -34,7 +34,7 @@ PARAGRAPHS = pa.schema([("language_share", pa.float32()), ("language_paragraphs"
 FARTHEST = 1200  # resiliparse's own limit: "values above 1200 are usually false results"
 _RESILIPARSE = "resiliparse"
 LONG_PARAGRAPH = 200
-"""Minimum length, in UTF-8 bytes, of a paragraph without a language that counts in `language_share`."""
+"""Number of UTF-8 bytes from which a paragraph without a language counts in `language_share`."""
 UNDETERMINED = "und"
 """The label of a text without a language: BCP 47 (RFC 5646, section 2.2.1), ISO 639-2."""
 
@@ -64,8 +64,8 @@ class Language(MeasuresText, PartStage):
     `language_model` is the position of the model that gave the labels, 0 for the first; the scores are on
     that model's scale.
 
-    Models recognise languages by their lower-case letters, and mistake titles in capitals for other
-    languages. So a text is read in lower case if more than nine tenths of its letters are capitals.
+    Models often mistake titles in capitals for other languages. So a text is read in lower case if more than
+    nine tenths of its letters are capitals.
 
     The score of fastText is its probability. resiliparse measures how far the text's n-grams are out of place
     in the language's profile; the score is 1 - distance / 1200, because resiliparse itself gives no answer
@@ -94,8 +94,8 @@ class Language(MeasuresText, PartStage):
     is `und` or no paragraph counts. A rule then decides about mixed documents: `filter: [{signal: language,
     one_of: [en]}, {signal: language_share, at_least: 0.8, null: drop}]`.
 
-    With `script`, `language_script` is the ISO 15924 code of the script that most letters of the text belong
-    to (`Latn`, `Cyrl`, `Hani`; `Jpan` for Han with kana), `Zzzz` for a script that is not in
+    With `script`, `language_script` is the ISO 15924 code of the script with the most letters in the text
+    (`Latn`, `Cyrl`, `Hani`; `Jpan` for Han with kana), `Zzzz` for a script that is not in
     pipelines/stages/measure/language_scripts.py, and `Zyyy` for a text without letters.
     """
 

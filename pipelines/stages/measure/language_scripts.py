@@ -167,8 +167,8 @@ def language_code(label: str) -> str:
 
 
 def main_script(text: str) -> str:
-    """Return the ISO 15924 code of the script with the most letters in a text: `Zzzz` if most are of scripts
-    that are not listed, `Zyyy` for a text without letters.
+    """Return the ISO 15924 code of the script with the most letters in a text, or `Zyyy` for a text without
+    letters. The scripts that are not listed count as one script, `Zzzz`.
 
     If a tenth or more of the Han and kana letters are kana, they count as one script, `Jpan`.
     """

@@ -31,9 +31,10 @@ _PAGE = {"charset", "replaced"}  # fields of `meta` that every page has
 class Reservations(PartStage):
     """Write what pages declare about the use of their text; decide nothing.
 
-    All columns are null unless the document's format is warc or html, or its record has one of the fields
-    `robots`, `x_robots_tag`, `tdm_reservation` and `tdm_policy`. For a source with `text_is: html_page`, the
-    reader adds a field if the page declares it. `tdm_policy` is also null if the page names no policy.
+    The columns have values for documents of the formats warc and html, and for records with one of the fields
+    `robots`, `x_robots_tag`, `tdm_reservation` and `tdm_policy`; otherwise they are null. For a source with
+    `text_is: html_page`, the reader adds a field if the page declares it. `tdm_policy` is also null if the
+    page names no policy.
 
     | column | definition |
     |---|---|

@@ -1,5 +1,5 @@
 """Run Presidio's recognizers. Most are behind a gate, so that they read only windows of the text that can
-contain an entity. The others and language models read whole texts.
+contain an entity. The others and named-entity models read whole texts.
 """
 
 from bisect import bisect_right
@@ -39,7 +39,7 @@ class Detection(NamedTuple):
 
 class Detector:
     """The recognizers of pattern entities, most of which read only candidate windows, and, if `ner_model` is
-    given, a language model.
+    given, a named-entity model.
     """
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:
@@ -239,7 +239,7 @@ def _names_alone(names: NameFinder, text: str, identifier: pa.Scalar) -> list[Na
         raise
     except Exception as error:  # as above
         some = ", ".join(names.entities)
-        raise _failure(f"the language model {names.model}", some, error, identifier) from None
+        raise _failure(f"the NER model {names.model}", some, error, identifier) from None
 
 
 def _failure(what: str, entities: str, error: Exception, identifier: pa.Scalar) -> UserError:

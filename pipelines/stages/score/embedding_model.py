@@ -63,8 +63,8 @@ class EmbeddingModel:
         return self.arrays["intercept"][0] + contributions.sum(1), contributions
 
     def score(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of vectors, and the contributions of `evaluate`. A score is the probability of
-        the positive class, or the predicted score.
+        """Return the score of each vector, float64 [n], and the contributions from `evaluate`. For a logistic
+        model, the score is the probability of the positive class, for ridge the predicted score of the judge.
         """
         values, contributions = self.evaluate(vectors)
         return (probability(values) if self.method == "logistic" else values), contributions

@@ -23,8 +23,8 @@ _ARPA = (b"\\data\\", b"#")
 
 @dataclass(frozen=True)
 class Perplexity(ReadsText, PartStage):
-    """Write the perplexity of a document: 10 ** (-(sum of log10 p of all lines) / (tokens + lines)), low for
-    text like the model's training text.
+    """Write the perplexity of a document: 10 ** (-(sum of the log10 probabilities of all lines) / (tokens +
+    lines)), low for text like the model's training text.
 
     The model sees each non-blank line as a sentence, with marks of its beginning and its end; the end counts
     as a token. This is the formula of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality Monolingual

@@ -1,9 +1,10 @@
 """Exact ranks of the values of columns over a whole corpus.
 
-Every part sends the distinct values of each column, with their counts, to the partitions of their ranges. A
-partition merges the values of all parts, counts them, and sends each part the ranks of its values. So no task
-holds more than a part or a partition in memory. The driver holds only a few numbers per part, and the coarse
-histograms that divide values into ranges. The ranks do not depend on the division into parts or partitions.
+The values of each column are divided into ranges, and each range is a partition. Every part sends its
+distinct values, with their counts, to the partitions. A partition merges the values of all parts, counts
+them, and sends each part the ranks of its values. So no task holds more than a part or a partition in memory.
+The driver holds only a few numbers per part, and the coarse histograms from which the ranges are chosen. The
+ranks do not depend on the division into parts or partitions.
 """
 
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ class Ranked:
     files: FileList
 
     def ranks_of(self, number: int, values: np.ndarray) -> np.ndarray:
-        """Return the ranks of the values of the part with index `number`, from 0 to 1, float64 [n, columns].
-        A missing value has the rank 0.5.
+        """Return the rank of each of `values`, from 0 to 1, float64 [n, columns]. `values` are the columns of
+        the part with index `number`. A missing value has the rank 0.5.
         """
         twice = self.files.gather_rows(number)["rank"].to_numpy()
         ranks, first = np.full(values.shape, 0.5), 0

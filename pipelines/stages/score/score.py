@@ -137,8 +137,8 @@ class ColumnScore(CorpusStage):
 
     def combine(self, values: np.ndarray, ranks: np.ndarray | None) -> pa.Table:
         """Return the columns that the step writes. `values` are the numbers of documents, float64 [n,
-        columns], with NaN for a missing value. `ranks` are their ranks, float64 [n, columns], or None unless
-        the method is `rank_sum`.
+        columns], with NaN for a missing value. `ranks` are their ranks, float64 [n, columns], if the method
+        is `rank_sum`, otherwise None.
         """
         if ranks is None:
             odds, contributions = self._model.evaluate(values)

@@ -15,10 +15,10 @@ class TransformerClassifier(TransformerStage):
     """Write the probability of one label as a column. For a model with a single output, write that number
     itself (such as the grade of an educational-value model).
 
-    Only the beginning of a document is scored: `max_tokens` tokens, including special ones, and at most 32
-    characters per token. Batches have a fixed number of rows, and their lengths are rounded up to a power of
-    two, up to `max_tokens`; an incomplete batch is filled with padding. So a score does not depend on
-    neighbouring documents. Scores on CPU and GPU differ in their last digits.
+    Only the beginning of a document is scored: the first `max_tokens` tokens, including special ones, of its
+    first 32 x `max_tokens` characters. Batches have a fixed number of rows, and their lengths are rounded up
+    to a power of two, up to `max_tokens`; an incomplete batch is filled with padding. So a score does not
+    depend on neighbouring documents. Scores on CPU and GPU differ in their last digits.
     """
 
     label: str = ""

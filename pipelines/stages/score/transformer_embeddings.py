@@ -23,10 +23,10 @@ class TransformerEmbeddings(TransformerStage):
     the beginning of each document. `dedup_semantic`, `topics` and `embedding_classifier` use these vectors.
 
     The model is an encoder with an architecture of transformers, with or without the files of
-    sentence-transformers (modules.json, 1_Pooling/config.json). Only `max_tokens` tokens are read, including
-    special ones, and at most 32 characters per token, so the rest of a long document has no influence. An
-    embedding does not depend on neighbouring documents, but its last digits differ between CPU and GPU. A
-    document that is empty or only ASCII white space has no embedding: null.
+    sentence-transformers (modules.json, 1_Pooling/config.json). Only the first `max_tokens` tokens, including
+    special ones, of the first 32 x `max_tokens` characters are read, so the rest of a long document has no
+    influence. An embedding does not depend on neighbouring documents, but its last digits differ between CPU
+    and GPU. A document that is empty or only ASCII white space has no embedding: null.
     """
 
     pooling: Literal["model", "mean", "cls"] = "model"

@@ -36,9 +36,8 @@ class LoadedModel(NamedTuple):
 class TransformerStage(ReadsText, PartStage):
     """Base class of a stage that runs a model over the beginning of each document.
 
-    All batches have the same number of rows, and are padded to a length that is a power of two of at least 32
-    tokens, but not above `max_tokens`. So the model's output for a document does not depend on its
-    neighbours.
+    All batches have the same number of rows, and are padded to a power of two of at least 32 tokens, or to
+    `max_tokens` if that is less. So the model's output for a document does not depend on its neighbours.
     """
 
     model: str

@@ -18,6 +18,7 @@ def test_dates_are_iso_8601_and_numbers_are_those_of_json():
     table = pa.table(
         {
             "created": pa.array(days, pa.timestamp("us")),
+            "day": pa.array(days, pa.timestamp("us")).cast(pa.date32(), safe=False),
             "score": pa.array([math.nan, -math.inf, 0.5], pa.float32()),
             "open": [True, None, False],
         }
@@ -26,9 +27,9 @@ def test_dates_are_iso_8601_and_numbers_are_those_of_json():
     write_jsonl(table.schema, sink, iter([table]))
     rows = [json.loads(line, parse_constant=float.fromhex) for line in gzip.decompress(sink.getvalue()).splitlines()]
     assert rows == [
-        {"created": "2015-03-04T00:00:00", "score": None, "open": True},
-        {"created": "1969-12-31T23:59:59.250000", "score": None, "open": None},
-        {"created": None, "score": 0.5, "open": False},
+        {"created": "2015-03-04T00:00:00", "day": "2015-03-04", "score": None, "open": True},
+        {"created": "1969-12-31T23:59:59.250000", "day": "1969-12-31", "score": None, "open": None},
+        {"created": None, "day": None, "score": 0.5, "open": False},
     ]
 
 

@@ -100,6 +100,7 @@ def test_a_prompt_begins_from_its_text():
     assert torch.equal(network.transformer.wte.virtual(), table[[150, 151, 152, 150, 151]])
     with pytest.raises(ConfigError, match=r"method.text: the tokenizer turns it into no tokens"):
         PromptTuning(tokens=5, init="text", text=" ").apply(base("gpt2"), "gpt2", "decoder", 0, encode=lambda text: [])
+    PromptTuning(tokens=5, init="vocabulary", text="").apply(base("gpt2"), "gpt2", "decoder", 0, encode=lambda text: [])
 
 
 def test_features_are_the_same_in_training():

@@ -1,4 +1,4 @@
-"""Methods that replace matrices of the model with peft's layers.
+"""The base of methods that replace matrices of the model with peft's layers.
 
 Only this file imports peft, which the extra `finetune` installs.
 """

@@ -72,7 +72,7 @@ def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Enc
     """
     from trainers.adapters.virtual.virtual_embedding import first_rows
 
-    if text is None or encode is None:
+    if not text or encode is None:
         return first_rows(table, tokens, "vocabulary" if init == "text" else init, [])
     ids = encode(text)
     if not ids:

@@ -14,7 +14,7 @@ class LoHa(LowRankMethod):
     """Add the elementwise product of two matrices of rank `rank` to the matrices of `targets`, scaled by
     alpha / rank.
 
-    The elementwise product has a rank of up to rank^2, with twice the parameters of LoRA.
+    The elementwise product has a rank of up to rank^2, with twice the parameters of LoRA of rank `rank`.
     """
 
     kind: Literal["loha"] = "loha"

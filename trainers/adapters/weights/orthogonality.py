@@ -20,11 +20,11 @@ class _Penalised(torch.autograd.Function):
 
 
 def penalise(layer: Any, weight: float, matrices: int) -> None:
-    """Train the singular vectors of a layer towards orthogonality.
+    """Penalise a layer whose singular vectors are not orthogonal, with `weight` as the weight of the penalty.
 
-    The backward pass adds the gradients of weight x |P P^T - I| / `matrices` for both factors, so the penalty
-    is the mean over all matrices, as in peft; the paper squares the norm. The penalty is divided by
-    `layer.passes`, so that a step of that many passes adds it once.
+    The backward pass adds the gradients of the norm of P P^T - I for each of the two factors P, divided by
+    `matrices`, the number of factors in all layers, as in peft. The paper squares the norm. The penalty is
+    also divided by `layer.passes`, so that a step of that many passes adds it once.
     """
     layer.passes = 1
 

@@ -17,7 +17,9 @@ from trainers.adapters.weights.adalora import AdaLoRA
 
 _VALUES, _RIGHT, _LEFT = ".lora_E.", ".lora_A.", ".lora_B."
 SCORES = ("importance", "uncertainty")
-"""The names of the statistics kept for every parameter of AdaLoRA, each a tensor of the parameter's shape."""
+"""The names of the smoothed sensitivity and of its smoothed deviation, which are kept for every parameter of AdaLoRA.
+Each is a tensor of the parameter's shape.
+"""
 
 
 class RankAllocation:
@@ -43,8 +45,9 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the new singular values after `step` steps, by parameter name. The result is empty at steps
-        that remove no ranks. In the final share of the steps, every step sets the removed ranks to 0 again.
+        """Update the statistics, except in the final share of the steps, and return the new singular values
+        after `step` steps, by parameter name. The result is empty at steps that remove no ranks. In the final
+        share, every step sets the removed ranks to 0 again.
 
         `weights` are the AdaLoRA parameters after the latest step, and `gradients` are their gradients in
         that step.

@@ -38,7 +38,7 @@ class RankUpdates:
 
     def update(self, step: int, gradients: Mapping[str, Any]) -> None:
         """Update the statistics (except in the final share of the steps), and remove ranks if the schedule
-        requires it after `step` steps. `gradients` are the gradients of the last step. This is a collective
+        requires it after `step` steps. `gradients` are those of the latest step. This is a collective
         operation.
         """
         if self._allocation is None:

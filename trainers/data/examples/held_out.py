@@ -53,7 +53,7 @@ class HeldOut:
             yield batch_of(self.tasks, part, self.packed)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event for each task: its split, examples and inputs, and how much was cut."""
+        """Yield an event for each task: its split, its numbers of examples and inputs, and how much was cut."""
         for task, examples in zip(self.tasks, self.examples, strict=True):
             yield "task", {**notice_of(task), "split": examples.split}
 

@@ -94,10 +94,10 @@ class TaskData:
             yield batch_of(self.tasks, part, self.packed)
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return, for each task, what the run read from sample `since` up to sample `samples`: tokens
-        (special and virtual tokens included; in an encoder-decoder, only the encoder's), inputs (`sequences`)
-        and epochs, and the tokens that the mixture requested. `padding` and `cropped` are 0: padding is not
-        counted, because it depends on the batches.
+        """Return, for each task, what the run read from sample `since` up to, but not including, sample
+        `samples`: tokens (special and virtual tokens included; in an encoder-decoder, only the encoder's),
+        inputs (`sequences`) and epochs, and the tokens that the mixture requested. `padding` and `cropped`
+        are 0: padding is not counted, because it depends on the batches.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -119,7 +119,7 @@ class TaskData:
         return self.order.totals(self.since)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event for each task: its examples and inputs, and how much was cut."""
+        """Yield an event for each task: its numbers of examples and inputs, and how much was cut."""
         for task in self.tasks:
             yield "task", notice_of(task)
 

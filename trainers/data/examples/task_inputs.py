@@ -50,14 +50,14 @@ class Rendered:
 @dataclass(frozen=True)
 class TaskInputs:
     """The n inputs of a split, with s segments. Input i belongs to example `example[i]` and has the segments
-    from `offsets[i]` up to `offsets[i + 1]`.
+    `offsets[i]` to `offsets[i + 1] - 1`.
 
     The gold of classify and choose is in `labels`, int64 [n] (-100 if hidden); that of regress is in
     `values`, float64 [n] (NaN if hidden).
 
-    Tags: the words that input i predicts are those from `word_offsets[i]` up to `word_offsets[i + 1]` in
-    three flat arrays: `words` (the word's index in the split), `word_tokens` (the position of the word's
-    first token in the segment, not counting virtual tokens) and `tags` (-100 if hidden).
+    Tags: input i predicts the words at `word_offsets[i]` to `word_offsets[i + 1] - 1` of three flat arrays:
+    `words` (the word's index in the split), `word_tokens` (the position of the word's first token in the
+    segment, not counting virtual tokens) and `tags` (-100 if hidden).
 
     Spans: `answers` int64 [n, 2] has the positions of the answer's first and last token in the segment, not
     counting virtual tokens, or -1 if the window does not contain the whole answer; it is None if the gold is

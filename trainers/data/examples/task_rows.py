@@ -16,8 +16,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 
 @dataclass(frozen=True)
 class ChosenInputs:
-    """The inputs of one task in a batch. `numbers` are their indices within the task, `samples` and `epochs`
-    the sample index and the epoch of each, all int64 [n]. `source` is the index of the task.
+    """The inputs of one task in a batch. `numbers`, `samples` and `epochs`, all int64 [n], give the index of
+    each input within the task, its sample index and its epoch. `source` is the index of the task.
     """
 
     inputs: TaskInputs
@@ -117,7 +117,7 @@ def _rows(
 
 def _decoder(form: TextFormat, rendered: Rendered, places: Places) -> Decoder:
     """Return the rows of an encoder-decoder's decoder: the texts that the encoder reads or, in text to text,
-    the targets, shifted right after the start token.
+    the targets. They are shifted right by one position, and the start token comes first.
     """
     assert form.decoder_start is not None
     at, within = places.of_tokens(rendered.offsets)

@@ -2,7 +2,7 @@
 has a rule:
 
     one text            its beginning
-    pair, candidates    tokens are taken from the end of the longer text, one at a time ("longest first")
+    pair, candidates    tokens are removed from the end of the longer text, one at a time ("longest first")
     text to text        the beginning of the source and of the target; in a decoder, the source gets at most three
                         quarters of the room for text, and the target gets the rest
     span                windows over the passage, each after the same question, which keeps its beginning

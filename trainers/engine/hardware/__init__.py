@@ -1,1 +1,3 @@
-"""The machine a model trains on: its compiler, its device, and how well it is used."""
+"""The hardware that models run on: the compiler that some settings need, the device used outside training,
+the micro-batch that fits, and utilisation, energy and cost.
+"""

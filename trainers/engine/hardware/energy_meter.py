@@ -1,6 +1,6 @@
 """Read the energy meters of the machine: RAPL for processors and memory, NVML for NVIDIA GPUs.
 
-RAPL counts the whole machine, other processes included; Linux lets only root read it by default
+RAPL counts the energy of all processes on the machine; Linux lets only root read it by default
 (CVE-2020-8694). NVML counts the energy of the GPU that this worker computes on, if the GPU is of the Volta
 generation or later.
 """
@@ -58,7 +58,7 @@ def _microjoules(path: Path) -> float:
 def _rapl_zones(root: Path) -> dict[Path, float]:
     """Return the readable zones of packages and memory, with the joules at which the counter of each zone
     wraps around. Zones of cores and graphics are left out because their package includes them, and `psys`
-    because it covers the whole machine.
+    because it includes the packages.
     """
     zones = {}
     for zone in sorted(root.glob("intel-rapl:*")):

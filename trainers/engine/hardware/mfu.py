@@ -64,8 +64,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
 
     - A generator also reads every token, and its output layer predicts the targets.
     - A parameter that layers of a stack share counts once for each of them; a layer that runs twice counts twice.
-    - Disentangled attention also multiplies queries and keys with the 2 k rows of a table of distances: 24 W k for each
-      token and layer.
+    - Disentangled attention also multiplies queries and keys with a table of distances, k in each direction: 24 W k for
+      each token and layer. The projections of this table are not counted.
     - A second stream of states adds its multiplications for each target.
     - The head of span boundaries, and the output layer once more, count for each target. So does the output layer of a
       second direction, or of a second sentence decoder.

@@ -19,9 +19,9 @@ from trainers.rows.batch import Batch
 
 
 def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
-    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` and `keys` [rows, n,
-    width]: fp32 [rows, n]. i and j run over the entries of a row that exist according to `there`, bool [rows,
-    n]. The result is 0 for other entries, and in rows with a single entry.
+    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` q and `keys` k, each
+    [rows, n, width], and `temperature` t: fp32 [rows, n]. i and j run over the entries of a row that exist
+    according to `there`, bool [rows, n]. The result is 0 for other entries, and in rows with a single entry.
     """
     normalise = torch.nn.functional.normalize
     cosines = normalise(queries, dim=2) @ normalise(keys, dim=2).transpose(1, 2)
@@ -70,9 +70,9 @@ def neighbour_nats(vectors: Any, there: Any, documents: Any, temperature: float)
     of each sentence i: fp32 [rows, n]. j runs over all sentences of the row except i (Logeswaran and Lee,
     2018, section 3, where t is 1).
 
-    `vectors` is [rows, n, width]. `there`, bool [rows, n], says which sentences exist, and `documents`, int64
-    [rows, n], gives the document of each. The result is 0 for sentences without a neighbour, and in rows with
-    fewer than three sentences.
+    `vectors` v is [rows, n, width], and `temperature` is t. `there`, bool [rows, n], says which sentences
+    exist, and `documents`, int64 [rows, n], gives the document of each. The result is 0 for sentences without
+    a neighbour, and in rows with fewer than three sentences.
     """
     count = vectors.shape[1]
     number = torch.arange(count, device=vectors.device)

@@ -30,7 +30,9 @@ def render_histories(histories: Sequence[ScoreHistory], title: str) -> str:
 
 
 def charts(histories: Sequence[ScoreHistory]) -> list[LineChart]:
-    """Return a line chart of every score over steps. Each run has a line, with its interval as a band."""
+    """Return a line chart of every score over steps. Each run has a line, with the interval of its scores as
+    a band.
+    """
     names = short_names([history.run for history in histories])
     drawn = []
     for score in histories[0].names:

@@ -48,8 +48,8 @@ def probe_layers(
     tell: Callable[[str], None],
 ) -> list[ProbedLayer]:
     """Train a classifier of each kind on each layer and score it on `test`. Chance is the accuracy of always
-    predicting the most common label of the training examples. A name such as `1+2` means the concatenated
-    states of these layers. `tell` is called with progress messages.
+    predicting the most common label of the training examples. In `layers`, a name such as `1+2` means the
+    concatenated states of layers 1 and 2. `tell` is called with progress messages.
     """
     single = list(dict.fromkeys(part for layer in layers for part in layer.split("+")))
     first, second = probe_examples(reader, train, single), probe_examples(reader, test, single)

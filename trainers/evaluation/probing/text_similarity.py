@@ -71,8 +71,8 @@ def _correlated(layer: str, pooling: str, gold: np.ndarray, predicted: np.ndarra
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the cosine between corresponding rows of two arrays [n, width], float64 [n]; 0 if either row is
-    all zeros.
+    """Return the cosines of corresponding rows of two arrays [n, width], as float64 [n]. A cosine is 0 if
+    either row is all zeros.
     """
     first, second = first.astype(np.float64), second.astype(np.float64)
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)

@@ -115,9 +115,9 @@ class LeftToRight:
 
 @dataclass(frozen=True)
 class Masks:
-    """The form of an encoder. `before` and `after` are the ids around a text. `words`, uint8 [vocabulary],
-    has the flags BEGINS and ENDS of each token if a scored token is masked together with the part of its word
-    that follows; otherwise it is None.
+    """The form of an encoder. `before` and `after` are the ids around a text. If a scored token is masked
+    together with the rest of its word, `words`, uint8 [vocabulary], has the flags BEGINS and ENDS of each
+    token; otherwise it is None.
     """
 
     before: tuple[int, ...]

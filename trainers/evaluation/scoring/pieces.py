@@ -51,8 +51,8 @@ class Piece:
 
 
 _Targets = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""n targets: the column or flattened position of each, its id, and the request that it belongs to, each int64
-[n].
+"""For n targets, three arrays int64 [n]: the column or the flattened position of each target, its id, and its
+request.
 """
 
 
@@ -107,9 +107,10 @@ def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], req
 def piece_logits(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield (logits, rows, ids, requests) for batches of n targets. The logits are [m, vocabulary]. The other
-    arrays, int64 [n], have for each target the row of its logits, its id and its request. Targets of the same
-    piece are in order. The caller may overwrite the logits.
+    """Yield (logits, rows, ids, requests) for batches of n targets. The logits, [m, vocabulary], have a row
+    for each of the m positions of these targets. The other arrays, int64 [n], have for each target the row of
+    its logits, its id and its request. Targets of the same piece are in order. The caller may overwrite the
+    logits.
     """
     import torch
 
@@ -195,9 +196,9 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
 
 
 def _alone(forward: Forward, architecture: str) -> float:
-    """Return the minimum length of a piece that gets a row of its own without a mask, as a share of the
-    longest piece in its batch; 0 if a mask is always needed. In a decoder, padding after a piece does not
-    affect it. In other families there must be no padding, so the share is 1.
+    """Return how long a piece must be to get a row of its own without a mask, as a share of the longest piece
+    in its batch; 0 if no piece does, because a mask is always needed. In a decoder, padding after a piece
+    does not affect it. In other families there must be no padding, so the share is 1.
     """
     if not MODELS[architecture].unmasked or forward.model.config._attn_implementation != "sdpa":
         return 0.0
@@ -205,7 +206,7 @@ def _alone(forward: Forward, architecture: str) -> float:
 
 
 def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches with their targets at flattened positions, ordered by position."""
+    """Yield batches, each with its targets at flattened positions, in the order of these positions."""
     shared = []
     for numbers, single in _groups(trees, positions, alone, enough):
         if single:

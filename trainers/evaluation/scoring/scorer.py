@@ -1,5 +1,5 @@
-"""Log-likelihoods of continuations given contexts, and of whole texts, under a trained language model, and
-texts that it writes.
+"""Compute the log-likelihoods of continuations given contexts, and of whole texts, under a trained language
+model, and let the model write texts.
 """
 
 from collections.abc import Sequence
@@ -74,8 +74,8 @@ class Scorer:
         self._per_token, at_one = (flops_of(network, model, length) for length in (0, 1))
         self._per_pair = Flops(at_one.read - self._per_token.read, at_one.decoded - self._per_token.decoded, 0.0)
         self.flops = np.zeros(3)
-        """The operations so far, of forward passes only, by term: read, decoded and predicted
-        (`engine.hardware.mfu`).
+        """The floating-point operations of the forward passes so far, float64 [3]: the terms read, decoded
+        and predicted of `engine.hardware.mfu.Flops`.
         """
 
     @classmethod
@@ -250,8 +250,9 @@ class Scorer:
 def encode_requests(
     encoder: Encoder, contexts: Sequence[str], continuations: Sequence[str], jointly: bool
 ) -> list[EncodedRequest]:
-    """Encode requests, context and continuation together if `jointly`. White space at the end of a context
-    moves to its continuation. Raises UserError for a continuation without tokens of its own.
+    """Encode the context and the continuation of each request, together if `jointly`, otherwise separately.
+    White space at the end of a context moves to its continuation. Raises UserError for a continuation without
+    tokens of its own.
     """
     moved = []
     for context, continuation in zip(contexts, continuations, strict=True):

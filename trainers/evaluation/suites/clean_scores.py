@@ -1,8 +1,8 @@
 """Scores with and without the items that the training corpus of a model contains.
 
 The step `decontaminate` of a corpus finds these items (`pipelines.contracts.contamination`). An item counts
-as found if a single training document contains at least the share FOUND_AT of the words of its prompt or of
-its answer.
+as found if a single training document contains at least the share FOUND_AT of the words of the item's prompt
+or answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

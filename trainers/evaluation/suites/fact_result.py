@@ -1,5 +1,5 @@
 """Measure which facts a model knows: which object of a relation it chooses for a subject, given each
-statement of the relation.
+statement (a sentence with gaps for subject and object) of the relation.
 """
 
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Convert tasks in the format of lm-evaluation-harness to `Items`, and score them by the metrics that they
-name.
+"""Convert tasks in the format of lm-evaluation-harness to items or whole texts, and score them by the metrics
+that the tasks name.
 """
 
 import re

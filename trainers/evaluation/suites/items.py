@@ -27,8 +27,8 @@ class Items:
     - `gold`, int64 [n]: the index of the correct candidate within the item.
     - `subtasks` and `fields`: the names of the subtask and the field of each item; each is None if the task
       has none.
-    - `notes`: what was left out.
-    - `neutral`: contexts for calibration, otherwise None. For each text in NEUTRAL, there is a copy of
+    - `notes`: messages about items that were left out or are not calibrated.
+    - `neutral`: contexts for calibration, or None without it. For each text in NEUTRAL, there is a copy of
       the list of contexts in which that text replaces the item's own texts; the shots are unchanged. The
       copies are concatenated.
     - `references`: the accepted texts of each item if the model writes its answer (`Prompt.generation`),
@@ -60,7 +60,9 @@ class Items:
 
     @property
     def without(self) -> str | None:
-        """The context without the question (`Prompt.unconditional`); None if the prompt has none."""
+        """The context without the question (`Prompt.unconditional`); None if the task's prompt does not set
+        it.
+        """
         return self.task.prompt.unconditional if self.task.prompt is not None else None
 
     @property
@@ -81,13 +83,13 @@ def read_items(
     drawn for every item with `seed`. With `balanced`, the examples of `classify` are drawn so that the counts
     of any two labels differ by at most one.
 
-    `limit` keeps the first items, of each subtask if there are subtasks. With `calibrate`, the items of
-    `classify` are also rendered with content-free texts; for other kinds, a note says that they are not
-    calibrated. Items with equal candidates are left out, and a note counts them.
+    Only the first `limit` items are read, or the first `limit` of each subtask if there are subtasks. With
+    `calibrate`, the items of `classify` are also rendered with content-free texts; for other kinds, a note
+    says that they are not calibrated. Items with equal candidates are left out, and a note counts them.
 
     Raises UserError for a missing file, hidden gold, invalid rows and too few examples for the shots, and if
-    no item is left. Raises ConfigError for a task that cannot be given to a language model, or not with
-    shots.
+    no item is left. Raises ConfigError for a task that cannot be given to a language model, and for shots if
+    it has no prompt.
     """
     if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
         raise ConfigError(

@@ -49,8 +49,8 @@ class EvaluationSettings:
     - `window`: the length of the windows in which whole texts are scored, in positions.
     - `calibrate`: whether labels are also scored relative to their probability after content-free texts
       (Zhao et al., 2021).
-    - `balanced`: whether the shots of a task with labels contain all labels equally often, give or take
-      one.
+    - `balanced`: whether the shots of a `classify` task are drawn so that the counts of any two labels
+      differ by at most one.
     """
 
     shots: int = 0
@@ -218,7 +218,7 @@ def read_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[Asked]:
-    """Read the items of every (task, split), and pass notes on items that were left out to `tell`. Raises
+    """Read the items of every (task, split). Notes on items that were left out are passed to `tell`. Raises
     UserError for missing and invalid files.
     """
     read = [_read(task, split, data, settings) for task, split in columns]

@@ -86,7 +86,7 @@ def suite_parts(suite: Suite, results: Sequence[TaskResult]) -> dict[str, list[i
 
 
 def suite_results(suite: Suite, results: Sequence[TaskResult]) -> list[SuiteResult]:
-    """Return the means of a suite from the results of one model."""
+    """Return the means of a suite, one for each number of shots, from the results of one model."""
     parts = suite_parts(suite, results).items()
     return [suite_result(replace(suite, name=name), [results[place] for place in places]) for name, places in parts]
 

@@ -128,7 +128,7 @@ class TaskResult:
         return metric.statistics(outcomes)
 
     def parts(self, names: Sequence[str]) -> dict[str, NoisyScore]:
-        """Return the main score of each part of the items, by name. `names` has the part of each item."""
+        """Return the main score of each group of items, by name. `names` has the group of each item."""
         metric, outcomes = self.measured[self.main]
         places: dict[str, list[int]] = {}
         for place, name in enumerate(names):
@@ -185,8 +185,8 @@ def ratio_of(statistics: np.ndarray, score: str) -> tuple[float, np.ndarray]:
 
 
 def standard_error(influences: np.ndarray) -> float:
-    """Return the standard error of a score, or of a difference of scores, from the influences of the items,
-    float64 [n], by the delta method.
+    """Return the standard error of a score, or of a difference of scores, by the delta method. `influences`,
+    float64 [n], has the influence of each item.
     """
     n = len(influences)
     return float(np.sqrt((influences**2).sum() * n / max(1, n - 1)))

@@ -22,7 +22,7 @@ _FOUR = 4
 
 
 class ScalarMix(torch.nn.Module):
-    """A learned weighted mean of layers: gamma x sum_j softmax(s)_j h_j over the embeddings and all layers
+    """A learned weighted mean of layers: gamma * sum_j softmax(s)_j h_j over the embeddings and all layers
     (Peters et al., 2018, equation 1).
 
     It is initialised as the plain mean.

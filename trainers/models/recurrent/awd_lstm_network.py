@@ -19,8 +19,8 @@ distribution everywhere for hundreds of steps.
 """
 
 _WORKSPACE = 16
-"""The most values that oneDNN keeps for each position and each unit of a layer's inputs or outputs, whichever are more
-(torch 2.13, fp32).
+"""The most values that oneDNN keeps for each position and unit of a layer. The units are its inputs or its outputs, whichever
+are more (torch 2.13, fp32).
 """
 
 
@@ -97,8 +97,8 @@ class AwdLstmLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return placeholder states for a pass on `meta`, where the memory that oneDNN keeps for the backward
-        pass would not be counted.
+        """Return placeholder states for a pass on `meta`. The memory that oneDNN keeps for the backward pass
+        is allocated here, so that the pass counts it.
         """
         outputs = self.recurrent_weight.shape[1]
         workspace = packed.new_empty(len(packed), _WORKSPACE * max(packed.shape[1], outputs))

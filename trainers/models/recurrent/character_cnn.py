@@ -5,7 +5,7 @@ Limits of Language Modeling).
     token       r   e   d               at most 48 bytes, or 50 with its marks
     characters  <w> r   e   d   </w>    16 numbers each, then padding
     filters     of 1 to 7 characters; the maximum over all places, ReLU
-    highways    g x relu(W x + b) + (1 - g) x, g = sigmoid(V x + c)
+    highways    g * relu(W x + b) + (1 - g) * x, g = sigmoid(V x + c)
     projection  to the width of the model
 
 Sizes and initial weights are those of the authors' code (allenai/bilm-tf, bilm/training.py and bilm/data.py).

@@ -139,7 +139,7 @@ class Elmo(PreTrainedModel):
 
     def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> BidirectionalOutput:
         """Return the logits of both directions. Every row is one document; `attention_mask` [rows, length]
-        may mask positions at its end.
+        may mask positions at the end of a row.
         """
         seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         states = self.elmo(input_ids, seen[:, 1:] != seen[:, :-1])

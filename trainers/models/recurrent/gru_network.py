@@ -68,8 +68,8 @@ class GruLayer(torch.nn.Module):
         return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
-        """Return placeholder states for a pass on `meta`, where the memory that torch's GRU keeps for the
-        backward pass would not be counted.
+        """Return placeholder states for a pass on `meta`. The memory that torch's GRU keeps for the backward
+        pass is allocated here, so that the pass counts it.
         """
         outputs = self.recurrent_weight.shape[1]
         kept = packed.new_empty(len(packed), _KEPT * outputs)

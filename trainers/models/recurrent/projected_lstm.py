@@ -45,8 +45,8 @@ class ProjectedLstm(torch.nn.Module):
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return placeholder states for a pass on `meta`, where the memory that the layer keeps for the
-        backward pass would not be counted.
+        """Return placeholder states for a pass on `meta`. The memory that the layer keeps for the backward
+        pass is allocated here, so that the pass counts it.
         """
         kept = packed.new_empty(len(packed), (_KEPT if _computes_in_fp32(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()

@@ -28,9 +28,9 @@ class MaskedCharacters(TrainingObjective):
 
     In each document, random words are masked until they contain a share `rate` of the characters of all its
     words. The word that would exceed this share is masked with the probability that makes the mean share
-    exact. A word is a run of tokens between ASCII white space; a run of more than `span_characters`
-    characters is divided; this happens in scripts without spaces. Each character of a masked word becomes a
-    mask. As in the paper, words are never replaced with other tokens. The masked characters of a document are
+    exact. A word is a run of tokens between ASCII white space. A run of more than `span_characters`
+    characters, as in scripts without spaces, is divided. Each character of a masked word becomes a mask. As
+    in the paper, words are never replaced with other tokens. The masked characters of a document are
     predicted in a random order, each from the text around the masks and the characters before it in this
     order. The class to predict is the remainder of the character's code point divided by
     `model.character_buckets`. Requires `model.character_buckets` and architecture canine.

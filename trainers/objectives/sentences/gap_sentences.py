@@ -100,8 +100,9 @@ def sentence_bounds(text: Ragged, starts: np.ndarray) -> tuple[np.ndarray, np.nd
     """Find the sentences of documents. `starts`, bool [tokens], marks the first tokens of sentences; a
     sentence also begins at the start of every document.
 
-    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s is the tokens from
-    `bounds[s]` up to `bounds[s + 1]`, and document d has the sentences from `held[d]` up to `held[d + 1]`.
+    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s has the tokens from
+    `bounds[s]` up to, but not including, `bounds[s + 1]`, and document d likewise the sentences from
+    `held[d]` up to `held[d + 1]`.
     """
     begins = starts.copy()
     begins[text.offsets[:-1][text.sizes > 0]] = True

@@ -49,11 +49,11 @@ def swap_parts(
     swapped_segments: np.ndarray,
     token_types: np.ndarray,
 ) -> None:
-    """Turn `<cls> A <sep> B <sep>` into `<cls> B <sep> A <sep>` in the given `rows` of `inputs` [rows,
-    length].
+    """Copy the given `rows` of `inputs` [rows, length] to `swapped`, with `<cls> A <sep> B <sep>` turned into
+    `<cls> B <sep> A <sep>`, and write their segments and token types to the last two arrays.
 
-    A is segment 0, B is segment 1; each part keeps its segment number. The last three arrays are overwritten;
-    the caller passes copies of the batch's arrays.
+    A is segment 0, B is segment 1; each part keeps its segment number. The caller passes copies of the
+    batch's arrays as the last three arguments.
     """
     for row in rows:
         end = first = 0

@@ -129,8 +129,8 @@ class Masking(TrainingObjective):
 
 
 def longer_spans(p: float, most: int) -> np.ndarray:
-    """Return P(words <= n) for n from 1 to `most` - 1, float64, for a geometric distribution truncated at
-    `most` words.
+    """Return P(length <= n) for n from 1 to `most` - 1, float64. The length of a span in words is geometric
+    with parameter `p`, truncated at `most`.
     """
     shares = p * (1 - p) ** np.arange(most)
     longer: np.ndarray = np.cumsum(shares / shares.sum())[:-1]

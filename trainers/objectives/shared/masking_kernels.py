@@ -128,8 +128,9 @@ def _find_words(
     begins: np.ndarray,
     ends: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Find the words of the document that begins at column `start` of a row. Returns (end of the document,
-    number of words, number of tokens in them). Word w is the columns from begins[w] up to ends[w].
+    """Find the words of the document that begins at column `start` of a row, and write their bounds to
+    `begins` and `ends`: word w covers the columns from `begins[w]` up to, but not including, `ends[w]`.
+    Returns (end of the document, number of words, number of tokens in them).
     """
     end, words, eligible, goes_on = start, 0, 0, False
     while end < len(tokens) and segments[end] == segments[start]:

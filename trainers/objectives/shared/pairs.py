@@ -60,8 +60,9 @@ class Documents:
     samples: np.ndarray
 
     def per_token(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """Draw `count` uniform numbers per token, float64 [tokens x count]. The numbers of one token are
-        adjacent. `stream` names the random stream (`rows.random.uniforms`).
+        """Draw `count` uniform numbers per token. Return them in a one-dimensional float64 array of `tokens *
+        count` numbers, in which the numbers of one token are adjacent. `stream` names the random stream
+        (`rows.random.uniforms`).
         """
         rows, length = self.text.shape
         drawn = uniforms(context.seed, self.samples, length * count, stream)

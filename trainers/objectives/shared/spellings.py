@@ -54,8 +54,8 @@ class SpelledTokens:
 
 
 def numbered_spellings(size: int) -> Sequence[bytes]:
-    """Return the bytes of a vocabulary of code points, in which id i stands for the character with code point
-    i.
+    """Return the UTF-8 bytes of each id of a vocabulary in which id i stands for the character with code
+    point i.
     """
     return [chr(number).encode("utf-8", "surrogatepass") for number in range(size)]
 

@@ -31,8 +31,8 @@ class ReusedRatios:
         return dict(sorted((others | {name: shares[VIRTUAL] * its for name, its in self.ratios.items()}).items()))
 
     def collapse(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return `values` by domain, with the values of the kept domains added to that of the virtual domain
-        (0 by default).
+        """Return `values` by domain, with the virtual domain in place of the kept domains. Its value is the
+        sum of theirs, plus any value of its own.
         """
         kept = sum(values.get(name, 0.0) for name in self.ratios)
         others = {name: value for name, value in values.items() if name not in self.ratios and name != VIRTUAL}
@@ -68,8 +68,8 @@ class ReusedRatios:
     def _caps(
         self, caps: float | Mapping[str, float] | None, tokens: Mapping[str, int]
     ) -> float | dict[str, float] | None:
-        """Convert caps in epochs for the virtual domain, an epoch of which has as many tokens as all kept
-        domains together.
+        """Return caps in epochs for the virtual domain and the domains that are not kept. An epoch of the
+        virtual domain has as many tokens as all kept domains together.
         """
         if caps is None:
             return None

@@ -95,9 +95,9 @@ def measured_domains(corpora: Sequence[TrainingCorpus], study: Study) -> tuple[s
     """Return the leaf domains that a study measures: those that its `metrics` name or, by default, all whose
     held-out text is the same in all `corpora`.
 
-    Raises ConfigError if no domain has the same held-out text in all corpora, if the study names a domain for
-    which this is not the case, or if the measure depends on the tokenizer and the corpora have different
-    tokenizers.
+    Raises ConfigError if no domain has the same held-out text in all corpora, if the study names a domain
+    whose held-out text is missing or differs between corpora, or if the measure depends on the tokenizer and
+    the corpora have different tokenizers.
     """
     same = sorted(corpora[0].validation)
     if len(corpora) > 1:

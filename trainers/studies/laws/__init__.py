@@ -1,4 +1,6 @@
-"""The laws by name. A fitted law predicts a metric of a run from the mixture of the run."""
+"""Laws that predict a metric of a run from its mixture, their validation, and the scaling law. `LAWS` holds
+the laws of mixtures by name.
+"""
 
 from trainers.studies.laws.boosted_trees import BoostedTrees
 from trainers.studies.laws.gaussian_process import GaussianProcess

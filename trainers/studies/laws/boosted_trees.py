@@ -63,7 +63,9 @@ class BoostedTrees:
 
 @dataclass(frozen=True)
 class FittedTrees:
-    """The law `centre` + `spread` x (sum of the trees). `model` holds the trees in LightGBM's text format."""
+    """The law that predicts `centre` plus `spread` times the sum of the trees. `model` holds the trees in
+    LightGBM's text format.
+    """
 
     centre: float
     spread: float

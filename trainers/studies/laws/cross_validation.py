@@ -121,8 +121,8 @@ def learning_curve(
     seed: int = 0,
 ) -> LearningCurve:
     """Return the learning curve of `law`. The law is fitted to random quarters, halves and three quarters of
-    the runs and scored on the other runs; sizes with too few runs for a fit or a score are skipped. The last
-    point comes from `validation`, whose fits use about nine tenths of the runs.
+    the runs and scored on the other runs; subsets that leave too few runs for the fit or for the score are
+    skipped. The last point comes from `validation`, whose fits use about nine tenths of the runs.
     """
     generator, runs, points = np.random.default_rng(seed), len(values), []
     for fraction in _FRACTIONS:

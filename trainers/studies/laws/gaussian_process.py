@@ -2,8 +2,8 @@
 that follows no formula. It usually needs more runs than a law with a formula, and may have several local
 minima.
 
-The kernel is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z with noise n^2. The four parameters s, l, a and n maximise
-the marginal likelihood.
+The kernel of two mixtures x and z is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z, with noise n^2. The four
+parameters s, l, a and n maximise the marginal likelihood.
 """
 
 from dataclasses import dataclass
@@ -51,9 +51,9 @@ class GaussianProcess:
 
 @dataclass(frozen=True)
 class FittedProcess:
-    """A fitted Gaussian process. For a mixture x, it predicts `mean` + `spread` x sum_i `coefficients`[i]
-    k(x, `runs`[i]), where k is the kernel. `runs` is [runs, domains] and `coefficients` is [runs].
-    `logarithms` holds log s, log l, log a and log n.
+    """A fitted Gaussian process. For a mixture x, it predicts `mean` plus `spread` times sum_i
+    `coefficients`[i] k(x, `runs`[i]), where k is the kernel. `runs` is [runs, domains] and `coefficients` is
+    [runs]. `logarithms` holds log s, log l, log a and log n.
     """
 
     mean: float

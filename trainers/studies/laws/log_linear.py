@@ -1,5 +1,5 @@
-"""The log-linear law y = c + exp(k + w.x), the regression of Data Mixing Laws (Ye et al., 2024, equation 1).
-Olmix uses it too.
+"""The log-linear law y = c + exp(k + w.x) of a metric y and a mixture x, the regression of Data Mixing Laws
+(Ye et al., 2024, equation 1). Olmix uses it too.
 
 The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, and a domain
 with a large w_i worsens the metric.
@@ -76,7 +76,7 @@ class LogLinear:
 
 @dataclass(frozen=True)
 class FittedLogLinear:
-    """The fitted law y = `offset` + exp(`weights` . x), with `weights` [domains]."""
+    """The fitted law y = `offset` + exp(`weights` . x) of a mixture x, with `weights` [domains]."""
 
     offset: float
     weights: np.ndarray
@@ -126,9 +126,9 @@ def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowe
     """Minimise the loss from the starting point `parameters` by the method of Levenberg (1944) and Marquardt
     (1963). Returns the parameters found and their loss. The last parameter, the offset, is at least `lowest`.
 
-    The search uses the form y = m + (exp(s v.x) - 1) / s of the law, because v and s are hardly correlated,
-    unlike w and c. Here m is the highest value, v holds the slopes at y = m, and s is the curvature. It
-    follows that w = s v - log s and c = m - 1 / s.
+    In the search, the law is y = m + (exp(s v.x) - 1) / s, where m is the highest value, v holds the slopes
+    at y = m, and s is the curvature. It follows that w = s v - log s and c = m - 1 / s. Unlike w and c, v and
+    s are hardly correlated.
     """
     highest = float(values.max())
     flattest = 1 / (highest - lowest)
@@ -158,12 +158,6 @@ def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowe
 
 
 def _loss(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return the mean loss, its gradient and its approximate second derivatives. `parameters` are the slopes
-    v and the curvature s, and `values` are relative to m.
-
-    The second derivatives are those of the Gauss-Newton method with Huber's weights (Holland and Welsch,
-    1977).
-    """
     slopes, curvature, runs, domains = parameters[:-1], parameters[-1], len(values), ratios.shape[1]
     linear = ratios @ slopes
     exponentials = np.exp(np.minimum(curvature * linear, _EXPONENT))

@@ -1,7 +1,8 @@
 """Linear and quadratic laws: Scheffé's polynomials of mixtures (Scheffé, 1958), fitted by ridge regression.
 
-Since the shares sum to 1, neither a constant nor squares are needed: y = sum b_i x_i (+ sum b_ij x_i x_j, i < j).
-The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979).
+Since the shares x_i of a mixture sum to 1, neither a constant nor squares are needed: the metric is y = sum
+b_i x_i, plus sum b_ij x_i x_j over i < j in a quadratic law. The ridge is chosen by generalised
+cross-validation (Golub, Heath and Wahba, 1979).
 """
 
 from dataclasses import dataclass
@@ -51,8 +52,8 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class FittedPolynomial:
-    """The fitted law y = x . `linear` + x . `products` . x / 2. `linear` is [domains]; `products` is
-    [domains, domains], symmetric with a zero diagonal.
+    """The fitted law y = x . `linear` + x . `products` . x / 2 of a mixture x. `linear` is [domains];
+    `products` is [domains, domains], symmetric with a zero diagonal.
     """
 
     linear: np.ndarray

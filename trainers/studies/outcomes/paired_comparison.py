@@ -15,10 +15,10 @@ class PairedComparison:
     with which both have a value.
 
     `difference` is the mean of entry minus baseline, `error` its standard error, and `low` and `high` are the
-    ends of its t interval at the level of the rule. `mean` is the mean of the entry over all seeds with which
-    it has a value. The verdict on the baseline itself is `tie`; on any other entry with fewer than two pairs,
-    it is `open`. `reason` says why the verdict is open, how many pairs are incomplete, or that the entry is
-    the baseline.
+    ends of its t interval (`compare_pairs`). `mean` is the mean of the entry over all seeds with which it has
+    a value. The verdict on the baseline itself is `tie`; on any other entry with fewer than two pairs, it is
+    `open`. `reason` says why the verdict is open, how many pairs are incomplete, or that the entry is the
+    baseline.
     """
 
     entry: str
@@ -44,7 +44,7 @@ def compare_pairs(
     its value for each seed, None for a run without a value.
 
     An entry is better or worse if the interval excludes 0 and the absolute difference is at least `margin`.
-    For n differences with mean m and standard deviation s, the interval is m -+ t s / sqrt(n). t is the
+    For n differences with mean m and standard deviation s, the interval is m ± t s / sqrt(n). t is the
     quantile at (1 + `level`) / 2 of Student's distribution with n - 1 degrees of freedom.
     """
     base = values[baseline]

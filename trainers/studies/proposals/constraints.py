@@ -41,8 +41,8 @@ class MixtureConstraints:
         return np.clip(ratios + (low + high) / 2, self.lower, self.upper)
 
     def sample(self, count: int, seed: int = 0) -> np.ndarray:
-        """Return `count` mixtures drawn uniformly within the constraints by hit-and-run (Smith, 1984),
-        [count, domains].
+        """Return `count` mixtures drawn approximately uniformly within the constraints by hit-and-run (Smith,
+        1984), [count, domains].
         """
         generator = np.random.default_rng(seed)
         free = np.flatnonzero(self.upper - self.lower > TOLERANCE)
@@ -74,9 +74,9 @@ def build_constraints(
     target_tokens: int | None = None,
     max_epochs: float | Mapping[str, float] | None = None,
 ) -> MixtureConstraints:
-    """Return the constraints that follow from minimum shares `floors`, `fixed` shares, and caps: a domain
-    contributes at most `max_epochs` x `tokens` of the `target_tokens`. If a domain has both a floor and a
-    fixed share, the floor is ignored.
+    """Return the constraints that follow from minimum shares `floors`, `fixed` shares, and caps: of the
+    `target_tokens`, a domain contributes at most `max_epochs` times its `tokens`. If a domain has both a
+    floor and a fixed share, the floor is ignored.
 
     Raises ConfigError for an unknown domain, for a cap without the tokens that it needs, and if no mixture
     satisfies all constraints.

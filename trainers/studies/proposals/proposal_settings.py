@@ -12,8 +12,9 @@ from pipelines.contracts.mixtures import proportional
 @dataclass(frozen=True)
 class ProposalSettings:
     """The objective and the limits of a proposal. The proposal minimises the mean of the metrics, weighted by
-    `weights`, plus `kl` times the divergence from the prior in nats. By default, all metrics have the same
-    weight; in a study that measures several domains of a source, all sources have the same weight.
+    `weights`, plus `kl` times the Kullback-Leibler divergence from the prior in nats. By default, all metrics
+    have the same weight; in a study that measures several domains of a source, all sources have the same
+    weight.
 
     `prior` has a share for each domain; only the proportions matter. By default, it is proportional to
     `tokens`, the tokens of each domain. `floors` are minimum shares; `fixed` shares do not change.

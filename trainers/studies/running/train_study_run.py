@@ -208,9 +208,6 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float, threads: int) 
 
 
 def _cost(events: Sequence[dict[str, Any]], threads: int) -> dict[str, Any] | None:
-    """Return the cost of a run on `threads` threads as JSON data. RAPL measures the energy of the whole
-    machine, so only a share of it is assigned to this run: its threads divided by the cores.
-    """
     cost, cores = run_cost(events), usable_cores()
     if cost is not None and cost.joules is not None and "RAPL" in cost.energy_from and threads < cores:
         how = f"{cost.energy_from}, {threads} of {cores} cores"

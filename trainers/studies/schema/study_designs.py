@@ -66,9 +66,9 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Sobol:
-    """A design of `runs` mixtures that cover all allowed mixtures evenly, regardless of the prior. They are
-    points of a scrambled Sobol sequence (Sobol, 1967; Owen, 1995), mapped to shares as normalised exponential
-    variables. The limits of the proposal and `distance` apply as in a swarm.
+    """A design of `runs` mixtures that cover all allowed mixtures evenly, regardless of the prior. Each is a
+    point of a scrambled Sobol sequence (Sobol, 1967; Owen, 1995): its coordinates u become -log u, divided by
+    their sum. The limits of the proposal and `distance` apply as in a swarm.
     """
 
     kind: Literal["sobol"] = "sobol"

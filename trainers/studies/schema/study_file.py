@@ -153,7 +153,7 @@ class DoReMi:
     """The mixture of DoReMi (Xie et al., 2023) as a baseline. The study trains a reference proxy on the
     prior, then a second proxy that reads all domains equally and is trained with group DRO against the
     reference (`online_weights` in training_file.md). The mixture is the mean of the second proxy's weights.
-    DoReMi costs about as much as 2.7 proxies and uses neither metrics nor limits.
+    DoReMi costs about as much as 2.7 proxies and uses neither the metrics nor the limits of the proposal.
     """
 
     step_size: float = 1.0
@@ -188,7 +188,8 @@ class Reuse:
 
     `reused` has the sum of the tokens and of the prior shares of the kept domains. Its cap in epochs ensures
     that none of them exceeds its own cap. `floors`, `fixed` and `max_epochs` may name `reused`. All mixtures
-    of the study keep the ratios, including the prior and the baselines, except the mixtures in `own`.
+    of the study keep the ratios, including the prior and the baselines; only the mixtures in `own` may
+    differ.
     """
 
     proposal: str

@@ -1,9 +1,9 @@
 """Rows and their gold, generated from templates. Tasks name a generator instead of files.
 
 A generator has no parameters and returns the same rows every time. The generators probe subject-verb
-agreement across other nouns (Linzen et al., 2016; Marvin and Linzen, 2018), the comparison of ages, adverbs
-of frequency, and negation between antonyms (the last three after Talmor et al., 2020, "oLMpics"). Words,
-sentences and gold are our own.
+agreement with and without intervening nouns (Linzen et al., 2016; Marvin and Linzen, 2018), the comparison of
+ages, adverbs of frequency, and negation between antonyms (the last three after Talmor et al., 2020,
+"oLMpics"). Words, sentences and gold are our own.
 """
 
 from collections.abc import Callable

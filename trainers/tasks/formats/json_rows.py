@@ -29,7 +29,8 @@ def read_squad(data: str, layout: Layout, path: str) -> RowSet:
     """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): a list of articles, which consist of
     paragraphs with questions.
 
-    Columns `id`, `title`, `question`, `context`, `answers`. A question marked impossible has no answers.
+    The columns are `id`, `title`, `question`, `context` and `answers`. A question marked impossible has no
+    answers.
     """
     document = _whole(data, path)
     rows: list[tuple[int, Record]] = []
@@ -51,8 +52,8 @@ def read_squad(data: str, layout: Layout, path: str) -> RowSet:
 def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
     """Read MultiRC as SuperGLUE distributes it: one row per answer to a question about a passage.
 
-    Columns `id` (passage/question/answer), `group` (passage/question), `passage`, `question`, `answer`,
-    `label`.
+    The columns are `id` (passage/question/answer), `group` (passage/question), `passage`, `question`,
+    `answer` and `label`.
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -73,8 +74,8 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
     """Read ReCoRD as SuperGLUE distributes it: one row per query. The candidates are the distinct entities of
     the passage.
 
-    Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label` (the
-    index of the first candidate that is an answer, or -1 if none is).
+    The columns are `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts) and
+    `label` (the index of the first candidate that is an answer, or -1 if none is).
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -103,8 +104,8 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
     form, {id: {content: [{message}]}}. Any other file holds one dialogue per line, with `turns` that each
     have a `text`.
 
-    Empty turns are dropped; every remaining turn after the first becomes a row. Columns `id` (dialogue/turn),
-    `history` (the previous turns, one per line), `reply`.
+    Empty turns are dropped; every remaining turn after the first becomes a row. The columns are `id`
+    (dialogue/turn), `history` (the previous turns, one per line) and `reply`.
     """
     if path.removesuffix(".gz").endswith(".json"):
         document = _whole(data, path)
@@ -128,7 +129,7 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
 def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
     """Read WebQuestions as its authors distribute it.
 
-    Columns `question`, `answers`. The answers are parsed from Lisp lists of descriptions.
+    The columns are `question` and `answers`. The answers are parsed from Lisp lists of descriptions.
     """
     rows: list[tuple[int, Record]] = []
     for number, record in enumerate(_records(_whole(data, path), path), start=1):

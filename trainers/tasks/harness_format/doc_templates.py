@@ -88,7 +88,7 @@ class RowTemplates:
 
     def _value(self, place: str, template: Any, row: Mapping[str, Any]) -> Any:
         """Return the value of the column that a template names or, if no column has this name, the text that
-        the template renders to.
+        the template renders to. A template that is not a string is returned unchanged.
         """
         if not isinstance(template, str):
             return template

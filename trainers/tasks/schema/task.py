@@ -262,8 +262,8 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """The layouts, as pairs: a prefix for the names of the layout's fields in messages, and the layout. A
-        layout without columns inherits those of the task.
+        """The layouts, as pairs (prefix, layout). Messages put the prefix before the names of the layout's
+        fields. A layout without columns inherits those of the task.
         """
         yield "", self
         for number, layout in enumerate(self.elsewhere):

@@ -36,8 +36,8 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Return the F1 score of the overlap between the words of the two texts. The score is 0 if only one of
-    them has words. If neither has words, it is 1 with `empty_matches` and 0 without.
+    """Return the F1 score of the overlap between the words of the two texts after normalisation. The score is
+    0 if only one of them has words. If neither has words, it is 1 with `empty_matches` and 0 without.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -65,8 +65,8 @@ def number_match(text: str, reference: str) -> float:
 
 
 def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
-    """Return the best score of each example over its references, float64 [n]. An example without references
-    scores 0 or, in a task with `no_answer`, is compared with the empty text.
+    """Return the best `score(text, reference)` of each example over its references, float64 [n]. An example
+    without references scores 0 or, in a task with `no_answer`, is compared with the empty text.
     """
     assert outcomes.references is not None
     assert outcomes.texts is not None

@@ -22,15 +22,15 @@ _RANK = TaskMetric("reciprocal_rank", _values, summed(mean_of), "Voorhees, 1999,
 def gold_scores(
     likelihoods: np.ndarray, scores: np.ndarray, offsets: np.ndarray, gold: np.ndarray
 ) -> dict[str, tuple[TaskMetric, Outcomes]]:
-    """Return the two scores of n items by name, each with the outcomes that it is computed from.
+    """Return the two metrics for n items by name, each with the outcomes that it is computed from.
 
     `gold_probability` is the likelihood of the gold candidate, divided by the sum over all candidates of the
     item. `reciprocal_rank` is 1 / rank, where the rank of the gold candidate is 1 plus the number of
     candidates with a higher score.
 
     `likelihoods` (log-likelihoods in nats) and `scores` are flat float64 arrays over the candidates of all
-    items; item i has the entries from `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of
-    each item's gold candidate.
+    items; item i has the entries from `offsets[i]` up to, but not including, `offsets[i + 1]`. `gold`, int64
+    [n], is the index of each item's gold candidate.
     """
     first, sizes = offsets[:-1], np.diff(offsets)
     right = first + gold

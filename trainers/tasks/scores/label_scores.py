@@ -54,7 +54,7 @@ def _positive(outcomes: Outcomes) -> np.ndarray:
 
 
 def _f1(sums: np.ndarray) -> np.ndarray:
-    """Return the F1 of each label from sums [repetitions, 3 L]: 2 x both / (predicted + gold)."""
+    """Return the F1 of each label, given the sums [repetitions, 3 L] of the indicators of `_by_label`."""
     found, predicted, gold = np.split(sums, 3, axis=1)
     return ratio(2 * found, predicted + gold)
 

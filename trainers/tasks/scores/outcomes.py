@@ -11,9 +11,10 @@ class Outcomes:
 
     The content of `gold` and `predicted` depends on the kind of task: label indices, int64 [n], for classify;
     candidate indices, int64 [n], for choose; numbers, float64 [n], for regress. For tag they are label
-    indices, int64, flat over all words; example i has the entries from `offsets[i]` up to `offsets[i + 1]`.
-    `labels` are the names of the labels, and `positive` is the index of the label that f1 scores. `groups`,
-    int64 [n], is the index of each example's group; `question_accuracy` counts a group as one.
+    indices, int64, flat over all words; example i has the entries from `offsets[i]` up to, but not including,
+    `offsets[i + 1]`. `labels` are the names of the labels, and `positive` is the index of the label that f1
+    scores. `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts a group as
+    one.
 
     For span, generate and choose, `references` holds the accepted texts of each example, and `texts` its
     predicted text. With `no_answer`, an example without references has no answer in its passage, and an empty

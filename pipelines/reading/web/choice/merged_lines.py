@@ -38,7 +38,9 @@ def letters_of(text: str) -> str:
 
 
 def split_lines(text: str, markdown: bool = False) -> list[Line]:
-    """Return the lines of a text that have letters or digits."""
+    """Return the lines of a text that have letters or digits. With `markdown`, a table is one line, and so is
+    a block of code.
+    """
     lines, gap = [], False
     for block in _blocks(text) if markdown else text.split("\n"):
         if key := letters_of(block):

@@ -181,11 +181,11 @@ def _elect(task: _CellTask) -> tuple[pa.Table, dict[str, Any]]:
         own = elect_by_cosine(vectors[start : start + length], task.threshold)
         winner[start : start + length] = np.where(own == STAYS, STAYS, start + own)
     stays = np.flatnonzero(winner == STAYS)
-    lost, beyond = [_lost(table, vectors, table, winner)], 0
+    lost, beyond = [_lost(table, vectors, winner)], 0
     if sum(sizes.values()) > len(table):
         for later in others(read_tables(task.out, task.files, task.partition), table):
             winner = _follow(later, table, stays, task.threshold)
-            lost.append(_lost(later, vectors, table, winner))
+            lost.append(_lost(later, vectors, winner))
             beyond += int((winner == STAYS).sum())
     result, counts = _results(table, pa.concat_tables(lost))
     return result, {"sizes": counts, "largest": max(sizes.values(), default=0), "beyond": beyond}
@@ -229,10 +229,10 @@ def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: floa
     return winner
 
 
-def _lost(documents: pa.Table, winners: np.ndarray, table: pa.Table, winner: np.ndarray) -> pa.Table:
-    """Return a table of the dropped documents: the part, the row, the winner's row in `table`, and the
+def _lost(documents: pa.Table, winners: np.ndarray, winner: np.ndarray) -> pa.Table:
+    """Return a table of the dropped documents: the part, the row, the winner's row in `winners`, and the
     similarity to the winner. `winner` has the winner's row for each of `documents`, or STAYS for a kept
-    document. `winners` are the vectors of `table`.
+    document. `winners` are vectors.
     """
     lose = np.flatnonzero(winner != STAYS)
     similarity = pair_cosines(vectors_of(documents[EMBEDDING])[lose], winners[winner[lose]])

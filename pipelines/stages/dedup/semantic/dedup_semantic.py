@@ -67,9 +67,9 @@ class DedupSemantic(CorpusStage):
         return (*map(column_named, dict.fromkeys((EMBEDDING, *columns_read(self.keep), DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, `semantic_cluster` (the id of the kept document of a cluster) and
-        `semantic_cluster_size`, both null outside clusters, and the columns below. A cluster is a kept
-        document and the documents dropped in its favour.
+        """Return `drop` and the columns described here. A cluster is a kept document and the documents
+        dropped in its favour. `semantic_cluster` is the id of the kept document, and `semantic_cluster_size`
+        the number of documents in the cluster; both are null outside clusters.
 
         `semantic_copies` is the number of documents that a kept document represents: itself and those dropped
         in its favour; null if the document was dropped here. `semantic_similarity` is the cosine similarity

@@ -62,8 +62,8 @@ class TopicName:
 
 @dataclass(frozen=True)
 class TopicModel:
-    """A trained topic model: the file of its centroids, and its topics in order. The file has a row for each
-    topic, followed by the rows of the topic's subtopics.
+    """A trained topic model: the file of its centroids, and its topics in order. In the file, the row of each
+    topic is followed by the rows of its subtopics.
     """
 
     file: FileRecord
@@ -93,7 +93,8 @@ def learn_topics(
     cluster: Cluster,
 ) -> TopicModel:
     """Commit the centroids of up to `sizes[0]` topics, and of up to `sizes[1]` subtopics of each, learned
-    from up to `sample` documents. Returns the model.
+    from up to `sample` documents. Returns the model. `width` is the width of the vectors; the words of `text`
+    name the topics.
     """
     rows = sum(part.rows for part in parts)
     share = min(1.0, 1.2 * sample / max(1, rows))  # somewhat more, because the number drawn is random
@@ -114,8 +115,8 @@ class _SampleTask:
 
 
 def sample_topics(task: _SampleTask) -> FileRecord:
-    """Commit the vectors and words of the part's sample: the documents that have a vector and whose random
-    number is below `share`. Returns the file.
+    """Commit the vectors and words of the part's sample: the documents that have a vector and whose number
+    from `uniform_numbers` is below `share`. Returns the file.
     """
     unit = f"sample.{task.number:05d}"
     receipt = task.out.receipt(unit)

@@ -1,4 +1,4 @@
-"""The `spans` column: the dates and names found by patterns and a language model, and the tokens that cover
+"""The `spans` column: the dates and names found by patterns and an NER model, and the tokens that cover
 them, with every kind of tokenizer.
 """
 

