@@ -69,8 +69,8 @@ def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[...
 
 
 class _MachineCode(_Cache):
-    """The cache of one kernel, in the form that numba's dispatcher expects: one file for each signature and
-    CPU.
+    """The cache of one kernel, with the interface that numba's dispatcher expects. It has one file for each
+    signature and CPU.
     """
 
     def __init__(self, function: types.FunctionType) -> None:

@@ -25,7 +25,9 @@ class ConfigError(UserError):
 
 
 class SourceError(UserError):
-    """A source cannot be read as declared: a missing root, an empty glob, a missing column."""
+    """A source cannot be read as declared, for example because of a missing root, an empty glob or a missing
+    column.
+    """
 
 
 class CorruptFileError(UserError):

@@ -206,7 +206,7 @@ _current = Host()
 
 
 def host() -> Host:
-    """Return the host that this process runs on."""
+    """Return the current host: the machine of this process, unless `use_host` has replaced it."""
     return _current
 
 

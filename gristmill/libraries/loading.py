@@ -32,8 +32,8 @@ def loading(module: str) -> Iterator[None]:
 
 @contextmanager
 def _models_listed_once() -> Iterator[None]:
-    """During the block, make transformers read the files of each model directory only once. It lists the
-    directories twice through the same cached function, whose cache is too small for them.
+    """During the block, make transformers read the files of each model directory only once. The library lists
+    the directories twice through the same cached function, whose cache is too small for them.
     """
     bounded = functools.lru_cache
 

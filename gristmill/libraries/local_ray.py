@@ -1,4 +1,4 @@
-"""Start Ray on this machine with only the processes that run tasks and export metrics."""
+"""Start Ray on this machine without its dashboard, autoscaler and log monitor."""
 
 import os
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ _CHECK = "get_dashboard_dependency_error"
 
 
 def start_local_ray(**options: Any) -> None:
-    """Start Ray on this machine, with only the processes that it needs (see `lean_node`). `options` are
-    passed to `ray.init`.
+    """Start Ray on this machine without its dashboard, autoscaler and log monitor (see `lean_node`).
+    `options` are passed to `ray.init`.
     """
     import ray
 

@@ -35,8 +35,8 @@ def _owner(thing: object) -> FunctionType | type:
 
 def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
     """Raise UserError if the code of a function, or of the class of an object, differs from `code`, which was
-    recorded when the build was planned. Code defined in a script is not checked, because it travels with its
-    tasks.
+    recorded when the build was planned. Code defined in a script is not checked, because it is sent to the
+    workers with their tasks.
     """
     module = _owner(thing).__module__
     if module == SCRIPT:

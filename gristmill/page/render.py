@@ -46,7 +46,9 @@ def _environment(folder: Path) -> "Environment":
 
 
 def _harmless(value: Any) -> Any:
-    """Escape the unsafe characters of a string; return Markup and values of other types unchanged."""
+    """Escape the control characters and invisible characters of a string (`printable`); return Markup and
+    values of other types unchanged.
+    """
     return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

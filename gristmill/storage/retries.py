@@ -19,8 +19,8 @@ def retry(place: Any, call: Callable[[], Result]) -> Result:
     three times in all, with growing pauses. It must start from scratch each time. `place` is the file name
     that is attached to errors without one.
 
-    After a failed fsync, the kernel may regard unwritten pages as clean. A file is therefore never fsynced
-    again: the next attempt writes it under another name.
+    After a failed fsync, the kernel may regard unwritten pages as clean. A function that writes must
+    therefore use a new file in each call.
     """
     for attempt in range(1, _ATTEMPTS):
         try:

@@ -69,8 +69,8 @@ def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
 
 
 def describe_budget(budget: Mapping[str, Any]) -> str:
-    """Return one line: the total, the purposes that took at least a fiftieth of it, and the sum of the other
-    purposes.
+    """Describe a budget from `summarise_budget` in one line: the total, the purposes that took at least a
+    fiftieth of it, and the sum of the other purposes.
     """
     total, purposes = budget["processor_seconds"], budget["by_purpose"]
     shown = {purpose: seconds for purpose, seconds in purposes.items() if seconds >= _SHOWN * total}

@@ -95,9 +95,9 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write the corpus's `manifest.json`, and its report if anything changed, and return the manifest. For a
-    variant, write only the variant's manifest. If the replaced manifest is of a different build, a copy of it
-    is kept (`keep_replaced`).
+    """Write the corpus's `manifest.json`, and its report if anything changed, and return the manifest. If the
+    replaced manifest is of a different build, a copy of it is kept (`keep_replaced`). For a variant, only the
+    variant's manifest is written.
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """

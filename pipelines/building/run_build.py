@@ -80,9 +80,10 @@ def run_build(
 
 
 def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
-    """Return whether the build should run in this process, and tell the user if so: steps are left, they are
-    expected to take at most _WORTH_RAY worker seconds, and no document can kill the process, which a build
-    survives only on Ray. Returns False if the time is unknown.
+    """Return whether the build should run in this process, and tell the user if so. It should if steps are
+    left, they are expected to take at most _WORTH_RAY worker seconds, and no document can kill the process
+    (only on Ray does a build survive that). Returns False if the time is unknown or the output is in an
+    object store.
     """
     output = config.place
     if output.local is None:

@@ -44,8 +44,8 @@ def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
-    """Return the entry of a source in metrics.json. `count` is the number of its kept documents, or of its
-    labelled documents.
+    """Return the entry of a source in metrics.json. `count` is the number of its kept documents or, with
+    labels or scores, of its documents that are in the class.
     """
     facts = corpus.manifest.sources[source]
     origin = {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "source": source}

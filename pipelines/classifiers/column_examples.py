@@ -27,8 +27,8 @@ from pipelines.stages.score.column_model import ModelColumn
 from pipelines.stages.score.column_values import column_values, is_number
 
 Labels = Mapping[bytes, tuple[float, str]]
-"""By the id of a document: its target (1 if it is positive, 0 if it is negative, or a judge's score), and the
-place of its label, such as `FILE:LINE`.
+"""Maps the id of a document to its target (1 if it is positive, 0 if it is negative, or a judge's score) and
+the place of its label, such as `FILE:LINE`.
 """
 
 
@@ -59,7 +59,7 @@ class DocumentNumbers(Protocol):
 
 @dataclass(frozen=True)
 class NumberColumns:
-    """Columns with a number for each document."""
+    """Columns of numbers or booleans."""
 
     names: tuple[str, ...]
 
@@ -79,8 +79,8 @@ class NumberColumns:
 @dataclass(frozen=True)
 class ColumnExamples:
     """Labelled documents, sorted by a hash of their ids. `columns` are the columns with their definitions.
-    `values` is float64 [n, width] with NaN for a missing number, `targets` float64 [n], `positive` and
-    `held_out` bool [n]. `sources`, int64 [n], has the index of each document's source in `names`. `facts`
+    `values` is float64 [n, width] with NaN for a missing number, `targets` is float64 [n], and `positive` and
+    `held_out` are bool [n]. `sources`, int64 [n], has the index of each document's source in `names`. `facts`
     has, for each class, the entries of its sources in metrics.json.
     """
 

@@ -198,9 +198,9 @@ def leave_one_source_out(
 def verdict(roc_auc_held_out: float, left_out: Sequence[Mapping[str, Any]]) -> str:
     """Return what the classifier learned: `unknown`, `class` or `source`.
 
-    It is `source` if the ROC-AUC on sources left out of training keeps less than half of the performance
-    above chance (`roc_auc_held_out` - 0.5). The ROC-AUCs of `left_out` are averaged, weighted by the number
-    of held-out documents. It is `unknown` if no source could be measured.
+    It is `unknown` if no source could be measured. It is `source` if the ROC-AUC on sources left out of
+    training exceeds 0.5 by less than half as much as `roc_auc_held_out` does. For this, the ROC-AUCs of
+    `left_out` are averaged, weighted by the number of held-out documents.
     """
     measured = [entry for entry in left_out if entry["roc_auc"] is not None]
     if not measured:

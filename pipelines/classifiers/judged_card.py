@@ -15,7 +15,7 @@ _VERDICTS = {
 
 
 def judged_card(name: str, facts: Mapping[str, Any]) -> str:
-    """Return the card, made from the contents of metrics.json."""
+    """Return the card of the model `name`. `facts` is the content of metrics.json."""
     config, held = facts["config"], facts["held_out"]
     probabilities = config["kind"] == "judged" and not config["bins"]
     predicts = (

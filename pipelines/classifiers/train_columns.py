@@ -75,8 +75,8 @@ class ColumnClassifierConfig:
     """Arguments of the method `boosted`."""
 
     def check(self) -> None:
-        """Raise ValueError if no column is given, for a value out of range, or if the classes are not given
-        in exactly one of the two ways.
+        """Raise ValueError if no column is given, for a value out of range, or unless either `positive` and
+        `negative` or `labels` and `corpora` are given.
         """
         if not self.columns:
             raise ValueError(

@@ -67,8 +67,8 @@ class EmbeddingClassifierConfig:
     score_field: str = "score"
     """The field that holds the score."""
     threshold: float | None = None
-    """Only with `scores`: documents with this score or more are the good ones, as in F1 and in the classes
-    that `balance` weights. FineWeb-Edu uses 3 on a scale of 0 to 5. Training uses the scores themselves.
+    """Only with `scores`: documents with this score or more are the good ones when F1 is measured and when
+    `balance` weights two classes. FineWeb-Edu uses 3 on a scale of 0 to 5. Training uses the scores themselves.
     """
     corpora: tuple[str, ...] = ()
     """The built corpora with the documents of `labels` or `scores`, in the same form as `positive`."""
@@ -92,8 +92,8 @@ class EmbeddingClassifierConfig:
     """
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range, or if the documents are not given in exactly one of the
-        three ways.
+        """Raise ValueError for a value out of range, or unless exactly one of these pairs is given:
+        `positive` and `negative`; `labels` and `corpora`; `scores` and `corpora`.
         """
         given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
         if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):
@@ -113,8 +113,6 @@ class EmbeddingClassifierConfig:
 
 @dataclass(frozen=True)
 class _Embeddings:
-    """One column with a vector for each document, made by one encoder."""
-
     name: str
 
     @property

@@ -47,8 +47,8 @@ from pipelines.stages.score.fasttext_model import load_fasttext
 
 @dataclass(frozen=True)
 class JudgedClassifierConfig:
-    """A classifier's YAML with `kind: judged`. fastText learns to predict, from the edited text of documents
-    of built corpora, the scores that a judge gave them.
+    """A classifier's YAML with `kind: judged`. From the edited text of documents in built corpora, fastText
+    learns which of them a judge scored at least `threshold` or, with `bins`, in which bin their score is.
     """
 
     output: str
@@ -116,7 +116,7 @@ class JudgedTexts:
 
 
 def gather_judged(config: JudgedClassifierConfig) -> JudgedTexts:
-    """Return at most `documents` of the judged documents, sampled by a hash of their ids. Raises UserError
+    """Return at most `config.documents` judged documents, sampled by a hash of their ids. Raises UserError
     for invalid scores, for an id that no corpus has, and if a class or a bin has too few documents.
     """
     scores = read_judge_scores(config.scores, config.score_field)

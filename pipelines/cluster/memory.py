@@ -103,9 +103,9 @@ class _LaterPandas(MetaPathFinder):
 
 
 class Measured(NamedTuple, Generic[Result]):
-    """The result of a task. `peak` is the peak resident memory of its process while it ran, in bytes (0 if
-    unknown). `spent` has the processor time of the process by purpose, in seconds, since the last call of
-    `take_account`, usually at the end of the previous task.
+    """The result of a task. `peak` is the peak resident memory of its process in bytes, as `measured` counts
+    it (0 if unknown). `spent` has the processor time of the process by purpose, in seconds, since the last
+    call of `take_account`, usually at the end of the previous task.
     """
 
     result: Result

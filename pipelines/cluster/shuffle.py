@@ -4,7 +4,7 @@ reads one partition of all files.
 A partitioned file begins with an Arrow IPC stream without its end marker: an empty record batch, then one
 batch for each partition that has rows. The stream is followed by an entry (offset, length, xxh3_64) for every
 partition, then by the length of the stream's head (the schema and the empty batch) and the number of
-partitions. A reduce task reads and verifies only the head and its own ranges.
+partitions. A reduce task verifies only the head and its own range of each file.
 """
 
 import struct
@@ -123,8 +123,8 @@ class _Rows(NamedTuple):
 
 
 def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
-    """Return the rows of one partition from all scattered files, in the order of the files. A column has at
-    most one chunk.
+    """Return the rows of one partition from all `files`, which `scatter_rows` wrote, in the order of the
+    files. A column has at most one chunk.
 
     Raises CorruptFileError, naming the file, if a file is missing or the bytes read from it are not what was
     written.

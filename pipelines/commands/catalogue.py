@@ -1,6 +1,6 @@
 """The commands `stages`, `signals`, `rules` and `formats` list what a corpus file can name. `schema` prints
-the JSON Schema of corpus files. `crawl-files` reads the answers of a crawl's index to queries, and lists the
-files with the captures found.
+the JSON Schema of corpus files. `crawl-files` reads the results of queries to a crawl's index, and lists the
+crawl's files that contain the captures found.
 """
 
 import argparse

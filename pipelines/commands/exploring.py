@@ -1,6 +1,6 @@
 """The commands `inspect`, `index`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`: examine a
 corpus, compare it with another corpus or an earlier build, see what other rules would do to it, and derive
-bounds for each language from the distributions of its columns.
+bounds of rules for each language from the corpus's columns.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 The submission id of a job includes the fingerprint of its work, and Ray accepts an id only once. A second
 submission of the same work attaches to a job that is active, returns a job that has succeeded, and starts a
 retry if the job has failed or was stopped. Ray does not retry jobs; this module does. A retry has the same id
-with the suffix -2, -3, ..., and the commands of this project continue where the previous attempt stopped.
+with the suffix -2, -3, ..., and builds and training runs continue where the previous attempt stopped.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A job on the cluster, which is one attempt at some work. `status` is Ray's status, and `entrypoint` the
-    command line. `exit_code` is the exit code of the command; it is None while the job runs, and afterwards
-    if Ray reports none. `started` and `ended` are Unix times in seconds, or None.
+    """A job on the cluster, which is one attempt at some work. `status` and `message` are Ray's, and
+    `entrypoint` is the command line. `exit_code` is the exit code of the command; it is None while the job
+    runs, and afterwards if Ray reports none. `started` and `ended` are Unix times in seconds, or None.
     """
 
     id: str

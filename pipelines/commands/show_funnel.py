@@ -1,4 +1,4 @@
-"""Print the funnel at the end of `build`: the documents, bytes and tokens that each step kept, by source. For
+"""Print the funnel at the end of `build`: how many documents, bytes and tokens each step kept, by source. For
 a rehearsal, also print the estimates.
 """
 
@@ -22,10 +22,9 @@ _GLUE = "\u00a0"  # no-break space
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print, for each source, the documents that were read, and the input and output of every step that
-    removes documents or text. The counts of dropped documents by rule follow each step. Then come the
-    documents in each given split, and the documents, text and tokens in the splits and groups of the source's
-    shards.
+    """Print a table of how many documents, bytes and tokens of each source were read, went into and came out
+    of every step that removes documents or text, and are in each given split and in each split and group of
+    the source's shards. Below each step, print how many documents each rule dropped.
 
     Below the table, name the domains without validation documents.
     """

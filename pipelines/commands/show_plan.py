@@ -25,8 +25,8 @@ def show_plan(
     """Print the sources, then one row per step (finished or not, number of parts, why it will run), then
     warnings and notices, and the forecast if any step will run.
 
-    `memory` is the memory limit of a task in bytes; unfinished steps that are expected to exceed it are
-    named. `warnings` are as in `BuildPlan`.
+    `root` is the corpus's output directory. `memory` is the memory limit of a task in bytes; unfinished steps
+    that are expected to exceed it are named. `warnings` are as in `BuildPlan`.
     """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")

@@ -67,8 +67,8 @@ class Work:
     `python3`. `name` is a short name, with which the submission id begins. `slot` is the slot of a schedule,
     or None.
 
-    `words` is a digest of the command alone. `key` is a digest of the command, of the contents of files that
-    it names, and of the code.
+    `words` is a digest of the command alone. `key` is a digest of the command, of the YAML files and the
+    uploaded files that it names, and of the code.
     """
 
     command: tuple[str, ...]

@@ -14,8 +14,8 @@ _JSON_NAMES = {"arrived": "in"}  # `in` is a keyword
 
 @dataclass(frozen=True)
 class Counts:
-    """The fate of the documents of a part or a source: how many arrived, were kept, were dropped (by rule)
-    and were quarantined (by reason).
+    """How many documents of a part or a source arrived, were kept, were dropped (by rule) and were
+    quarantined (by reason).
     """
 
     arrived: int = 0

@@ -162,7 +162,9 @@ class _Holder:
 
 
 def parse_split(data: Any, where: str) -> GivenSplit | None:
-    """Parse the `split` of a source in a published manifest. Return None if `data` is None."""
+    """Parse the `split` of a source in a published manifest. Return None if `data` is None. `where` names the
+    manifest in messages.
+    """
     return parse(_Holder, {"split": data}, where).split
 
 

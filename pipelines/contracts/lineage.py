@@ -71,7 +71,9 @@ class PublishedStep:
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a record: record number `record` of the file or archive member `path` of a source."""
+    """The origin of a record: its number `record`, counted from 0, in the file or archive member `path` of
+    `source`.
+    """
 
     id: bytes
     source: str

@@ -53,9 +53,9 @@ class PartRecord:
 class StepManifest:
     """The manifest of a published step.
 
-    `fingerprint` is the digest of `identity`: stage, version, knobs, libraries and the fingerprints of the
-    inputs. `counts` has the `Counts` of each source. `facts` is what the stage publishes in addition to its
-    columns.
+    `identity` has the stage, its version and knobs, the libraries and models that it depends on, and the
+    fingerprints of its inputs. `fingerprint` is the digest of `identity`. `counts` has the `Counts` of each
+    source. `facts` is what the stage publishes in addition to its columns.
     """
 
     step: str
@@ -70,7 +70,7 @@ class StepManifest:
 
     def facts_on_disk(self) -> dict[str, Any]:
         """Return the manifest as its file stores it, except for the format and the checksum. The result
-        shares `identity` and `facts` with this object.
+        shares dictionaries with this object.
         """
         stored: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return stored | {
@@ -245,7 +245,7 @@ def _read(directory: Location, record: FileRecord, read: Callable[[Path], Value]
 
 
 def open_table(path: Path) -> pa.NativeFile:
-    """Open an Arrow file. A file of at most 1 MiB is read into memory at once, because Arrow hands every read
+    """Open an Arrow file. A file of at most 1 MiB is read into memory whole, because Arrow hands every read
     from a file to another thread.
     """
     source = pa.OSFile(lent(path))

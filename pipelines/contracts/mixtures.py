@@ -25,8 +25,9 @@ def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, f
 
 def unimax(tokens: Mapping[str, int], budget: float, max_epochs: float = 4.0) -> dict[str, float]:
     """Weight sources by UniMax (Chung et al. 2023, algorithm 1): as uniformly as possible without reading any
-    source more than `max_epochs` times, unless `budget` exceeds that many epochs of all sources. The weights
-    add up to 1, or are all 0 if there are no tokens or `budget` is 0.
+    source more than `max_epochs` times. If `budget` exceeds `max_epochs` epochs of all sources, the weights
+    are proportional to the tokens. The weights add up to 1, or are all 0 if there are no tokens or `budget`
+    is 0.
 
     `budget` is in tokens. Up to four epochs are almost as good as fresh data (Muennighoff et al. 2023).
     """

@@ -39,7 +39,7 @@ class ReadsText(Stage):
 
 @dataclass(frozen=True)
 class MeasuresText(ReadsText):
-    """A stage that measures a text and writes columns with fixed names."""
+    """A stage that measures a text. The names of its columns are fixed, except for a `prefix`."""
 
     prefix: str = field(default="", kw_only=True)
     """Prefix of the column names, needed if two texts are measured: `{text: edited_text, prefix: edited_}`

@@ -23,7 +23,7 @@ LEVEL = ":"
 """Separates the levels of a domain's name: `web:en:q5` is a group of the source `web`."""
 SpanType = Literal["dates", "names"]
 SPAN_TYPES: tuple[SpanType, ...] = get_args(SpanType)
-"""The types of spans. The column `spans` has the index of the type in this tuple."""
+"""The types of spans. The column `spans` holds a type as its index in this tuple."""
 
 
 @dataclass(frozen=True)

@@ -218,8 +218,8 @@ def annotate_checked(stage: PartStage, docs: pa.Table) -> pa.Table:
 
 
 class CorpusStage(Stage):
-    """A stage that works on the whole corpus and distributes its own tasks, such as clustering, training or
-    materialising.
+    """A stage that works on the whole corpus, such as clustering, training a tokenizer or writing shards, and
+    distributes its own tasks.
     """
 
     @property

@@ -40,7 +40,7 @@ class Tally:
     both: np.ndarray
     """int64 [k, k]: documents dropped by both sets. The diagonal counts all documents that each set drops."""
     dropped_by: np.ndarray
-    """int64 [k + 1]: documents dropped by exactly 0 to k sets; all 0 if there are no sets."""
+    """int64 [k + 1]: at index j, the number of documents that exactly j sets drop; all 0 if there are no sets."""
     alone: np.ndarray
     """int64 [k]: documents dropped by this set and no other."""
     reasons: dict[str, Counter[str]]

@@ -201,9 +201,9 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """Return the printed id of a kept document. If the document is in a reference corpus, return its printed
-    id there and the directory of that corpus. If it is found in no corpus, return its id in hex with the note
-    `of another corpus`.
+    """Return the printed id of a kept document. If the document is in a corpus that a step names in
+    `against`, return its printed id there and the directory of that corpus. If it is found in no corpus,
+    return its id in hex with the note `of another corpus`.
     """
     try:
         return corpus.printed_id(identifier)

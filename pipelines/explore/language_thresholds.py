@@ -208,8 +208,8 @@ def _share_beyond(bound: float, side: str, values: np.ndarray) -> Fraction:
 
 
 def _cut(values: np.ndarray, side: str, dropped: Fraction) -> float:
-    """Return the bound that drops the share `dropped` of the ascending `values`, rounded down to a whole
-    number of values. Fewer are dropped if several values equal the bound.
+    """Return the bound that drops the share `dropped` of the ascending `values`. The number of dropped values
+    is rounded down, and is lower if several values equal the bound.
     """
     rank = min(int(dropped * len(values)), len(values) - 1)
     return float(values[rank] if side == "at_least" else values[len(values) - 1 - rank])

@@ -23,7 +23,7 @@ UNFINISHED = "unfinished.json"
 @dataclass(frozen=True)
 class ExportedFile:
     """The record of one file of an export, with its SHA-256 in hex, the source and split of its documents,
-    the number of documents, and the UTF-8 bytes of their text.
+    and the numbers of documents and of UTF-8 bytes of their text.
     """
 
     path: str
@@ -49,8 +49,8 @@ class UnfinishedExport:
         self._output, self._request, self._receipts = output, request, receipts
 
     def finished(self, path: str, inputs: str, kind: type[Written]) -> Written | None:
-        """Return the record, of type `kind`, of the file `path`, if an earlier run wrote it from inputs with
-        the digest `inputs` and the file still matches the record. Otherwise return None.
+        """Return the record of the file `path`, as a `kind`, if an earlier run wrote the file from inputs
+        with the digest `inputs` and it still matches the record. Otherwise return None.
         """
         receipt = self._receipts.get(path)
         if receipt is None or receipt["inputs"] != inputs:

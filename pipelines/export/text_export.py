@@ -196,7 +196,7 @@ class TextFile:
 
     @property
     def bytes_read(self) -> int:
-        """The number of bytes of stored text in all parts."""
+        """The number of bytes of stored text in the file's parts."""
         return sum(part.text_bytes for part in self.parts)
 
     def tables(self, corpus: Corpus) -> Iterator[pa.Table]:

@@ -91,9 +91,10 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
     """Return the counts of the first records of files spread over a source: up to about 1,000 records and 64
     MiB, from at most 64 files, or 4 remote files.
 
-    Pages count as documents; nothing is extracted. If the source selects `members`, only zip archives are
-    sampled, because other files would have to be searched for them. Errors of storage and memory are ignored.
-    Raises UserError as `read_documents` does.
+    No text is extracted: a record whose text would have to be extracted, such as an HTML page or a PDF,
+    counts as a document. If the source selects `members`, only zip archives are sampled, because any other
+    file would have to be searched for its members. A file that fails with a storage error or runs out of
+    memory is sampled no further. Raises UserError as `read_documents` does.
     """
     tally = SampleTally()
     most = _REMOTE_FILES if files and files[0].remote is not None else _FILES
@@ -129,7 +130,8 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
                 tally.aside["empty"] += 1
             else:
                 tally.documents += 1
-                if isinstance(record, TextRecord) and tally.text_bytes < _TEXT_BYTES:
+                is_measured = source.text_is == "text" and tally.text_bytes < _TEXT_BYTES
+                if is_measured and isinstance(record, TextRecord):
                     tally.text_bytes += record.size
                     tally.texts.append(record.text)
             if size > limit:

@@ -46,10 +46,10 @@ def estimate_whole(
     does not show. `own_tokenizer` says whether the corpus learns its tokenizer.
 
     An estimate is [estimate, low, high], with a 95 % interval (`intervals.py`). The `meaning` of a row is
-    `estimate` at first. It becomes `at_most` at the first step that removes duplicates, because a sample has
-    fewer duplicates than the whole. It becomes `unknown` at the first step with any other effect that a
-    sample does not show; from there on, rows have no figures. `more` says whether the step would remove more
-    of the whole than estimated.
+    `estimate` at first. It becomes `at_most` at the first step that removes duplicates: of the whole, fewer
+    documents and bytes remain than estimated, because a sample has a smaller share of duplicates. It becomes
+    `unknown` at the first step with any other effect that a sample does not show; from there on, rows have no
+    figures. `more` says whether the step would remove more of the whole than estimated.
     """
     meanings = _step_meanings(plan)
     moments = published["funnel"].facts["moments"]
@@ -157,7 +157,7 @@ def _estimate_tokens(corpus: Corpus, shard_set: str, source: str, sampled: int, 
 
 def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return sums over all sources: documents and bytes, each read and kept, and the tokens of each shard
-    set. A sum is null if any source has no estimate.
+    set. A sum is null if any source has no estimate. `meaning` is that of the most uncertain source.
     """
 
     def add(intervals: Sequence[SampleEstimate | None]) -> SampleEstimate | None:

@@ -132,9 +132,10 @@ def neighbours(vectors: WordVectors, word: str, count: int) -> list[Neighbour]:
 
 def complete_analogy(vectors: WordVectors, words: tuple[str, str, str], count: int) -> list[Neighbour]:
     """Return the `count` words that best complete an analogy, best first: they are to the third word (c) as
-    the second (b) is to the first (a). They have the highest cos(b) - cos(a) + cos(c), and the three given
-    words are excluded (3CosAdd; Mikolov, Yih and Zweig 2013, "Linguistic Regularities in Continuous Space
-    Word Representations", section 4). Scores are divided by the length of b - a + c, so they are cosines.
+    the second (b) is to the first (a). They are the words w, other than the three given ones, with the
+    highest cos(w, b) - cos(w, a) + cos(w, c) (3CosAdd; Mikolov, Yih and Zweig 2013, "Linguistic Regularities
+    in Continuous Space Word Representations", section 4). Scores are divided by the length of b - a + c, so
+    they are cosines.
     """
     a, b, c = (vectors.row(word) for word in words)
     query = unit_rows((vectors.unit[b] - vectors.unit[a] + vectors.unit[c])[None])[0]

@@ -1,4 +1,4 @@
-"""Train a tokenizer of the kind with a given name."""
+"""Train a tokenizer of any kind, which is selected by its name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType

@@ -38,9 +38,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     FIM_SUFFIX: ("<|fim_suffix|>", "<fim-suffix>", "<SUF>"),
     FIM_PAD: ("<|fim_pad|>", "<fim-pad>"),
 }
-"""Names of the reserved tokens in published tokenizers, the likeliest first: BERT, RoBERTa and BART (`<s>` is
-both the start of a text and the classification token), T5, GPT-2 (`<|endoftext|>` separates documents, so it
-is both their start and their end), Llama, StarCoder, Code Llama.
+"""Names of each reserved token in published tokenizers, the likeliest first. They are those of BERT, RoBERTa and
+BART (`<s>` is both the start of a text and the classification token), T5, GPT-2 (`<|endoftext|>` separates
+documents, so it is both their start and their end), Llama, StarCoder and Code Llama, among others.
 """
 
 

@@ -1,13 +1,12 @@
-"""An adapter as a directory: the parameters that a method has trained, without its base.
+"""An adapter as a directory: the parameters that a method has trained, without those of the base model.
 
 `adapter_model.safetensors` holds the tensors. If peft supports the method on this architecture, they are in
-peft's layout, and `adapter_config.json` is peft's configuration, so that
-`PeftModel.from_pretrained(base, directory)` gives the same results. Otherwise the tensors are stored under
-our parameter names.
+peft's layout, and `adapter_config.json` is peft's configuration, so that `PeftModel.from_pretrained(base,
+directory)` gives the same results. Otherwise the tensors are stored under our parameter names.
 
 The head is among peft's `modules_to_save` if peft supports the method, the method uses peft's layers, and the
-stock model for the task has the same head. In this case, `base` must be the stock model with a new head of
-the same size. Otherwise the head is in `task_head.safetensors`.
+stock `transformers` model for the task has the same head. In this case, `base` must be the stock model with a
+new head of the same size. Otherwise the head is in `task_head.safetensors`.
 
 `gristmill.json`, written last, records the method, the architecture, the fingerprint of the base and the
 files.

@@ -418,9 +418,9 @@ def fill(model: Model, tokens: int) -> Model:
     """Return the model with default values in place of null fields. `tokens` is the number of tokens of the
     tokenizer.
 
-    Fields that the architecture lacks stay null, except `key_value_heads`. So do `generator_layers`,
-    `embedding_sharing`, and the fields of an optional part that the model does not use. Raises ConfigError if
-    `vocab_size` is smaller than `tokens`.
+    `key_value_heads` is always filled. These fields stay null: `generator_layers`, `embedding_sharing`, the
+    fields of an optional part that the model does not use, and all others that the architecture lacks. Raises
+    ConfigError if `vocab_size` is smaller than `tokens`.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

@@ -132,7 +132,7 @@ class TaskObjective(TrainingObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class Finetuning(Job):
-    """A run that trains a base on tasks, by a method.
+    """A run that fine-tunes a base on tasks with `method`, such as full fine-tuning or LoRA.
 
     `init.path` is the base: a run, an export or a Hugging Face directory; `model` is taken from it. Without
     `init`, the weights are random (a control without pretraining) and `tokenizer` names the tokenizer.json to

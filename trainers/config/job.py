@@ -220,8 +220,8 @@ class Init:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run is executed. None of this changes what is computed, except for rounding and the random draws
-    of dropout, so it is not part of a run's identity.
+    """How a run is executed. Apart from rounding and the random draws of dropout, these settings do not change
+    what is computed, so they are not part of a run's identity.
 
     `micro_batch` is the number of sequences per worker and backward pass; `auto` takes all of a worker's
     share of the batch in one pass, or in as few passes as its memory allows. `threads` is the number of CPU

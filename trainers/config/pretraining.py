@@ -65,7 +65,7 @@ class Data:
     `packing: concatenate` joins documents and cuts where a row is full. `best_fit` places documents where
     they fit best, with padding. `documents` gives each document its own row. Both cut only documents that are
     longer than a row. `full_sentences` and `doc_sentences` fill rows with whole sentences
-    (`trainers.rows.sequences`). `segment_pairs` and `sentence_pairs` fill them with two parts of text
+    (`trainers.rows.sequences`). `segment_pairs` and `sentence_pairs` fill them with two pieces of text
     (`trainers.rows.sentence_pairs`). Marks that an objective adds to each document count towards
     `sequence_length`.
 
@@ -151,19 +151,19 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """When the validation loss is measured, and on how much text: every `every` steps from `from_step` on,
-    and at the end, on `tokens` tokens of each source, spread evenly over the source's validation split.
+    """When the validation loss is measured, and on how much text. It is measured at the multiples of `every`
+    steps from `from_step`, and at the end. It covers `tokens` tokens of each source, spread evenly over the
+    source's validation split.
 
     The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
     equally.
 
     `document_bits_per_byte` also compares runs on the same corpus with different objectives, packings and
-    sequence lengths. The objectives must learn the likelihood of text: causal, fill_in_the_middle,
-    prefix_lm, or a mixture with one of these. Runs with other objectives lack the metric. It is measured on
-    whole documents in windows of 256 positions, or fewer if the model has fewer
-    (`trainers.data.document_loss`). `documents: false` omits this metric, which saves much of the time of a
-    validation.
+    sequence lengths. The objectives must learn the likelihood of text: causal, fill_in_the_middle, prefix_lm,
+    or a mixture with one of these. Runs with other objectives lack the metric. It is measured on whole
+    documents in windows of 256 positions, or fewer if the model has fewer (`trainers.data.document_loss`).
+    `documents: false` omits this metric, which saves much of the time of a validation.
     """
 
     every: int = 250
@@ -214,8 +214,8 @@ class PeriodicEvaluation:
 class Pretraining(Job):
     """A run that trains on the token shards of corpora with a self-supervised objective.
 
-    With `online_weights`, the weights of domains in the loss change from step to step. The log reports `loss`
-    and the losses of sources without these weights.
+    With `online_weights`, the weights of domains in the loss change from step to step. These weights do not
+    enter `loss` and the losses of sources in the log.
     """
 
     kind: Literal["pretraining"] = "pretraining"

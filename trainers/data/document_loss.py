@@ -1,7 +1,7 @@
 """Bits per byte of whole documents: a metric that is comparable across runs on a corpus.
 
 The validation loss of a run is measured on rows that depend on the run's packing, length and objective, so it
-cannot be compared with the loss of other runs. For this metric, all runs predict the text of the same
+cannot be compared between runs that differ in these. For this metric, all runs predict the text of the same
 documents:
 
 - From the validation split of each source, the documents with the smallest ids (which are hashes) are taken,
@@ -39,9 +39,9 @@ FIELD = "document_bits_per_byte"
 
 @dataclass(frozen=True)
 class DocumentData:
-    """The documents on which the metric is measured, as chunks: chunk i is `targets[i]` of source
-    `source[i]`, predicted from `inputs[i]`. `text_bytes` [sources] is the number of UTF-8 bytes of text in
-    each source's documents.
+    """The documents on which the metric is measured, as chunks: chunk i is `targets[i]`, from the source
+    `sources[source[i]]`, predicted from `inputs[i]`. `text_bytes` [sources] is the number of UTF-8 bytes of
+    text in each source's documents.
 
     In a decoder, the inputs are read in both directions if `bidirectional`. `mode` is the id of the token
     that precedes every input, or None.

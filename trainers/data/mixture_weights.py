@@ -50,15 +50,15 @@ class SourceMixture:
 
     @cached_property
     def given(self) -> np.ndarray:
-        """The tokens requested from each source before each part begins, shape [parts, sources]."""
+        """The number of tokens requested from each source before each part begins, shape [parts, sources]."""
         sizes = (self.ends - self.starts)[:-1, None] * self.shares[:-1]
         before: np.ndarray = np.concatenate([np.zeros((1, len(self.names))), np.cumsum(sizes, axis=0)])
         # Rounding errors must not lift a request above a cap.
         return np.minimum(before, self.caps)
 
     def requested(self, tokens: int) -> np.ndarray:
-        """Return the tokens requested from each source after `tokens` tokens of the whole run, shape
-        [sources].
+        """Return the number of tokens requested from each source after `tokens` tokens of the whole run,
+        shape [sources].
         """
         part = max(0, int(np.searchsorted(self.starts, tokens, side="right")) - 1)
         request: np.ndarray = self.given[part] + (tokens - self.starts[part]) * self.shares[part]
@@ -71,8 +71,8 @@ def build_mixture(
     """Build the mixture of `stages`, each given as (tokens of the whole run at its end, weights by source).
     The last stage must end at infinity.
 
-    `caps` are tokens by source. The mixture ends early, at `total`, if all sources of a stage reach their
-    caps: sources of other stages do not replace them.
+    `caps` gives the maximum number of tokens drawn from each source that has a cap. The mixture ends early,
+    at `total`, if all sources of a stage reach their caps: sources of other stages do not replace them.
     """
     limits = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
     given, start = np.zeros(len(names)), 0.0

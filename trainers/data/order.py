@@ -36,9 +36,10 @@ _REPLAY_INTERVAL = 1 << 23  # samples between stored states, which are replayed 
 
 @dataclass(frozen=True)
 class Stream:
-    """A source as `Order` reads it. `tokens` is the length of an epoch. `sizes` gives the tokens of each
-    sequence; it is None if sequences are cut from the stream one after another. If only some sequences of the
-    source are read, `subset` contains their indices, and `tokens` and `sizes` count only these.
+    """A source as `Order` reads it. `tokens` is the length of an epoch. `sizes` gives the number of tokens in
+    each sequence; it is None if sequences are cut from the stream one after another. If only some sequences
+    of the source are read, `subset` contains their indices, and `tokens` and `sizes` are those of these
+    sequences alone.
     """
 
     name: str
@@ -102,7 +103,7 @@ class DrawTotals:
     """The totals drawn from each source by the first samples of a run, as arrays of shape [sources].
 
     `sequences`, `tokens`, `capacity` (the number of positions that these sequences have room for) and
-    `epochs` begun are int64; `requested`, the tokens that the mixture requests, is float64.
+    `epochs` begun are int64; `requested`, the number of tokens that the mixture requests, is float64.
     """
 
     sequences: np.ndarray
@@ -114,9 +115,9 @@ class DrawTotals:
 
 @dataclass(frozen=True)
 class _State:
-    """The state of an order after `sample` samples: the sequences drawn in this phase and the tokens drawn in
-    the run, each [sources]. `begun` [4, sources] contains the totals at the start of the phase: sequences,
-    capacity and tokens drawn, and epochs begun.
+    """The state of an order after `sample` samples: the number of sequences drawn in this phase and the
+    number of tokens drawn in the run, each [sources]. `begun` [4, sources] contains the totals at the start
+    of the phase: sequences, capacity and tokens drawn, and epochs begun.
     """
 
     sample: int
@@ -308,9 +309,9 @@ def _replay_points(_identity: str) -> list[_State]:
 
 
 class _SequenceTable(NamedTuple):
-    """The sequences of a phase by source. `full` is the number of full sequences, and `short` the tokens of a
-    shorter last sequence (0 if there is none). For a source that lists the sizes of its sequences, `full`
-    counts all sequences and `short` is 0.
+    """The sequences of a phase by source. `full` is the number of full sequences, and `short` the number of
+    tokens in a shorter last sequence (0 if there is none). For a source that lists the sizes of its
+    sequences, `full` counts all sequences and `short` is 0.
 
     `sizes` concatenates these lists; the list of a source begins at `size_starts` (-1 if it has no list).
     `keys` are the keys of the permutations.

@@ -26,7 +26,7 @@ def reachable_tokens(
     length: int,
 ) -> int:
     """Return the number of tokens in the longest prefix of an epoch's sequences that has at most `most`
-    tokens. `most` must be less than the tokens of an epoch. `full` to `length` are as in `draw`.
+    tokens. `most` must be less than the number of tokens in an epoch. `full` to `length` are as in `draw`.
     """
     if size_starts[source] < 0:
         return min(most // length, full[source]) * length
@@ -63,9 +63,9 @@ def draw(
     epochs: np.ndarray,
 ) -> int:
     """Draw the next samples of a phase into `source`, `sequence`, `tokens` and `epochs`, [samples] each.
-    Epochs are numbered from the start of the phase. `counts`, the sequences drawn from each source in this
-    phase, and `drawn`, the tokens drawn from it in the whole run, both [sources], are read and updated in
-    place.
+    Epochs are numbered from the start of the phase. `counts` [sources] is the number of sequences drawn from
+    each source in this phase, and `drawn` [sources] the number of tokens drawn from it in the whole run. Both
+    are read and updated in place.
 
     `ends`, `shares`, `given` and `caps` are those of a `SourceMixture`; `full` to `keys` are the fields of
     the `_SequenceTable` in `trainers.data.order`. `length` is the number of tokens in a full sequence.

@@ -225,7 +225,6 @@ class Engine:
         return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
     def _scaled_loss(self, nats: Mapping[str, Any], batch: Batch, scales: np.ndarray) -> Any:
-        """Return the loss that a step minimises. `scales` [losses, sources] holds the factors of the nats."""
         source, total = torch.from_numpy(batch.source).to(self._device), 0.0
         for loss, its in zip(self.losses, scales, strict=True):
             rows = nats[loss.name].reshape(len(batch.source), -1).sum(dim=1)

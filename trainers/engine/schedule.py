@@ -7,7 +7,7 @@ is
 - constant: 1
 - linear: 1 - (1 - f) t
 - cosine (Loshchilov and Hutter, 2017): f + (1 - f) (1 + cos(pi t)) / 2
-- wsd (Hu et al., 2024), d the decay fraction: 1 while t < 1 - d, then 1 - (1 - f) (t - (1 - d)) / d
+- wsd (Hu et al., 2024), where d is the decay fraction: 1 while t < 1 - d, then 1 - (1 - f) (t - (1 - d)) / d
 - inverse_sqrt (Vaswani et al., 2017): max(f, sqrt((W + 1) / (s + 1))), which continues the warm-up without a jump
 """
 

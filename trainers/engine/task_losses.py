@@ -128,9 +128,9 @@ def _span(scores: Any, made: ForwardPass) -> Any:
 
 
 def _nats_within(scores: Any, group: Any, chosen: Any, known: Any) -> Any:
-    """Return the nats of one chosen score per group, by softmax over all scores of the group, [n]; 0 where
-    `known`, bool [n], is false. `group` [m] is the group of every one of the `scores` [m], from 0 to n - 1.
-    `chosen` [n] is the index in `scores` of the chosen score of every group.
+    """Return the nats of the chosen score of each group, by softmax over the scores of the group: [n], 0
+    where `known`, bool [n], is false. `group` [m] gives the group of each of the `scores` [m], from 0 to n -
+    1. `chosen` [n] gives the index in `scores` of the chosen score of each group.
     """
     lowest = scores.detach().new_full((len(chosen),), -torch.inf)
     largest = lowest.scatter_reduce(0, group, scores.detach(), "amax")

@@ -30,9 +30,9 @@ class Blamed:
 
     - `losses`: the nats per target of each loss in which the document has targets.
     - `tokens`: its number of targets in the first loss.
-    - `excess`: how much more it contributes to the minimised loss than an average document with as many
-      targets, multiplied by the step's number of targets in the first loss. With a single loss, the unit
-      is nats.
+    - `excess`: how much more the document adds to the minimised loss than an average document with as many
+      targets. The difference is multiplied by the step's number of targets in the first loss, so that with a
+      single loss its unit is nats.
     - `excluded`: whether the run excludes the document.
     """
 

@@ -1,4 +1,4 @@
-"""The validation loss of a trained model, computed in plain torch without a training engine."""
+"""The loss of a trained model on held-out documents, computed in plain torch without a training engine."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

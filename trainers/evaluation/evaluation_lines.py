@@ -13,7 +13,7 @@ from trainers.report.task_table import align
 
 
 def evaluation_lines(evaluation: Evaluation) -> list[str]:
-    """Return the scores of an evaluation as lines of text, with the comparisons of models and the costs."""
+    """Return the results of an evaluation as lines of text, with the cost of each model at the end."""
     rows: list[Sequence[str]] = [
         ("model", "task", "split", "version", "items", "score", "value", "error", "95 % interval", "chance")
     ]

@@ -61,8 +61,8 @@ class Separation:
 
 
 def separations(evaluation: Evaluation) -> list[Separation]:
-    """Return how well every task separates the models. The tasks that separate the most pairs come first.
-    Empty for a single model.
+    """Return how well every task separates the models. The tasks that separate the most pairs come first. The
+    list is empty for a single model.
     """
     by_model = [[result for result in evaluation.results if result.model == model] for model in evaluation.models]
     compared: dict[tuple[str, str], list[PairedDifference]] = {}

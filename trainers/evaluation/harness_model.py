@@ -101,8 +101,8 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Run loaded tasks and return the report of lm-evaluation-harness. If `shots` is None, each task sets its
-    own number of few-shot examples.
+    """Run loaded tasks, each on at most `limit` items, and return the report of lm-evaluation-harness. If
+    `shots` is None, each task sets its own number of few-shot examples.
     """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),
@@ -120,7 +120,9 @@ def run_harness(
 
 
 def harness_lines(made: dict[str, Any]) -> list[Sequence[str]]:
-    """Return a header and a row for every task and metric: task, items, metric, value, standard error."""
+    """Return a table as a header and a row for every task and metric. The columns are the task, the number of
+    items, the metric, its value and its standard error.
+    """
     rows: list[Sequence[str]] = [("task", "items", "score", "value", "error")]
     for task, scores in made["results"].items():
         items = made["n-samples"][task]["effective"]

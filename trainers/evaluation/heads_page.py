@@ -36,7 +36,9 @@ class HeadCell:
 
 @dataclass(frozen=True)
 class HeadGrid:
-    """A grid that shows one measure of every head. `rows` has (name of a layer, cells of its heads)."""
+    """A grid that shows one measure of every head. `note` explains the measure, and `rows` has (name of a
+    layer, cells of its heads).
+    """
 
     title: str
     note: str

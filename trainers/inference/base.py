@@ -71,13 +71,13 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors that a fine-tuning run starts from: {parameter name: fp32 tensor on the CPU}.
-
     Parameters that the base lacks are left out; parameters that the run does not use may be included. The
-    layers of a task head are named `task_head.*`. `record` describes the parent, as in `run.json`.
+    layers of a task head are named `task_head.*`. `record` describes the base, as `parent` in `run.json`
+    does.
 
-    Raises UserError if the parent's files are missing, have changed or lack a tensor that the run needs.
-    Raises ConfigError if the run's model does not fit the parent's, or if the parent was fine-tuned with a
-    method whose parameters cannot be merged into the weights.
+    Raises UserError if the base's files are missing, have changed or lack a tensor that the run needs. Raises
+    ConfigError if the run's model does not fit the base's, or if the base was fine-tuned with a method whose
+    parameters cannot be merged into the weights.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)

@@ -35,8 +35,8 @@ class Sampler:
     """Samples the next token of each prompt. Every prompt has its own random generator, so its text does not
     depend on the other prompts of the batch.
 
-    `temperature` divides the logits. `top_k` keeps only the most probable tokens (0: all). Of these, `top_p`
-    keeps the smallest set of most probable tokens whose share of the remaining probability reaches `top_p`
+    `temperature` divides the logits. Only the `top_k` most probable tokens are kept (0: all). Of these, only
+    the smallest set of most probable tokens is kept whose share of the remaining probability reaches `top_p`
     (Holtzman et al., 2020; 1: all).
     """
 

@@ -47,10 +47,10 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     - Multi-task pretraining: the model writes the target of the prompt.
     - Denoising: the model rewrites the whole text and fills in each `<mask>`.
     - Gap sentences: the model writes only the missing sentences.
-    - Mixture: the prompt is read as input of a single member.
+    - Mixture: one member determines how the prompt is read (`choose_member`).
 
-    If the objective needs a gap and the prompt has none, one is appended. Generation ends at `<eos>`, after
-    `sampling.tokens` tokens, or at the model's last position.
+    If the objective fills gaps and the prompt has none, one is appended, such as `<mask>`. Generation ends at
+    `<eos>`, after `sampling.tokens` tokens, or at the model's last position.
 
     Raises ConfigError for an encoder, and for a prompt that is too long for the model.
     """

@@ -222,7 +222,7 @@ def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
 
 
 def trained_model(run: LocalPath, picked: checkpoint.Checkpoint) -> Any:
-    """Return the model of a checkpoint without loss functions, in fp32 on the CPU."""
+    """Return the model of a checkpoint in fp32 on the CPU, without its loss functions."""
     return trained_forward(run, picked).model
 
 

@@ -54,8 +54,8 @@ def score_run(
 
     Splits whose gold is hidden are predicted but not scored. The no-answer threshold of a `span` task is
     tuned on the split that the run validates on. If there are several tasks, splits are named `TASK.SPLIT`.
-    The entry `floors` holds the scores of majority predictions from the training split. `tell` is called with
-    a line for each split in which answers were cut off.
+    The entry `floors` holds the scores of the majority baseline (`trainers.tasks.majority`). `tell` is called
+    with a line for each split in which answers were cut off.
     """
     best = checkpoint.pick(run, print)
     assert best is not None
@@ -83,7 +83,7 @@ def score_run(
 
 def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
     """Return a line with the scores of a split: each metric with its 95 % interval and, if it is known, its
-    floor.
+    floor, the score of the majority baseline.
     """
     parts = []
     for name, score in scores.items():

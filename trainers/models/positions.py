@@ -46,11 +46,11 @@ def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
 
 class RelativePositions(torch.nn.Module):
     """The clipped relative positions of one attention layer: embeddings RE [2k + 1, width] of the distances
-    from -k to k. Row k + r is that of distance r.
+    from -k to k, to which longer distances are clipped. Row k + r is that of distance r.
     """
 
     def __init__(self, width: int, distance: int, deviation: float) -> None:
-        """Draw rows with standard deviation `deviation`. `distance` is k, to which distances are clipped."""
+        """Draw rows with standard deviation `deviation`. `distance` is k."""
         super().__init__()
         self.distance = distance
         self.rows = torch.nn.Embedding(2 * distance + 1, width)

@@ -39,8 +39,8 @@ class BidirectionalLM(TrainingObjective):
         return Frame(CLS, SEP)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with the next tokens as targets. The previous tokens, the backward targets, follow
-        from the inputs.
+        """Return the batch with the next tokens as targets. `backward_loss` takes its targets, the previous
+        tokens, from the inputs.
         """
         after = batch.segments[:, 1:]
         targets = np.full_like(batch.inputs, IGNORED)

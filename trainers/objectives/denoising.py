@@ -185,8 +185,8 @@ def infill_spans(
     `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
     tokens; if a document becomes shorter, later documents of its row may use the positions that it frees.
     `offsets` are those of the original documents, from which earlier noises may have removed tokens.
-    `lengths` and `places` are uniform numbers that determine the lengths and the positions of the spans: one
-    length and two positions for each original token.
+    `lengths` and `places` are uniform numbers, one and two for each original token, that determine the
+    lengths and the positions of the spans.
     """
     weights = np.exp(
         [

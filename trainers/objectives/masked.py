@@ -33,9 +33,10 @@ class Masked(Masking):
     targets. All tokens of a span are replaced in the same way. For masks only, as in REALM, set `mask_share`
     to 1 and `random_share` to 0.
 
-    By default a sequence gets a new mask in every epoch, a function of the seed and the sample's number. With
-    `copies` it cycles through that many masks, each a function of the seed, the sequence and the epoch modulo
-    `copies`. BERT made 10 copies of its data and trained for 40 epochs, so it saw each mask 4 times.
+    By default a mask is a function of the seed and the sample's number, so a sequence gets a new mask in
+    every epoch. With `copies`, a sequence cycles through that many masks: each is a function of the seed, the
+    sequence and the epoch modulo `copies`. BERT made 10 copies of its data and trained for 40 epochs, so it
+    saw each mask 4 times.
 
     With `marks: documents`, `<cls>` precedes and `<sep>` follows every document. With `marks: rows`, `<cls>`
     begins every row and `<sep>` follows every document, as in RoBERTa's full sentences (Liu et al., 2019,

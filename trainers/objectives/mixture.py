@@ -44,8 +44,8 @@ class MixturePart:
     token: str | None = None
 
     def check(self) -> None:
-        """Raise ValueError if `weight` is out of range, or if `token` is set but the objective has no inputs
-        for it to precede.
+        """Raise ValueError if `weight` is out of range, or if `token` is set for an objective that does not
+        rewrite rows (`causal`), because such an objective does not split documents into inputs and targets.
         """
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight: got {self.weight}, allowed above 0")

@@ -2,9 +2,9 @@
 3.1).
 
     text        the  quick  brown  fox  jumps  over  the  dog
-    order         0      0      2    1      0     0    0    0      of the factorization: 0 is known from the start
-    predicted                brown <- the quick fox jumps over the dog
-                                   fox <- the quick     jumps over the dog
+    order         0      0      2    1      0     0    0    0      0: given; 1, 2: predicted first, second
+    predicted                      fox <- the quick     jumps over the dog
+                             brown <- the quick fox jumps over the dog
 """
 
 from collections.abc import Mapping

@@ -22,14 +22,15 @@ class ReplacedTokens(Masking):
     """Train a generator to predict masked tokens, and a discriminator to detect the tokens that the generator
     has replaced.
 
-    The minimised loss is the generator's loss at the chosen tokens, `loss`, plus `discriminator_weight` times
-    the binary cross-entropy over all tokens that the discriminator reads, `discriminator_loss`. Of the chosen
-    tokens, a share `mask_share` becomes `<mask>` for the generator. By default the rest stay unchanged, as in
-    the authors' code (the paper masks all). For the discriminator, each chosen token is replaced with a token
-    drawn from the generator. Three measures are also logged. `replaced_share` is the share of tokens that
-    differ from the text after the replacement; `replaced_accuracy` is the discriminator's accuracy on these
-    tokens, `original_accuracy` its accuracy on all others. The other fields work as in `masked`. Requires
-    `model.generator_size`.
+    Tokens are chosen as in `masked`. The minimised loss is the generator's loss at the chosen tokens, `loss`,
+    plus `discriminator_weight` times the binary cross-entropy over all tokens that the discriminator reads,
+    `discriminator_loss`. For the generator, a share `mask_share` of the chosen tokens becomes `<mask>`. By
+    default the rest stay unchanged, as in the authors' code (the paper masks all). For the discriminator,
+    each chosen token is replaced with a token drawn from the generator.
+
+    Three measures are also logged. `replaced_share` is the share of tokens that differ from the text after
+    the replacement; `replaced_accuracy` is the discriminator's accuracy on these tokens, `original_accuracy`
+    its accuracy on all others. The other fields work as in `masked`. Requires `model.generator_size`.
     """
 
     mask_share: float = 0.85

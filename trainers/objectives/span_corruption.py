@@ -124,7 +124,9 @@ class Corruption(PairObjective):
         return self.corrupted(documents_of(batch, context), context)
 
     def corrupted(self, documents: Documents, context: Context) -> Pairs:
-        """Return pairs of `documents` with noise that is drawn at random."""
+        """Return the inputs and targets of `documents` with noise drawn at random or, in the style
+        `deshuffle`, with the tokens in random order.
+        """
         if self.style == "deshuffle":
             return self.shuffle(documents, context)
         offsets = documents.content.offsets
@@ -134,7 +136,9 @@ class Corruption(PairObjective):
         return self.corrupt(documents, noise_spans(offsets, drawn, self.rate, self.mean_span), context)
 
     def corrupt(self, documents: Documents, noise: np.ndarray, context: Context) -> Pairs:
-        """Return pairs of `documents` with the given `noise`, bool [tokens of all documents]."""
+        """Return the inputs and targets of `documents` in which the tokens marked by `noise`, bool [tokens of
+        all documents], are noise. Not for the style `deshuffle`.
+        """
         content, eos = documents.content, context.special("<eos>")
         if self.style in ("mass", "bert"):
             tokens = np.where(noise, context.special(MASK), content.tokens)
@@ -155,7 +159,7 @@ class Corruption(PairObjective):
         return replace_with_sentinels(content, noise, sentinels, self.closing_sentinel)
 
     def shuffle(self, documents: Documents, context: Context) -> Pairs:
-        """Return pairs of each document's tokens in random order and in the original order."""
+        """Return pairs whose input is a document's tokens in random order, and whose target is the document."""
         content, eos = documents.content, context.special("<eos>")
         tokens = content.tokens.copy()
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
@@ -193,7 +197,7 @@ class SpanCorruption(Corruption):
 
 
 def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:
-    """Return a random token that is not special for each uniform number in `drawn`."""
+    """Return, for each uniform number in `drawn`, a token that is not special."""
     specials = np.unique([number for number in context.specials.values() if number < context.vocab_size])
     numbers = (drawn * (context.vocab_size - len(specials))).astype(np.int64)
     chosen: np.ndarray = numbers + np.searchsorted(specials - np.arange(len(specials)), numbers, side="right")
@@ -214,7 +218,8 @@ def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
 
 @kernel(nogil=True)
 def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: float) -> np.ndarray:
-    """Choose the tokens that are noise, bool [tokens]. `drawn` are uniform numbers, one per token.
+    """Return which tokens of the documents are noise, bool [tokens]. `drawn` are uniform numbers, one per
+    token.
 
     Text and noise alternate. Both are cut at positions chosen by selection sampling (Knuth, The Art of
     Computer Programming 2, 3.4.2, algorithm S), so that every way to cut is equally likely.

@@ -68,9 +68,7 @@ class TranslationLM(Masking):
 
 
 def _pair_rows(batch: Batch, context: Context) -> Batch:
-    """Return the documents of a batch with their marks, positions and token types, and without tokens to
-    predict.
-    """
+    """Return the documents of a batch with their marks, positions and token types. No token is a target yet."""
     assert batch.in_target is not None
     documents = documents_of(batch, context)
     text, in_target = documents.content, batch.in_target[documents.text]

@@ -1,7 +1,7 @@
 """Recipes: functions that return a configuration, often derived from that of another recipe with
 `dataclasses.replace`.
 
-To add a recipe, write a function in the file of its family: every public function of these files is a recipe.
+To add a recipe, write a function in one of the files in `_FILES`: every public function there is a recipe.
 """
 
 import inspect

@@ -151,8 +151,8 @@ def tiny_xlnet() -> Pretraining:
 
 
 def tiny_albert() -> Pretraining:
-    """An ALBERT of toy size: `tiny_bert` with ALBERT's architecture, embeddings of half the model's width,
-    and sentence order.
+    """An ALBERT of toy size: `tiny_bert` with ALBERT's architecture, embeddings half as wide as the model,
+    and sentence-order prediction instead of next-sentence prediction.
     """
     bert = tiny_bert()
     return replace(

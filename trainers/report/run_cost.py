@@ -1,5 +1,5 @@
-"""Compute the cost of a run from its log. The cost includes steps that were repeated after the run was
-resumed.
+"""Compute the cost of a run from its log, and that of its evaluations from their results. The cost of a run
+includes steps that were repeated after it was resumed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -55,7 +55,7 @@ def _configuration(config: Mapping[str, Any]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return the key figures of a run by name. A figure that the run lacks is None, or 0 if it is a count."""
+    """Return the key figures of a run by name. A figure that the run lacks is None or 0."""
     validated = [event for event in run.validations if _is_finite(event.get("loss"))]
     best = min(validated, key=lambda event: event["loss"], default=None)
     speeds = [event["tokens_per_second"] for event in run.steps]

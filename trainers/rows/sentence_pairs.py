@@ -1,5 +1,5 @@
 """Sentence pairs for BERT's next-sentence prediction (Devlin et al., 2019, section 3.1 and appendix A.2) and
-ALBERT's sentence order (Lan et al., 2020): the two pieces of text, A and B, in every row of a shard.
+ALBERT's sentence-order prediction (Lan et al., 2020): the pieces of text A and B in the rows of a shard.
 
 With packing `segment_pairs`, a row is filled with as many sentences of one document as fit, and divided at
 random between two of them, as in BERT: A is before the division, B after it. With `sentence_pairs`, a row has
@@ -104,7 +104,7 @@ class PairPacking:
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Return where a sequence of an epoch comes from: the index of its shard, the starts of its A and its
-        B in the shard's stream, and their lengths in tokens. Empty parts are left out.
+        B in the shard's stream, and their lengths in tokens. An empty A or B is left out.
         """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         pairs, row = self.shards[number], sequence - int(self.starts[number])

@@ -8,8 +8,8 @@
 
 Every position of the stream is in exactly one sequence. If an objective adds marks to each document, a
 sequence contains only as much text as fits in a row together with these marks (`trainers.rows.batch.Room`).
-The result is kept in the local cache, under a digest of the checksum of the shard and everything else that it
-depends on.
+The sequences of a shard are kept in the local cache, under a digest of the shard's checksum and everything
+else that they depend on.
 """
 
 from collections.abc import Callable

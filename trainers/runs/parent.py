@@ -98,8 +98,8 @@ def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
 
 
 def require_parent(record: Mapping[str, Any]) -> None:
-    """Raise UserError if the parent that a run began from is missing, or lacks the run's initial checkpoint.
-    `record` is the field `parent` of the run's `run.json`.
+    """Raise UserError if the parent that a run began from is missing, or no longer has the checkpoint that
+    the run began from. `record` is the field `parent` of the run's `run.json`.
     """
     path = LocalPath(record["path"])
     try:
@@ -194,9 +194,9 @@ def parent_digest(init: Init) -> str:
 
 
 def read_vocabularies(path: LocalPath, corpus: JobCorpus) -> tuple[Definition, Definition]:
-    """Return the vocabularies of the parent in `path` and of the corpus, for a transfer of weights between
-    them. Raises UserError if the parent has no tokenizer.json, or if one of the two is not byte-level BPE
-    that keeps every byte.
+    """Return the vocabularies of the parent in `path` and of the corpus, between which weights are
+    transferred. Raises UserError if the parent has no tokenizer.json, or if one of the two is not byte-level
+    BPE that keeps every byte.
     """
     if not (path / "tokenizer.json").is_file():
         raise UserError(f"init.vocabulary: {path} has no tokenizer.json; put the one that it was trained with there")

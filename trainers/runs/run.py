@@ -2,9 +2,9 @@
 
 It contains `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`,
 `checkpoints/`, `report.html` and, when training is done, `export/`, `finished.json` and, in fine-tuning,
-`scores.json`. `evaluations/` contains the stored evaluations of checkpoints. `excluded.json` contains the ids
-of documents with loss weight 0, `sinks.json` the ids of the run in W&B and MLflow. A file named `stop` makes
-the run save a checkpoint and end.
+`scores.json` and `predictions/`. `evaluations/` contains the stored evaluations of checkpoints.
+`excluded.json` contains the ids of documents with loss weight 0, `sinks.json` the ids of the run in W&B and
+MLflow. A file named `stop` makes the run save a checkpoint and end.
 """
 
 import json

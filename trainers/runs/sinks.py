@@ -317,8 +317,8 @@ class Follower:
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a step or validation event, except its step, its time and the number of
-    steps of the run, by metric name. Examples of names are `train/loss`, `train_loss/NAME` for a source or a
-    level above it, and `data_FIELD/NAME` for the data read from a source.
+    steps of the run, by metric name. Examples of names are `train/loss`, `train_loss/NAME` for a domain or
+    for a group of domains, and `data_FIELD/NAME` for the data read from a domain.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}

@@ -83,8 +83,8 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 
 
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
-    """Return the name of an evaluation: its title, with `_` for `/`, followed by the `settings` that differ
-    from the defaults.
+    """Return the name of an evaluation: its title, with `_` for `/`, followed by each of `settings` as
+    `name=value`. Callers pass only the settings that differ from the defaults.
     """
     return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
 

@@ -75,7 +75,8 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
     """Choose a law for each metric of `table`, and measure how well it predicts. `tests` holds further runs
     with the same domains and metrics, on which the chosen laws are scored too.
 
-    Raises ConfigError if there are too few runs for a law, or if fewer than two test runs have a metric.
+    Raises ConfigError if there are too few runs for a law, or if a metric has values in fewer than two test
+    runs.
     """
     if tests is not None:
         for metric, measured in zip(tests.metrics, (~tests.censored).sum(axis=0).tolist(), strict=True):

@@ -32,7 +32,7 @@ class Examples:
       the question has no answer
     - `targets`: the accepted texts for `generate`, `span`, `choose` and `facts`
 
-    `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts it as one question. In
+    `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts a group as one question. In
     `minimal_pairs`, each example has two candidates, and candidate 0 is the acceptable text; `subtasks` and
     `fields` name the subtask and the field that each example belongs to. In `facts`, the subtask is the
     relation.

@@ -5,7 +5,7 @@ its schema metadata holds the task, the split, the model and the threshold. A pr
 classify, a number for regress, a candidate index for choose, a list of labels for tag, and a text for span
 and generate. Gold has the same type, except that it is the list of accepted texts for span and generate.
 `score` holds one number per label or candidate for classify and choose; for span, it holds the score of the
-answer and the score of no answer. Some tasks have further columns: `group`, `accepted` and `text` (texts of
+answer and the score of "no answer". Some tasks have further columns: `group`, `accepted` and `text` (texts of
 choose), `nats` and `tokens` (the loss of the gold text and its number of tokens).
 """
 
@@ -59,7 +59,7 @@ class Predictions:
 
     @property
     def no_answer_scores(self) -> np.ndarray:
-        """The score of no answer minus the score of the answer, float64 [n]."""
+        """The score of "no answer" minus the score of the predicted answer, float64 [n]."""
         assert self.scores is not None
         pairs = self.scores.reshape(-1, 2).astype(np.float64)
         return pairs[:, 1] - pairs[:, 0]
@@ -89,8 +89,8 @@ def predictions_of(
 
     `predicted` holds label indices, candidate indices, numbers, the tag indices of all words, or texts,
     depending on the kind of task; it may be None for span and generate. `scores` holds an array per example:
-    one number per label or candidate, or for span the scores of the answer and of no answer. `nats` and
-    `tokens` are the loss of each gold text and its number of tokens.
+    one number per label or candidate, or for span the score of the answer and the score of "no answer".
+    `nats` and `tokens` are the loss of each gold text and its number of tokens.
 
     Raises UserError if a predicted number is not finite.
     """

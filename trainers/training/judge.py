@@ -47,8 +47,8 @@ class Judge:
         return totals, {name: score.value for name, score in scores.items()}
 
     def compare(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Compare the validation after `step` steps with the best so far. `fields` are the fields of its
-        event. Every worker must call this, but only the first worker's fields count.
+        """Compare the validation after `step` steps with the best so far. `fields` holds the fields of its
+        event and its metrics by name. Every worker must call this, but only the first worker's fields count.
         """
         if self._engine.rank == 0:
             value = -fields["loss"] if self.metric == "loss" else fields[self.metric]

@@ -48,7 +48,7 @@ def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: C
     ignored.
 
     Raises LostWorkerError if another worker is lost under torchrun. On Ray, raises it if workers are lost
-    _MAX_FAILURES times in a row without progress, or if no resources are left.
+    four times in a row without a new checkpoint, or if no resources are left.
     """
     refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)

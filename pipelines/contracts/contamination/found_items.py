@@ -27,8 +27,8 @@ COLUMN = "contamination"
 SPAN = pa.struct(
     [("item", pa.string()), ("field", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float32())]
 )
-"""An occurrence of an item in a document: the item's name, `prompt` or `answer`, the range of bytes in the
-text that was searched, and the share of the words of the prompt or answer that the document contains.
+"""An occurrence of an item in a document: the item's name, the field (`prompt` or `answer`), the range
+of bytes in the text that was searched, and the share of the field's words that the document contains.
 """
 ITEMS_FILE = "items.arrow"
 ITEMS = pa.schema([("item", pa.string()), ("field", pa.string()), ("found_as", pa.string())])

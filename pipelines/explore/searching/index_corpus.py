@@ -19,8 +19,8 @@ from pipelines.explore.searching.search_corpus import shown_texts
 
 @dataclass(frozen=True)
 class IndexReport:
-    """The result of `index_corpus`: how many parts were indexed now and how many already had a current index,
-    the UTF-8 bytes of text indexed now, and the bytes of the new indexes.
+    """The result of `index_corpus`: how many parts were indexed now, how many already had a current index,
+    and the sizes in bytes of the text indexed now (in UTF-8) and of its indexes.
     """
 
     written: int

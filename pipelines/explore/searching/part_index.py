@@ -41,7 +41,8 @@ class _Segment:
 @dataclass(frozen=True)
 class PartIndex:
     """An open search index. `texts` has the text of every document. Each entry of `segments` is (first row,
-    last row + 1, places uint8 [n, width]).
+    last row + 1, places), with the places of the characters of these rows as uint8 [characters, bytes per
+    place].
     """
 
     texts: pa.LargeStringArray

@@ -6,8 +6,8 @@ from pipelines.explore.searching.search_corpus import SearchResult
 
 
 def show_found(found: SearchResult) -> None:
-    """Print the documents that a search returned, each with its first hit, then the totals, and how many
-    parts were searched without a current index.
+    """Print the documents that a search returned, each with its first hit, then the totals. If parts were
+    searched without a current index, print how many.
     """
     page = Page()
     for hit in found.first:

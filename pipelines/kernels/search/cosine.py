@@ -117,12 +117,12 @@ def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Reorder vectors so that the first `count` are far from one another; the rest follow in their original
-    order. If fewer than `count` vectors differ, fewer are moved to the front.
+    order. If fewer than `count` vectors are distinct, fewer are moved to the front.
 
     This is k-means++ with 1 - cosine as the squared distance. The first vector is drawn at random. For each
-    later one, 2 + ln(count) candidates (rounded down) are drawn. The candidate that most lowers the sum of
-    the distances of all vectors to their nearest chosen vector is taken (Arthur and Vassilvitskii 2007,
-    sections 2.2 and 7).
+    later one, 2 + ln(count) candidates (rounded down) are drawn. The candidate is taken that most lowers the
+    sum, over all vectors, of the squared distance to the nearest chosen vector (Arthur and Vassilvitskii
+    2007, sections 2.2 and 7).
     """
     if not len(vectors):
         return vectors

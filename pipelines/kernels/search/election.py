@@ -10,8 +10,8 @@ import numpy as np
 from gristmill.compilation import kernel
 
 STAYS, OF_THE_FIRST = -1, -2
-"""Values of `winner` other than the index of a document. STAYS: the document stays. OF_THE_FIRST: it loses to
-the preferred document of its cluster, which is not among the documents of this call.
+"""Values of `winner` other than the index of a document. STAYS: the document stays. OF_THE_FIRST: it is dropped
+in favour of the preferred document of its cluster, which is not among the documents of this call.
 """
 
 

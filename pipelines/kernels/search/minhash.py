@@ -1,9 +1,10 @@
 """MinHash signatures over word or character shingles, bit-identical to datasketch's "affine32" scheme with
 xxh32.
 
-No Python object is created between bytes and signature. Words are lower-cased and joined by one space
+No Python object is created per document or word. Words are lower-cased and joined by one space
 (`characters.lower_runs`), and a shingle is a slice of those bytes. Its hash h is its xxh32 (seed 0), mixed
-with MurmurHash3's finalizer; h is permuted by a * h + b modulo 2^32.
+with MurmurHash3's finalizer. Each permutation maps h to a * h + b modulo 2^32, with its own factor a and
+summand b.
 """
 
 from collections.abc import Iterator

@@ -61,7 +61,7 @@ def _classes() -> np.ndarray:
 
 
 def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return every hit in order: its row and its byte offset within the document, both int64.
+    """Return every hit in order: the index of its document and its byte offset within the document, both int64.
 
     `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array of UTF-8. The byte of a
     hit depends on its kind:
@@ -90,8 +90,8 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
 
 
 class Chains(NamedTuple):
-    """Chains of digits in order. Each has a row, a start and an end in bytes within the document, and a
-    number of digits; all are int64 [n].
+    """Chains of digits in order. Each has the index of its document (`rows`), a start and an end in bytes
+    within the document, and a number of digits; all are int64 [n].
     """
 
     rows: np.ndarray

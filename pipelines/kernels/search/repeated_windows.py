@@ -30,7 +30,7 @@ class WindowRuns(NamedTuple):
 
 
 def sort_by(*keys: np.ndarray) -> np.ndarray:
-    """Return the order of rows sorted by several uint64 keys, of which the first is the most significant.
+    """Return the indices that sort rows by several uint64 keys, the first of which is the most significant.
     Equal rows keep their order.
     """
     order = np.arange(len(keys[0]))

@@ -1,10 +1,10 @@
-"""Counts over segmented documents, from which stages/measure/signal_columns.py derives the quality signals.
-Counts are integers, except `entropy`; ratios are computed from them later.
+"""Count the words, lines, characters and n-grams of documents. pipelines/stages/measure/signal_columns.py
+computes the quality signals from these counts, which are integers except for `entropy`.
 
 To add a signal, count it in the kernel that walks the spans in question, add its name to that kernel's tuple
-of names, and add its formula to pipelines/stages/measure/signal_columns.py. `repetition` counts repeated
-n-grams, `line_signals` counts lines and paragraphs, `c4` counts for C4's tests, and `peer_counts` counts by
-the rules of other implementations.
+of names, and add its formula to pipelines/stages/measure/signal_columns.py. `repetition` counts the
+characters in repeated n-grams, `line_signals` counts lines and paragraphs, `c4` counts for C4's tests, and
+`peer_counts` counts by the rules of other implementations.
 """
 
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ def split_columns(names: Sequence[str], table: np.ndarray) -> dict[str, np.ndarr
 
 @kernel(inline="always")
 def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
-    """Return the `size` bytes at i, 1 to 8, as a little-endian integer."""
+    """Return the bytes data[i : i + size] as a little-endian integer; `size` is 1 to 8."""
     if i + 8 <= len(data):
         return load_eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
     value = np.uint64(0)
@@ -137,7 +137,7 @@ def _wide_sum(bytes_: np.uint64) -> int:
 
 @kernel(inline="always")
 def _equal(eight: np.uint64, byte: int) -> np.uint64:
-    """Return eight bytes: 1 where the input equals `byte`, else 0."""
+    """Return eight bytes: 1 where the byte of `eight` equals `byte`, else 0."""
     differs = eight ^ (_ONES * np.uint64(byte))
     return (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
 

@@ -18,7 +18,9 @@ _LEAST_SLOTS = 256
 
 
 class SpanNumbers(NamedTuple):
-    """The spans of a block, numbered from 0 within each document in the order of first occurrences."""
+    """The numbers of the spans of a block. Within a document, numbers begin at 0 in the order of first
+    occurrences, and equal spans have the same number.
+    """
 
     ids: np.ndarray  # int32 [spans]
     chars: np.ndarray  # int32 [spans], code points
@@ -40,7 +42,7 @@ def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
 
 @kernel(inline="always")
 def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
-    """Return the `size` bytes at i, 0 to 8, as a little-endian integer."""
+    """Return the bytes data[i : i + size] as a little-endian integer; `size` is 0 to 8."""
     if size > 0 and i + 8 <= len(data):
         return load_eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
     value = np.uint64(0)

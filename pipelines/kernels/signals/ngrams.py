@@ -36,8 +36,8 @@ class NgramMatches(NamedTuple):
 
 @functools.cache
 def _folding() -> np.ndarray:
-    """Return the lower case of every code point. The two small sigmas are treated as one character, and so
-    are the two apostrophes.
+    """Return the lower case of every code point. Both small sigmas become the same character, and so do ' and
+    U+2019.
     """
     table = lower_case()[0].copy()
     table[FINAL_SIGMA], table[_QUOTE] = SMALL_SIGMA, _APOSTROPHE

@@ -10,7 +10,7 @@ words (Han, kana, Thai, Lao, Khmer, Burmese and the others of `tables`) every le
 splitting words there takes a dictionary of the language; pipelines/kernels/text/units.py says how many such letters
 equal a word. Hangul has spaces. Peers differ: `str.split` (dolma, NeMo Curator) keeps punctuation in the word and
 takes a Chinese sentence for one word; NLTK and spaCy (datatrove) make each punctuation mark a word and split "don't";
-Unicode's default word boundaries (UAX 29) are closest, but join `U.S.A` and separate Thai characters.
+Unicode's default word boundaries (UAX 29) are closest, but they join `U.S.A` and runs of katakana.
 
 **Token**: a maximal run of characters other than white space, which is a word in the sense of `str.split`. Tokens are
 not stored as spans.
@@ -28,8 +28,8 @@ count them, so double spacing halves their shares of lines.
   ASCII digits that begins the sentence (list items);
 - after the stops 。！？．｡ and closing quotes or brackets, regardless of what follows.
 
-Peers use NLTK's Punkt, which learns abbreviations. The list here is short on purpose: an unknown abbreviation
-ends a sentence before a capital or a digit ("approx. 5 km").
+Peers use NLTK's Punkt, which learns abbreviations. The list here is deliberately short; an abbreviation that is not
+in it ends a sentence before a capital or a digit ("approx. 5 km").
 """
 
 from typing import NamedTuple

@@ -74,9 +74,9 @@ def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int)
 
 @kernel()
 def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return 1 for each byte in a word, joiners included, and 0 elsewhere, uint8 [len(data) + 64]. It is not
-    valid for documents with ALONE or EXTEND characters. The first and last character of a document are right
-    only after `_clear_outer_joiners`.
+    """Return 1 for each byte in a word, joiners included, and 0 elsewhere, uint8 [len(data) + 64]. The result
+    is not valid for documents with ALONE or EXTEND characters. The first and last character of a document are
+    right only after `_clear_outer_joiners`.
 
     The loop has no branches and no wider integers, so that LLVM vectorises it.
     """

@@ -99,7 +99,8 @@ def licence_of_header(text: str) -> str | None:
     """Return the SPDX expression of the licence that the head of a source file states, or None if it states
     none. An `SPDX-License-Identifier` tag (https://reuse.software/spec/) takes precedence, and gives None if
     its brackets do not match. Without a tag, the licences that are recognised by a notice or, if short, by
-    their text are joined with AND.
+    their text are joined with AND. A permission notice whose conditions are not those of a known licence
+    gives `unknown`.
     """
     if tag := _SPDX.search(text):
         return tag[1].rstrip("-.") if tag[1].count("(") == tag[1].count(")") else None

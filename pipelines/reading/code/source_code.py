@@ -22,8 +22,8 @@ def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     `binary`, licence files as `licence`.
 
     `meta` gets `language`, `licence`, `generated` and `vendored`. `licence` is the SPDX expression that the
-    first 60 lines of the file state or, if they state none, that of the nearest licence files above the file
-    (`unknown` if these are not recognised). A language or licence that is not found is left out.
+    first 60 lines of the file state or, if they state none, that of the nearest licence files above the file.
+    A licence that is not recognised is `unknown` in it. A language or licence that is not found is left out.
     `entry.shared` maps directories to licences.
     """
     chunks = iter(entry.chunks)

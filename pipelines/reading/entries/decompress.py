@@ -71,8 +71,8 @@ def codec_of(head: bytes) -> str | None:
 
 
 def inflate(data: bytes | memoryview, most: int) -> bytes:
-    """Decompress raw deflate data, which has no header, and return at most its first `most` bytes. Raises
-    BrokenInput("corrupt") if invalid data comes before these bytes are complete.
+    """Decompress raw deflate data, which has no header, and return at most the first `most` decoded bytes.
+    Raises BrokenInput("corrupt") if the data turns out to be invalid before that.
     """
     from zlib_ng import zlib_ng
 

@@ -1,8 +1,8 @@
 """Stack Exchange data dumps (https://archive.org/details/stackexchange): Posts.xml, one record per question.
 
-Posts are in the order in which they were written, so the answers to a question may appear long after it. The
-rows are sorted by question in runs, which are kept in a temporary file and then merged. Memory therefore
-hardly grows with the dump, and the temporary file takes at most about as much space as the decompressed dump.
+Posts are in the order in which they were written, so the answers to a question may appear long after it. They
+are sorted by question in runs, which are kept in a temporary file and then merged. Memory therefore hardly
+grows with the dump, and the temporary file takes at most about as much space as the decompressed dump.
 """
 
 import heapq

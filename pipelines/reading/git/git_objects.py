@@ -39,9 +39,7 @@ _SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
 
 
 class DamagedObjectError(Exception):
-    """Raised if an object of a repository cannot be read. `reason` is one of REASONS: missing_object or
-    corrupt.
-    """
+    """Raised if an object of a repository cannot be read. `reason` is missing_object or corrupt."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -51,7 +49,7 @@ class DamagedObjectError(Exception):
 class GitObjects:
     """The objects of a git repository, as a context manager. `directory` is the repository's directory that
     contains `objects`. `id_digits` is 40, or 64 for SHA-256. `memory` is how many bytes a git process may
-    map.
+    map. Objects are named by their ids.
 
     Methods raise SourceError if git is missing or needs more than `memory`, and StorageError if git is
     killed, stops answering or gives an unexpected answer. If git exits by itself for another reason, the
@@ -95,7 +93,8 @@ class GitObjects:
         """Return (kind, size in bytes, content) of an object. The content is an iterator of chunks, which is
         valid until the next call of `open` or `read`.
 
-        Raises DamagedObjectError, either here or while the content is read.
+        Raises DamagedObjectError if the object is missing or damaged, either here or while the content is
+        read.
         """
         if self._contents is not None and self._contents.is_behind:
             self._contents.close()

@@ -17,8 +17,9 @@ _QUOTED = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 def read_mbox(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
     """Yield one record per message. Each message follows a separator: a line that begins with `From ` and has
-    four digits in a row, as in a year. It is the first line of the file that is not blank, or comes after a
-    blank line. The `>` that mail programs put before lines of the text that begin with `From ` is removed.
+    four digits in a row, as in a year. The separator is the first line of the file that is not blank, or
+    comes after a blank line. The `>` that mail programs put before lines of the text that begin with `From `
+    is removed.
 
     A file that does not begin with a separator is set aside as `not_mbox`. A message over `max_file_bytes` is
     set aside as `file_bytes`; no more than about that size is held in memory.

@@ -28,7 +28,7 @@ class RecordText:
     """The text of a record, composed of several of its fields, of the turns of a conversation, or of both.
 
     The texts of `fields` are joined, followed by those of the turns. Missing, null and empty texts are left
-    out. A record for which all of them are left out has no text.
+    out. A record has no text if all of them, and `target`, are left out.
     """
 
     fields: tuple[str, ...] = ()

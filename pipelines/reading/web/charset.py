@@ -1,8 +1,8 @@
 """Find the encoding of a page and decode it.
 
 A byte order mark decides, and so does a first tag written in UTF-16 without a mark (XML 1.0, appendix F.1).
-The other candidates are, in this order: the charset of the HTTP header; the charset in the page's `<meta>` or
-XML declaration; detection from the bytes. Labels have the meaning that https://encoding.spec.whatwg.org gives
+Otherwise the candidates are, in this order: the charset of the HTTP header; the charset in the page's
+`<meta>` or XML declaration; detection from the bytes. Labels have the meaning that https://encoding.spec.whatwg.org gives
 them (`latin1` is windows-1252, `gb2312` is gb18030). Declarations are often wrong, so two rules override
 them:
 

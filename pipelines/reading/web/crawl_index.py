@@ -34,8 +34,8 @@ class CrawlFiles:
 
 def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
     """Return the crawl files named by the lines of `indexes`, which are files with the answers to index
-    queries, compressed or not. `kind` is `warc`. For Common Crawl it may also be `wet` or `wat`, which select
-    the files with the text or the metadata of the same captures.
+    queries, compressed or not. `kind` is `warc` or, for Common Crawl, also `wet` or `wat`, which select the
+    files with the text or the metadata of the same captures.
 
     Raises SourceError for a file that cannot be decompressed, a line that is not the answer of an index, and
     a capture without a file of this `kind`.

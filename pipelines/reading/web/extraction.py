@@ -152,8 +152,9 @@ def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", 
 def extract_with_trafilatura(
     html: str, tree: Any = None, markup: str = "text", comments: bool = False, options: Any = None
 ) -> str:
-    """Extract the main content of a page with trafilatura at its default recall, without links. If `options`
-    (trafilatura's Extractor) are given, they alone apply.
+    """Extract the main content of a page with trafilatura, without links and with its default balance of
+    precision and recall. If `options` (trafilatura's Extractor) are given, they alone apply. `tree` is not
+    used.
     """
     import trafilatura
 

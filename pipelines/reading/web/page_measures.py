@@ -1,10 +1,10 @@
 """Measure how much of a page is links and boilerplate, which cannot be seen in the extracted text. The
 measures become fields of `meta`, for use in rules.
 
-Both count letters and digits in the whole text of the page's body, without scripts and styles. Link density
-follows Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"). There it is the share
-of a block's words that are in links; here it is the share of a page's letters, so that writing systems
-without spaces are measured in the same way.
+Both measures count letters and digits in the whole text of the page's body, without scripts and styles. Link
+density follows Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"). There it is
+the share of a block's words that are in links; here it is the share of a page's letters, so that writing
+systems without spaces are measured in the same way.
 """
 
 import re

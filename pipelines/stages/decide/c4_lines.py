@@ -41,8 +41,8 @@ class C4Lines(MeasuresText, PartStage):
     Kept lines are separated by a single line break. An edit's rule is `c4.` and the first test that removes the line
     (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy. The rule is
     `c4.citation` for `[1]`, `[edit]` and `[citation needed]`. It is `c4.blank` for blank lines and white space
-    before a line, unless the edit of the previous line covers them, and in tfds and datatrove also for white
-    space at the end of a line and everything after the last line. "lorem ipsum" and a curly bracket are no
+    before a line, unless the edit of the previous line covers them. In tfds and datatrove, it is `c4.blank` also
+    for white space at the end of a line and everything after the last line. "lorem ipsum" and a curly bracket are no
     reason to remove a line: C4 drops the whole page. This is left to a filter, as are pages with too few
     sentences. A document without remaining lines is dropped as `STEP.empty`.
 
@@ -54,7 +54,8 @@ class C4Lines(MeasuresText, PartStage):
     | c4_curly_bracket | lines | the same for `{` |
 
     If no test is skipped, these columns equal `c4_sentences_RULES`, `c4_lorem_ipsum_RULES` and `c4_curly_RULES` of
-    `quality_signals` (paper) or `peer_signals` (tfds, datatrove), which `filter: [{rules: c4@RULES}]` tests.
+    `quality_signals` (paper) or `peer_signals` (tfds, datatrove), where RULES is the variant. `filter: [{rules:
+    c4@RULES}]` tests them.
     """
 
     rules: str
@@ -115,8 +116,8 @@ class C4Lines(MeasuresText, PartStage):
 
 def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.ndarray", ...], "np.ndarray"]:
     """Return (edits, counts) of a block. The edits are int64 arrays (document, start, end, rule), sorted by
-    start: positions are bytes of the block, and rules are indices into RULES. The counts are int64
-    [documents, 3], with the columns of COUNTS. Bit `c4.TESTS[test]` of `without` says whether a test is
+    start. Starts and ends are byte offsets in the block, and rules are indices into RULES. The counts are
+    int64 [documents, 3], with the columns of COUNTS. Bit `c4.TESTS[test]` of `without` says whether a test is
     skipped.
     """
     import numpy as np

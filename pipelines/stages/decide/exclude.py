@@ -66,7 +66,7 @@ class ExclusionList:
 
 @dataclass(frozen=True)
 class Exclude(CorpusStage):
-    """Drop the documents that lists name: opt-outs, takedowns, licences. No text is read.
+    """Drop the documents that given lists name, such as opt-outs and takedowns. No text is read.
 
     In YAML the knob is the list itself: `exclude: [{name: opt_outs, by: host, files: [opt_outs.txt.gz]}]`. If
     several lists name a document, the first of them drops it. For each list, the facts of the step count its

@@ -54,8 +54,8 @@ class Filter(PartStage):
                     raise ValueError(f"rules[{number}]: {rule.reason()!r} also names rules[{first}]; give one a `name`")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the `drop` of each document. For a filter with quantile rules, call the stage that `use`
-        returns instead.
+        """Return the `drop` of each document. For a filter with quantile rules, call `annotate` of the stage
+        that `use` returns instead.
         """
         return self.decide(docs, {})
 
@@ -136,8 +136,8 @@ def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
     quantile bounds are considered only for nulls. `groups` are the values of `per`, which select a bound from
     a mapping.
 
-    A null fails if a test that requires a value applies to it; `at_least_quantile` is such a test. With
-    `null: drop`, it fails if any test applies to it. With `null: keep`, it never fails.
+    A null fails if a test that requires a value (`at_least`, `at_least_quantile` or `one_of`) applies to it.
+    With `null: drop`, it fails if any test applies to it. With `null: keep`, it never fails.
     """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))

@@ -1,8 +1,8 @@
 """Quantile thresholds: exact values over a whole corpus, for the quantile rules of a filter and the quantile
 groups of `shards`.
 
-The columns are read twice: first to count coarse bins, then to count the values in the bins that contain a
-quantile.
+The columns are read twice: first to count the documents in coarse bins, then to count each value in the bins
+that contain a quantile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ class Quantiles(CorpusStage):
     ignored.
 
     With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n -
-    1)], which keeps the upper 1 - q. The quantile q of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the
-    lower q. Equal values are kept together. With `per`, each value of that column is a group; null and the
-    empty text form one group together.
+    1)], which keeps the upper share 1 - q. The quantile q of `at_most` is x[max(ceil(q n) - 1, 0)], which
+    keeps the lower share q. Equal values are kept together. With `per`, each value of that column is a group;
+    null and the empty text form one group together.
     """
 
     requests: tuple[Quantile, ...]

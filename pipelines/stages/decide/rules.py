@@ -173,8 +173,8 @@ class Rule:
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Return whether the rule drops documents whose value is null. A mapping of bounds counts as a bound
-        for all of them, even if it sets none for some.
+        """Return whether the rule drops documents whose value is null. A mapping `at_least` counts as a
+        bound, even if it sets none for some documents.
         """
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"

@@ -125,7 +125,9 @@ class _Task:
 
 
 def choose_documents(task: _Task) -> dict[str, Any]:
-    """Commit the `drop` of the documents of a part, for a `share` without `per`. Return its counts."""
+    """Commit the `drop` of the documents of a part, for a `share` without `per`. Return the document counts
+    of the part.
+    """
     receipt = task.out.receipt(task.part.unit)
     if receipt is None:
         assert task.stage.share is not None

@@ -3,9 +3,10 @@
     parts -> ranges of the random number -> groups -> ranges -> parts
 
 Every part sends each of its kept documents to the range that contains the document's random number. A range
-sends the sum of each of its groups to the group's partition, which returns to each range the sums of the
-group in all lower ranges and in all ranges. From these sums, a range finds which of its documents are beyond
-the limit. With a single range, the steps in between are skipped.
+adds up the weights of its documents by group: 1 for each document, or the values of a column. It sends the
+sum of each group to the group's partition, which returns to each range the sums of the group in all lower
+ranges and in all ranges. From these sums, a range finds which of its documents are beyond the limit. With a
+single range, the steps in between are skipped.
 """
 
 from collections.abc import Sequence
@@ -89,7 +90,7 @@ def limit_parts(
     parts: Sequence[Part], limits: Limits, reason: str, out: StepOutput, cluster: Cluster
 ) -> list[dict[str, Any]]:
     """Commit the `drop` of all documents: `reason` for those beyond the limit of their group, otherwise null.
-    Returns the counts of each part.
+    Returns the document counts of each part.
     """
     if not parts:
         return []
@@ -228,7 +229,7 @@ def find_beyond(task: _Task) -> FileRecord:
 
 
 def write_drops(task: _Task) -> dict[str, Any]:
-    """Commit the `drop` of the documents of a part; return its counts."""
+    """Commit the `drop` of the documents of a part; return the document counts of the part."""
     part = task.part
     assert part is not None
     receipt = task.out.receipt(part.unit)

@@ -118,7 +118,7 @@ class Candidates:
 
 
 def check_against(against: Sequence[str]) -> None:
-    """Raise ValueError for a location that is not a valid directory or URL."""
+    """Raise ValueError for a location that `parse_location` rejects."""
     for directory in against:
         try:
             parse_location(directory, field="against")

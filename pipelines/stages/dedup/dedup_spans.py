@@ -5,12 +5,12 @@ Raffel et al. 2020 (C4, arXiv 1910.10683), section 2.2: "we discarded all but on
 occurring more than once in the data set". Wenzek et al. 2020 (CCNet, arXiv 1911.00359), section 3, do the
 same with paragraphs.
 
-Spans are compared by the 64-bit hash of their normalised text: among 10 billion distinct spans, about 3
-collide by chance (n^2 / 2^65). Each part sends each of its hashes once, with its part number, to the
-partition of the hash, so frequent spans do not make partitions large. The part with the lowest number has the
-first occurrence. Documents with too little text left are dropped. A dropped document may have held the first
-occurrence of a span, so the first occurrences are determined again among the remaining documents. The second
-round can only keep more text than the first, so it drops no further documents.
+Spans are compared by the 64-bit hash of their normalised text: of n distinct spans, about n^2 / 2^65 pairs
+collide by chance, 3 pairs for 10 billion spans. Each part sends each of its hashes once, with its part
+number, to the partition of the hash, so frequent spans do not make partitions large. The part with the lowest
+number has the first occurrence. Documents with too little text left are dropped. A dropped document may have
+held the first occurrence of a span, so the first occurrences are determined again among the remaining
+documents. The second round can only keep more text than the first, so it drops no further documents.
 """
 
 from collections.abc import Sequence

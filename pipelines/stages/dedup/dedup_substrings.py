@@ -2,9 +2,8 @@
 the corpus.
 
 Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better" (arXiv 2107.06499), section 4.1.
-They find the repeats in a suffix array of the whole corpus, which must fit into the memory of one machine.
-Here the parts of the corpus are shuffled twice (pipelines/stages/dedup/find_repeats.py), and no task holds
-more than a part or a partition.
+They find the repeats in a suffix array of the whole corpus. Here the parts of the corpus are shuffled twice
+(pipelines/stages/dedup/find_repeats.py), and no task holds more than a part or a partition.
 
 Documents that have too few words left are dropped. A dropped document may have held the first occurrence of a
 substring, so the repeats are found again among the remaining documents. The second round can only keep more
@@ -91,8 +90,8 @@ class DedupSubstrings(ReadsText, CorpusStage):
         return (self.input_text, Drop(), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return `drop`, `edits`, the bytes removed, and the winners. Bytes and winners are null if a
-        document did not compete. The winner of the longest cut is also null if there is no cut.
+        """Return `drop`, `edits`, the number of bytes removed, and the winners. This number and the winners
+        are null if a document did not compete. The winner of the longest cut is also null if there is no cut.
         """
         return _WRITTEN
 
@@ -184,9 +183,9 @@ def _columns(task: PartTask) -> tuple[pa.Table, dict[str, int]]:
 
 
 def _describe(cuts: pa.Table, compete: np.ndarray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return, for each row, the bytes removed, the winner of its longest cut (of the first one if several are
-    equally long), and the winners of all its cuts. All are null for a document that does not compete. The
-    winner of the longest cut is also null if there is no cut.
+    """Return, for each row, the number of bytes removed, the winner of its longest cut (of the first one if
+    several are equally long), and the winners of all its cuts. All are null for a document that does not
+    compete. The winner of the longest cut is also null if there is no cut.
     """
     rows, lengths = cuts["row"].to_numpy(), cuts["end"].to_numpy() - cuts["start"].to_numpy()
     removed = np.bincount(rows, lengths, len(compete)).astype(np.int64)

@@ -178,8 +178,8 @@ def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
     """Commit two files: the decisions on the clustered documents of a part, and the number of documents
     dropped in favour of each winner, grouped by the winner's part.
 
-    Returns both files and two counts: `spared`, the documents that take part in the second election, and
-    `evidence_bytes`, the bytes of their evidence.
+    Returns both files and two numbers: `spared`, how many documents take part in the second election, and
+    `evidence_bytes`, the size of their evidence in bytes.
     """
     one = task.candidates
     unit = f"judged.{one.number:05d}"
@@ -197,8 +197,8 @@ def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
 
 
 def _verdicts(task: _Task) -> tuple[pa.Table, int]:
-    """Return the decisions on the clustered documents of a part, and the bytes of evidence of the documents
-    that take part in the second election.
+    """Return the decisions on the clustered documents of a part, and the size in bytes of the evidence of the
+    documents that take part in the second election.
     """
     assert task.files is not None
     one, min_similarity = task.candidates, task.verdict.min_similarity

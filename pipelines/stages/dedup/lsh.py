@@ -32,7 +32,7 @@ def signatures_of(column: pa.Array) -> np.ndarray:
 
 
 def link_probability(similarity: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Return the probability that documents of a given Jaccard similarity share a band: 1 - (1 -
+    """Return the probability that documents of Jaccard similarity s (`similarity`) share a band: 1 - (1 -
     s^rows)^bands.
     """
     return 1 - (1 - similarity**rows) ** bands

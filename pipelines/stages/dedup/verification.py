@@ -42,7 +42,7 @@ ELECTORATE = 10_000
 comparisons, which take seconds for signatures of 112 values.
 """
 ELECTORATE_BYTES = 64 << 20
-"""Maximum bytes of the electorate's evidence: 150,000 signatures of 112 values, or the shingles of 20,000
+"""Maximum size in bytes of the electorate's evidence: 150,000 signatures of 112 values, or the shingles of 20,000
 documents of 800 words.
 """
 _PARTITION_BYTES = 256 << 20
@@ -63,8 +63,8 @@ class _PartTask:
 
 @dataclass(frozen=True)
 class Spared:
-    """The members of a part that take part in the second election: how many there are, and the bytes of their
-    evidence.
+    """The members of a part that take part in the second election: how many there are, and the size of their
+    evidence in bytes.
     """
 
     candidates: Candidates

@@ -75,9 +75,9 @@ class BlockList:
     def blocks(self, urls: Iterable[Url | None]) -> np.ndarray:
         """Return whether each URL is blocked, bool [n]; False for None.
 
-        A domain blocks itself and its subdomains. A URL blocks itself and everything below its path. In the
-        comparison of URLs, `www.`, case, scheme and port do not count. An entry with a query blocks only URLs
-        with that path and query.
+        A domain blocks itself and its subdomains. A URL with a query blocks only URLs with that path and
+        query; any other URL blocks itself and everything below its path. In the comparison of URLs, `www.`,
+        case, scheme and port do not count.
         """
         counts, digests = [], bytearray()
         for url in urls:

@@ -16,7 +16,9 @@ SplitCounts = dict[str, dict[str, dict[str, int]]]
 
 
 def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
-    """Count the documents of each source with a given split. Splits without documents are left out."""
+    """For each source with given splits, count the documents of each split and how many of them are kept.
+    Splits without documents are left out.
+    """
     given = [part for part in parts if part.given is not None]
     counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []
     totals: SplitCounts = {}

@@ -55,10 +55,11 @@ class LearnTokenizer(CorpusStage):
     in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021, section 3.2), 2 for the BPE of XLM
     (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual BERT.
 
-    With `per: language`, the groups are the languages that the step `language` found, across all sources.
-    Within a language, the proportion of a source is its kept bytes in the language times its
-    `tokenizer_share`. Documents without a language are a separate group. If a group has too little text, the
-    others fill the gap.
+    With `per: language`, each language that the step `language` found, across all sources, has the same
+    weight or, with a temperature, its kept bytes to the power 1/T. This weight is divided among the sources
+    in proportion to their kept bytes in the language, and then multiplied by their `tokenizer_share`.
+    Documents without a language are a separate group. If a group has too little text, the others fill the
+    gap.
 
     WordPiece and Unigram training is not reproducible: the file is published once, and the steps that read it
     depend on its checksum. If the file is lost, a new tokenizer is trained, and everything derived from the

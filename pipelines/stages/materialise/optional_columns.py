@@ -31,15 +31,17 @@ class TokenColumns(NamedTuple):
 
 
 def without_borders(text: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Return texts without border marks. A line feed remains between the two sides of a pair."""
+    """Return texts without TARGET_MARK, which separates the source from the target of a pair. The line feed
+    before it remains.
+    """
     if not pc.any(pc.match_substring(text, TARGET_MARK)).as_py():
         return text
     return pc.replace_substring(text, TARGET_MARK, "")
 
 
 def sides_of(text: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Return the source and the target of each text as two consecutive texts, without the border. A text with
-    no border or with several borders becomes a source with an empty target.
+    """Return the source and the target of each text as two consecutive texts, without the BORDER between
+    them. A text with no border or with several borders becomes a source with an empty target.
     """
     sides: list[str] = []
     for each in text.to_pylist():

@@ -344,9 +344,9 @@ class _MeasureTask:
 
 
 def measure_kept(task: _MeasureTask) -> tuple[int, int]:
-    """Return the UTF-8 bytes of the kept, edited text of a part, and how many of its first kept documents
-    were also encoded with the library `tokenizers`, to compare the tokens. Raises UserError, which names the
-    document, if the tokens differ.
+    """Return the number of UTF-8 bytes of the kept, edited text of a part, and how many of its first kept
+    documents were also encoded with the library `tokenizers`, to compare the tokens. Raises UserError, which
+    names the document, if the tokens differ.
     """
     if not task.documents:
         return task.part.kept_text_bytes(), 0

@@ -1,4 +1,4 @@
-"""Assign each document to a split: the given split of its source if it has one. Otherwise, whole groups of
+"""Assign each document to a split. Splits that a source gives are kept. In other sources, whole groups of
 near-copies, equal texts, files or hosts are held out for validation, chosen by hash.
 """
 

@@ -46,18 +46,18 @@ class Decontaminate(MeasuresText, CorpusStage):
     | contamination_prompt | 1 | the highest share of a prompt's words that lie in n-grams found in the document; 0 for none |
     | contamination_answer | 1 | the same for answers |
     | contamination_items | items | number of items found; where items have an equal text, only the first counts |
-    | contamination | | the evidence: item, field, bytes [start, end) in the text read, and share of every occurrence |
+    | contamination | | the evidence: for every occurrence, its item, field, bytes [start, end) in the text read, and share |
 
     Words are those of segment.py in lower case. A text of an item is searched for as a whole if it has fewer
     than `ngram` words, and not at all if it has fewer than `min_words`. An n-gram in more than `common`
     documents, or in more than `common` texts of the sets, is not evidence by itself. However, a text of
     several n-grams that are common in documents counts if a document contains all of it, because popular
     items are often copied too. A word counts in shares only if it lies in an n-gram that is not common in the
-    sets. Dropped documents are counted as well.
+    sets. Documents that an earlier step dropped are measured and counted like any other.
 
-    For each set, the facts count items, items found, texts, copies, and texts not searched for. The file
-    `items.arrow` lists the texts that are searched for. `trainers evaluate` reads it together with the
-    evidence, to show scores without the items that a corpus contains (docs/evaluation.md).
+    For each set, the facts count items, items found, distinct texts, repeated texts, and texts not searched
+    for. The file `items.arrow` lists the texts that are searched for. `trainers evaluate` reads it together
+    with the evidence, to show scores without the items that a corpus contains (docs/evaluation.md).
     """
 
     sets: tuple[EvaluationSet, ...]
@@ -214,8 +214,8 @@ class _TallyTask:
 
 
 def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
-    """Add up the document counts of all parts. Commit the n-grams in more than `common` documents, with their
-    counts, and the texts that are searched for. Returns both files.
+    """Add up the document counts of each n-gram over all parts. Commit the n-grams in more than `common`
+    documents, with their counts, and the texts that are searched for. Returns both files.
     """
     receipt = task.out.receipt("common")
     if receipt is None:

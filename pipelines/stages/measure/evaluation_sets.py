@@ -117,7 +117,7 @@ class Index:
     of these texts, the index of the word at which the n-gram first occurs. The three arrays are int64.
     `names[t]` is the first item that has text t; `sets[t]` and `fields[t]` are the indices of its set and of
     its field in FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]`
-    words. `copies` are (item, text) for the other items with an equal text.
+    words. `copies` are (item, text) for the other items with an equal text. `facts` are counts by set.
     """
 
     table: "Table"

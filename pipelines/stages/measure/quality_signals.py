@@ -40,7 +40,7 @@ class QualitySignals(MeasuresText, PartStage):
     | bullet_line_ratio | 1 | lines that begin with a bullet (`line_signals.py` lists them) / lines |
     | ellipsis_line_ratio | 1 | lines that end with `...` or U+2026 / lines |
     | alpha_word_ratio | 1 | tokens (separated by white space) with at least one letter / tokens |
-    | stop_word_count | words | how many of the, be, to, of, and, that, have, with occur, in any case: 0 to 8 |
+    | stop_word_count | words | how many of `the`, `be`, `to`, `of`, `and`, `that`, `have`, `with` occur, in any case: 0 to 8 |
     | **Gopher repetition** | | |
     | dup_line_ratio | 1 | lines that equal an earlier one / lines |
     | dup_paragraph_ratio | 1 | the same for paragraphs |

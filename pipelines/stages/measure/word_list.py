@@ -1,4 +1,6 @@
-"""Word lists: count the words and sentences of a document that match entries of given files."""
+"""Word lists: count the occurrences of given words and phrases in a document, and the sentences that contain
+them.
+"""
 
 import unicodedata
 from dataclasses import dataclass, field
@@ -27,7 +29,7 @@ _LINES = 10  # line numbers of unsearchable entries named in the notice
 
 @dataclass(frozen=True)
 class WordList(ReadsText, PartStage):
-    """Count the words and phrases of lists, such as lists of toxic words; decide nothing.
+    """Count the occurrences of listed words and phrases, such as toxic words; decide nothing.
 
     | column | unit | definition |
     |---|---|---|

@@ -47,8 +47,8 @@ def _only_annotates(step: PublishedStep) -> bool:
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Return edits of the stored text that replace with placeholders, which need no key, everything that a
-    pii step finds in a part. The part must have only the annotations that precede the step.
+    """Return edits of the stored text that replace everything that a pii step finds in a part with
+    placeholders. The part must have only the annotations that precede the step.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     stage = parse(Pii, knobs, step.label)

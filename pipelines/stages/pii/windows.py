@@ -266,9 +266,10 @@ def _pieces(candidate: str) -> Iterator[str]:
 
 
 def _joined(text: str, at: int) -> tuple[int, int]:
-    """Return the span of the chain that contains the digit at `at`, including the chains joined to it by
-    labels of extensions. No candidate of phonenumbers crosses the ends of this span, except by the # of an
-    extension that follows it.
+    """Return the span of the chain that contains the digit at `at`, together with the chains joined to it by
+    extension labels. It begins and ends with a digit. A candidate that phonenumbers finds may reach beyond it
+    only by the brackets and pluses before its first digit (with the punctuation after them), and by the #
+    that ends an extension.
     """
     match = _JOINED.match(text, _JOINED_LEFT.match(text, 0, at).start())
     while match.end() <= at:

@@ -98,8 +98,8 @@ class ColumnScore(CorpusStage):
 
     @property
     def extrapolates(self) -> bool:
-        """True, because values have about the same ranks in a random sample as in the whole corpus, and a
-        model scores each document by itself.
+        """Whether a random sample can estimate the effect of the stage. It can, because values have about the
+        same ranks in a sample as in the whole corpus, and a model scores each document by itself.
         """
         return True
 

@@ -195,6 +195,13 @@ def test_plan_and_report_name_sources_of_html(tmp_path, capsys):
     assert built.replace("<", "&lt;").replace(">", "&gt;") in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_html_is_not_judged_before_its_text_is_extracted(tmp_path, capsys):
+    path = corpus(tmp_path, {"posts": [f"<p>{SENTENCE}</p>" * 3] * 20}, LINE_RULES)
+    assert any("posts has no lines to judge" in line for line in lines_of_plan(path, capsys))
+    path.write_text(path.read_text().replace("format: jsonl", "format: jsonl, text_is: html"))
+    assert lines_of_plan(path, capsys) == []
+
+
 def test_files_of_html_are_read_by_their_format(tmp_path, capsys):
     for number, text in enumerate(POSTS):
         (tmp_path / f"{number}.txt").write_text(text)

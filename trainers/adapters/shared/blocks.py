@@ -24,10 +24,9 @@ class BlockNames:
     a block that are separate layers. `biases` says whether the architecture has biases.
 
     `prefixes` says which code can put prefix keys and values before those of the text: `stock` (the stock
-    model, which accepts past keys), `ours` (only our own) or `none`. It is `none` for architectures without
-    attention, for DeBERTa and XLNet, whose attention needs the distance to each key (a prefix has no
-    distance), and for CANINE, whose layers read different kinds of positions. `embeds` says whether tokens
-    have embeddings, so that embeddings of virtual tokens can be added.
+    model, which accepts past keys), `ours` (only our own) or `none`. It is `none` for CANINE, DeBERTa, XLNet
+    and architectures without attention. `embeds` says whether tokens have embeddings, so that embeddings of
+    virtual tokens can be added.
     """
 
     stacks: tuple[str, ...]

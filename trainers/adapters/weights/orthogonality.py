@@ -21,10 +21,12 @@ class _Penalised(torch.autograd.Function):
 
 def penalise(layer: Any, weight: float, matrices: int) -> None:
     """Penalise a layer whose singular vectors are not orthogonal, with `weight` as the weight of the penalty.
+    Only the gradients of the penalty are added, in the backward pass.
 
-    The backward pass adds the gradients of the norm of P P^T - I for each of the two factors P, divided by
-    `matrices`, the number of factors in all layers, as in peft. The paper squares the norm. The penalty is
-    also divided by `layer.passes`, so that a step of that many passes adds it once.
+    The penalty is the sum, over the layer's two matrices P with singular vectors as rows, of the norm of P
+    P^T - I. It is divided by `matrices`, the number of such matrices in all layers, as in peft. The paper
+    squares the norm. The penalty is also divided by `layer.passes`, so that a step of that many passes adds
+    it once.
     """
     layer.passes = 1
 

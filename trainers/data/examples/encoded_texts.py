@@ -69,9 +69,7 @@ class TextEncoder:
         return Encoder.load(self._path)
 
     def encode(self, texts: pa.LargeStringArray) -> EncodedTexts:
-        """Return the tokens of texts. Raises ValueError for a text that is null, yields a reserved token or
-        has a character that the vocabulary cannot encode.
-        """
+        """Return the tokens of texts. Raises ValueError as `Encoder.encode` does."""
         return self._encoded("texts", texts, self._encode)
 
     def encode_located(self, texts: pa.LargeStringArray) -> EncodedTexts:

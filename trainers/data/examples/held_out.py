@@ -46,8 +46,8 @@ class HeldOut:
         return Samples(np.arange(len(source)), source, sequence, tokens, np.zeros_like(sequence))
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of the inputs, in batches of up to `size` inputs. Every rank gets the
-        same number of batches.
+        """Yield the inputs that process `rank` of `world` processes reads, in batches of up to `size` inputs.
+        Every process gets the same number of batches.
         """
         for part in self.samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)

@@ -177,7 +177,7 @@ def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArr
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
     """Return the maker of the inputs of the task with index `task`. The limit `encoding.max_length` includes
-    virtual tokens, but not the positions that a method reserves for its prefix.
+    virtual tokens, but not the positions that a fine-tuning method reserves for its prefix.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)

@@ -87,8 +87,8 @@ class TaskData:
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of a step's samples, in batches of up to `size` inputs. Every rank gets
-        the same number of batches. Thread-safe.
+        """Yield those of a step's samples that process `rank` of `world` processes reads, in batches of up to
+        `size` inputs. Every process gets the same number of batches. Thread-safe.
         """
         for part in samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)

@@ -55,8 +55,8 @@ def evaluate_checkpoints(
     settings: EvaluationSettings,
     tell: Tell,
 ) -> list[list[StoredEvaluation]]:
-    """Measure and store the missing results of each run on `columns`, pairs (task, split). Return the valid
-    results of each run at `steps` or, by default, at all steps with a checkpoint or a stored result.
+    """Measure and store the missing results of each run on the (task, split) pairs in `columns`. Return the
+    valid results of each run at `steps` or, by default, at all steps with a checkpoint or a stored result.
 
     Raises UserError before a model is loaded if a data file is missing or invalid, or if a run has neither a
     checkpoint nor a stored result of one of `steps`.
@@ -114,7 +114,7 @@ def _versions(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]]) -> 
 
 
 def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], settings: EvaluationSettings) -> str:
-    """Return the name under which an evaluation of `columns`, pairs (task, split), is stored."""
+    """Return the name under which an evaluation of the (task, split) pairs in `columns` is stored."""
     tasks = dict.fromkeys(f"{task.name}.{split}" for task, split in columns)
     changed = {
         field: value for field, value in plain(settings).items() if value != getattr(EvaluationSettings(), field)

@@ -27,7 +27,7 @@ from trainers.tasks.load_task import Suite
 class LastAverage:
     """A score averaged over the checkpoints at `steps`. The error and the interval of `score` are over items.
     `deviation` is the sample standard deviation over checkpoints, None for a single checkpoint. `influences`
-    has the influence of each item on the score, float64 [n]; None for the mean of a suite.
+    has the influence of each item on the score (`ratio_of`), float64 [n]; None for the mean of a suite.
     """
 
     name: str

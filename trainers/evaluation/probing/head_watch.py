@@ -2,7 +2,7 @@
 attention interface.
 
     with watch_heads(network, architecture) as watch:
-        watch.gates[site] = ...     a masked head adds nothing to the output of its layer
+        watch.gates[site] = ...     factors of the heads of a layer; a head with factor 0 is masked
         watch.observe = ...         called with the attention weights of every layer
 """
 

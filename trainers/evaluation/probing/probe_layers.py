@@ -47,9 +47,10 @@ def probe_layers(
     seed: int,
     tell: Callable[[str], None],
 ) -> list[ProbedLayer]:
-    """Train a classifier of each kind on each layer and score it on `test`. Chance is the accuracy of always
-    predicting the most common label of the training examples. In `layers`, a name such as `1+2` means the
-    concatenated states of layers 1 and 2. `tell` is called with progress messages.
+    """For each layer and kind of classifier, train one classifier on the labels of `train` and one on the
+    labels of the control task, and score both on `test`. Chance is the accuracy of always predicting the most
+    common label of the training examples. In `layers`, a name such as `1+2` means the concatenated states of
+    layers 1 and 2. `tell` is called with progress messages.
     """
     single = list(dict.fromkeys(part for layer in layers for part in layer.split("+")))
     first, second = probe_examples(reader, train, single), probe_examples(reader, test, single)

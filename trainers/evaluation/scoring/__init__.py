@@ -1,1 +1,3 @@
-"""Score texts under decoders, encoders and encoder-decoders, and let these models write texts."""
+"""Score texts under decoders, encoders and encoder-decoders, and let decoders and encoder-decoders write
+texts.
+"""

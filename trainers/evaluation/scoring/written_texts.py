@@ -1,4 +1,4 @@
-"""Let a model continue contexts, greedily or by sampling, in batches, up to a stop sequence."""
+"""Let a model continue contexts in batches, greedily or by sampling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Evaluate language models on tasks and suites without training on them."""
+"""Evaluate language models on tasks and suites without fine-tuning."""

@@ -56,8 +56,8 @@ class CleanScore:
 
 
 def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, float]]) -> tuple[CleanScore, ...]:
-    """Return the scores of every model on the tasks whose items its corpus was searched for. `held` has the
-    `corpus_shares` of each model whose corpus was searched.
+    """Return the scores of every model on the tasks with items that were searched for in its corpus. `held`
+    has the `corpus_shares` of each model whose corpus was searched.
     """
     found = []
     for result in results:
@@ -76,8 +76,8 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 
 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
-    """Return, by the name of each item, the largest share of the words of its prompt or of its answer that a
-    single training document of a model contains. Items that were not searched for are left out.
+    """Return, by the name of each item, the largest share of the words of its prompt or answer that occurs in
+    a single training document of the model. Items that were not searched for are left out.
 
     Empty for a model that was not made by pretraining. `tell` is called if a corpus cannot be read or was not
     searched for the items of some of `tasks`.

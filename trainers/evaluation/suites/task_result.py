@@ -268,8 +268,8 @@ def _measured(
 
 
 def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
-    """Return the bits per byte of the gold answers, which improve before accuracy rises above chance
-    (Magnusson et al., 2025, DataDecide).
+    """Return bits per byte with the outcomes of the gold answers. This metric improves before accuracy rises
+    above chance (Magnusson et al., 2025, DataDecide).
     """
     return METRICS["bits_per_byte"], Outcomes(
         nats=-log_likelihood, text_bytes=np.maximum(text_bytes, 1).astype(np.float64)

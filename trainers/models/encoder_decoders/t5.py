@@ -1,5 +1,5 @@
-"""T5 (Raffel et al., 2020), with the blocks of `transformers`: a learned scalar per head and distance bucket
-instead of positions, pre-norm blocks.
+"""T5 (Raffel et al., 2020), with the blocks of `transformers`: an encoder-decoder with pre-norm blocks and,
+instead of positions, a learned scalar per head and distance bucket.
 
 Version 1.0 has ReLU and an output layer that is tied to the embeddings and whose input is scaled by 1 /
 sqrt(width). Version 1.1 has gated GELU and an untied output layer.

@@ -154,8 +154,8 @@ class Spelling:
 
 def _decode(content: Any, begins: Any, document: Any) -> Any:
     """Return the code points, int64 [characters], of the characters that begin at `begins` in the UTF-8 bytes
-    `content`, int64 [bytes]. A character that is cut off by another character or by the end of its document
-    (`document`, int64 [bytes]) is U+FFFD.
+    `content`, int64 [bytes]. `document`, int64 [bytes], is the number of each byte's document. A character
+    that is cut off by another character or by the end of its document is U+FFFD.
     """
     padded, owner = torch.nn.functional.pad(content, (0, 3)), torch.nn.functional.pad(document, (0, 3), value=-1)
     lead = content[begins]

@@ -190,8 +190,8 @@ class CanineForSubwords(CaninePreTrainedModel):
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, **_: Any
     ) -> MaskedLMOutput:
         """Return the logits at every character of rows of code points; each row is one document. The logits
-        are of subwords, [rows, length, vocabulary], or of the character itself, predicted as if every
-        character were masked and first in the order, [rows, length, buckets].
+        are of subwords, [rows, length, vocabulary], or of the character itself, [rows, length, buckets]. A
+        character is predicted from its state and the embedding of a mask, as the first in the order.
         """
         length = input_ids.shape[1]
         beyond = (0, -(-(length + 8) // 128) * 128 - length)

@@ -1,4 +1,4 @@
-"""A discriminator with the generator whose replaced tokens it detects (Clark et al., 2020, section 3)."""
+"""A discriminator with the generator whose replacements it detects (Clark et al., 2020, section 3)."""
 
 from typing import Any
 

@@ -22,8 +22,8 @@ _FOUR = 4
 
 
 class ScalarMix(torch.nn.Module):
-    """A learned weighted mean of layers: gamma * sum_j softmax(s)_j h_j over the embeddings and all layers
-    (Peters et al., 2018, equation 1).
+    """A learned weighted mean of the states h_j of the embeddings and of all layers: gamma * sum_j
+    softmax(s)_j h_j, where gamma and s are learned (Peters et al., 2018, equation 1).
 
     It is initialised as the plain mean.
     """

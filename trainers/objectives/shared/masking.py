@@ -86,7 +86,7 @@ class Masking(TrainingObjective):
 
     def choose(self, batch: Batch, context: Context) -> np.ndarray:
         """Return which tokens to predict, int64 [rows, length]: -1 for a token that is not chosen. Chosen
-        tokens that are replaced in the same way have the same number, the first column of their group.
+        tokens whose replacement is decided together have the same number, the first column of their group.
         """
         if self.unit == "salient":
             return self._choose_salient(batch, context)

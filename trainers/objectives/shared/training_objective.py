@@ -62,7 +62,9 @@ class TrainingObjective(Protocol):
         ...
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch with the inputs and targets of a model: a pure function of batch and context."""
+        """Return the batch with the inputs and targets of a model. The result depends only on the objective,
+        the batch and the context.
+        """
         ...
 
     @property
@@ -202,7 +204,9 @@ class TrainingObjective(Protocol):
 
     @property
     def needs_character_counts(self) -> bool:
-        """Whether `apply` needs the context's `character_counts`, and the model reads the characters of tokens."""
+        """Whether `apply` needs the context's `character_counts`. The model must then read the characters of
+        tokens.
+        """
         return False
 
     def stream_length(self, sequence_length: int, family: str) -> int:

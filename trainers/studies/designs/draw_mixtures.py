@@ -1,4 +1,4 @@
-"""Draw the mixtures of a design within the limits of the proposal."""
+"""Draw the mixtures of a design within the limits that the study's proposal sets."""
 
 from collections.abc import Iterator
 
@@ -19,8 +19,8 @@ def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: Mixture
     and satisfies `constraints` to about that precision. `prior`, [domains], must sum to 1. The result is
     deterministic.
 
-    Raises ConfigError if the limits leave fewer than two domains free to vary, or if fewer than the requested
-    number of mixtures are found within them.
+    Raises ConfigError if `constraints` leave fewer than two domains free to vary, or if fewer than the
+    requested number of mixtures are found within them.
     """
     if isinstance(design, Swarm):
         return _select(_dirichlet(design, prior, constraints), design.runs, design.distance, constraints)

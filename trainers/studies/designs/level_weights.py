@@ -17,7 +17,8 @@ from trainers.studies.schema.study_file import Study
 
 def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
     """Return the weight of each leaf that `weights` covers. The weight of a name is divided among its leaves
-    in proportion to their `tokens`. A name without leaves is returned unchanged; the caller must reject it.
+    in proportion to their `tokens`. A name without leaves keeps its weight; the caller must reject the name.
+    `section` names the weights in messages.
     """
     shared: dict[str, float] = {}
     for name, leaves in assign_leaves(weights, tokens, section).items():
@@ -28,7 +29,7 @@ def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], sectio
 
 def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
     """Return the cap of each leaf that `caps` covers: the cap of its own name or of the nearest level above.
-    A name without leaves is returned unchanged.
+    A name without leaves keeps its cap.
     """
     owned = assign_leaves(caps, tokens, section)
     return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}

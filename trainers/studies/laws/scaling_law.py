@@ -73,8 +73,8 @@ def fit_scaling(
     """Fit the law to runs with finite `losses` above 0. `parameters`, `tokens` and `losses` are [runs].
 
     The bootstrap draws residuals in log L and adds them to the fitted losses. It does not draw runs, because
-    a ladder has few of them and a draw would often lack a whole size. Residuals are scaled by (1 - 5 /
-    runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
+    there are usually few and a draw would often lack a whole size. Residuals are scaled by (1 - 5 / runs)^-.5
+    (Efron and Tibshirani, 1993, section 9.3).
 
     Raises ConfigError for a loss of 0 or less, and for fewer than eight runs, three different sizes or three
     different numbers of tokens.

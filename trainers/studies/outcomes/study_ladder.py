@@ -93,8 +93,8 @@ def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -
 
 
 def ladder_of(opened: OpenStudy, results: Mapping[str, RunResult]) -> Ladder:
-    """Return the ladder of a study's finished proxies; the loss of a run is the weighted mean of its metrics.
-    Raises UserError if no proxy has finished.
+    """Return the ladder of a study's finished proxy runs. The loss of a run is the weighted mean of its
+    metrics. Raises UserError if no proxy run has finished.
     """
     runs = [run for run in opened.proxies if run.key in results and results[run.key].state == "finished"]
     if not runs:

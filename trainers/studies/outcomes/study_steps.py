@@ -147,9 +147,10 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
-    """Return the mixture in `proposal.yaml`, with shares rounded to six digits. If the study keeps ratios,
-    the share of the virtual domain is rounded before it is divided between the kept domains. Raises UserError
-    if there is no proposal yet, and ConfigError if the proposal names a domain that the corpus lacks.
+    """Return the mixture in `proposal.yaml`, with shares rounded to six digits. If the study keeps ratios
+    (`ReusedRatios`), the share of the virtual domain is rounded before it is divided between the kept
+    domains. Raises UserError if there is no proposal yet, and ConfigError if the proposal names a domain that
+    the corpus lacks.
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])

@@ -1,4 +1,4 @@
-"""Charts of the predicted metrics as functions of the share of a domain."""
+"""Charts of how the predicted metrics change with the share of a domain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

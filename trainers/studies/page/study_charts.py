@@ -18,7 +18,8 @@ _TOP = 24
 @dataclass(frozen=True)
 class DomainShare:
     """A domain of a proposal: its prior share, its proposed share, the largest share that the limits of the
-    proposal allow (1 without a limit), and the range of its shares in the tie set, from `low` to `high`.
+    proposal allow (1 without a limit), and the range of its shares, from `low` to `high`, in the mixtures
+    that tie with the proposal (`TieSet`).
     """
 
     name: str
@@ -30,8 +31,8 @@ class DomainShare:
 
 
 def share_bars(rows: Sequence[DomainShare]) -> Markup:
-    """Return a chart of all domains: the prior and the proposed share as bars, the range in the tie set as a
-    line, and the cap as a mark if it lies within the chart.
+    """Return a chart of all domains: the prior and the proposed share as bars, the range from `low` to `high`
+    as a line, and the cap as a mark if it lies within the chart.
     """
     left = max(text_width(shortened(row.name, _LETTERS)) for row in rows) + 12
     most = min(1.0, 1.08 * max(max(row.prior, row.proposed, row.high) for row in rows))

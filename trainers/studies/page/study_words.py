@@ -27,9 +27,9 @@ def verdict_words(
     mixtures: Mapping[str, Mapping[str, float]],
     first: str | None = None,
 ) -> list[str]:
-    """Return a text for each entry except the baseline: its overall verdict, then the domains on which it is
-    better or worse. The entry `first` comes first. `unit` is the unit of the metrics. `mixtures` maps entries
-    to their mixtures by domain; entries without a mixture are not described.
+    """Return a text for each entry except the baseline: its overall verdict and, if there are several
+    metrics, those in which it is better or worse. The entry `first` comes first. `unit` is the unit of the
+    metrics. `mixtures` maps entries to their mixtures by domain; entries without a mixture are not described.
     """
     others = [each for each in verdict.overall if each.entry != verdict.baseline]
     others.sort(key=lambda each: each.entry != first)

@@ -50,8 +50,9 @@ class MeasuredRate:
 @dataclass(frozen=True)
 class StagePlan:
     """A stage of a study: its proxies, the runs of DoReMi, or its confirmation. `states` counts the results
-    of the stage by state. `tokens` and `flops` are totals over the runs that remain to be trained.
-    `per_token` (operations per token) and `parameters` are the highest of any run of the stage.
+    of the stage by state, such as `finished`. `tokens` and `flops` are totals over the `to_train` runs that
+    remain to be trained. `per_token` (operations per token) and `parameters` are the highest of any run of
+    the stage.
     """
 
     name: str

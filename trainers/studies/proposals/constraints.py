@@ -74,9 +74,9 @@ def build_constraints(
     target_tokens: int | None = None,
     max_epochs: float | Mapping[str, float] | None = None,
 ) -> MixtureConstraints:
-    """Return the constraints that follow from minimum shares `floors`, `fixed` shares, and caps: of the
-    `target_tokens`, a domain contributes at most `max_epochs` times its `tokens`. If a domain has both a
-    floor and a fixed share, the floor is ignored.
+    """Return the constraints that follow from the minimum shares `floors`, the shares `fixed` and, if
+    `max_epochs` is given, caps: a domain contributes at most `max_epochs` times its `tokens` to the
+    `target_tokens`. If a domain has both a floor and a fixed share, the floor is ignored.
 
     Raises ConfigError for an unknown domain, for a cap without the tokens that it needs, and if no mixture
     satisfies all constraints.

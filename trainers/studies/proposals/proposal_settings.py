@@ -36,7 +36,7 @@ class ProposalSettings:
     draws: int = 200
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Raise ValueError if a setting is out of range."""
         for section in ("weights", "prior", "floors", "fixed", "tokens"):
             values = getattr(self, section) or {}
             for name, value in values.items():

@@ -146,9 +146,9 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
 
 
 def parse_proposal(record: Mapping[str, Any]) -> Proposal:
-    """Convert a `record` of `proposal_record` back to a proposal. If the study keeps ratios, the record also
-    has `shares`, by the domains that the study varies, which are read instead of `weights`. Raises KeyError
-    if a required entry is missing.
+    """Convert a `record` of `proposal_record` back to a proposal. If the study keeps ratios (`ReusedRatios`),
+    the record also has `shares`, by the domains that the study varies, which are read instead of `weights`.
+    Raises KeyError if a required entry is missing.
     """
     shares = record.get("shares", record["weights"])
     domains = tuple(shares)

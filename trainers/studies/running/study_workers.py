@@ -1,4 +1,4 @@
-"""Train the runs of a study in several worker processes, each of which trains one run after another.
+"""A driver trains the runs of a study in several worker processes, each of which trains one run after another.
 
     driver --run--> worker: imports once, trains, replies --outcome--> driver: the next run
 
@@ -129,7 +129,7 @@ class StudyWorkers:
 
 
 def has_ended(outcome: Outcome, reason: str) -> bool:
-    """Return whether a run has ended. A run that is busy or was stopped has not ended and continues later.
+    """Return whether a run has ended. With the outcome `busy` or `stopped` it has not, and continues later.
     Raises UserError if the disk failed.
     """
     if outcome == "storage":

@@ -1,4 +1,4 @@
-"""The study file: the frozen dataclasses that parse the YAML of a study."""
+"""The study file: the dataclasses into which the YAML of a study is parsed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ _WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain, each of whic
 @dataclass(frozen=True)
 class Target:
     """The large run that the study prepares for. `tokens` is its number of training tokens. `parameters` is
-    its model size, which the plan uses only to compare costs.
+    the number of parameters of its model, which the plan uses only to compare costs.
     """
 
     tokens: int

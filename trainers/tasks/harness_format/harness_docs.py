@@ -1,4 +1,4 @@
-"""Read the files of a harness task and render its rows: contexts, continuations and gold."""
+"""Read the files of a harness task, and render its rows as contexts, continuations and right answers."""
 
 import io
 import json

@@ -48,9 +48,9 @@ class Bounds:
     """The conditions under which resiliparse alone decides, chosen on the pages to which the weights are
     fitted (docs/benchmarks.md).
 
-    `unsure` is the highest number of letters expected to be judged wrongly, as a share of the letters kept.
-    `missing` is the highest share of the letters in the page's prose that resiliparse's text may lack.
-    `prose` is the lowest number of letters that the page's prose must have.
+    `unsure` limits the number of letters expected to be judged wrongly, as a share of the letters kept.
+    `missing` limits the share of the letters in the page's prose that resiliparse's text lacks. `prose` is
+    the lowest number of letters that the page's prose must have.
     """
 
     unsure: float = 0.08

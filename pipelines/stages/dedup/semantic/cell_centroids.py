@@ -47,7 +47,9 @@ class Centroids:
 
 
 def competing(one: Candidates) -> tuple[np.ndarray, pa.Array]:
-    """Return the rows and the embeddings of the competing documents of a part."""
+    """Return the rows and the embeddings of the documents of a part that compete, as `Candidates.competing`
+    defines it.
+    """
     return one.competing(EMBEDDING, "semantic_cluster")
 
 

@@ -1,4 +1,4 @@
-"""Cells of similar embeddings on disk, and the election within each cell.
+"""Cells of similar embeddings on disk, and the election of the documents to keep within each cell.
 
 One task computes the centroids of all cells from a sample (cell_centroids.py). Every part then sends its
 documents to the partitions of their cells, each partition elects, and the results return to the parts.
@@ -34,10 +34,10 @@ from pipelines.stages.dedup.semantic.cell_centroids import EMBEDDING, Centroids,
 from pipelines.stages.score.embedding_values import vectors_of
 
 ELECTORATE = 100_000
-"""Maximum number of documents of a cell that are compared with one another."""
+"""Maximum number of documents in the electorate of a cell: those that are compared with one another."""
 PARTITION_BYTES = 256 << 20
-"""Approximate bytes of a partition. If its documents exceed this size while they are read, they are cut to the
-electorates.
+"""Approximate bytes of a partition. If its documents exceed this size while they are read, each cell is cut to
+its electorate.
 """
 _BY_CENTROID = KeepKey(column="centroid_similarity", order="lowest")
 _RESULT = pa.schema(

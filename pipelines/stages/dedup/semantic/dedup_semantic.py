@@ -1,8 +1,8 @@
-"""Semantic deduplication: keep one of the documents whose embeddings are similar.
+"""Semantic deduplication: of documents with similar embeddings, keep one.
 
 Abbas et al. 2023, "SemDeDup: Data-efficient learning at web-scale through semantic deduplication" (arXiv
 2303.09540), section 3. k-means divides the embeddings into cells, and documents are compared only within
-their cell. The shuffles and the election are in pipelines/stages/dedup/semantic/cells.py.
+their cell. `cells.py` in this folder sends the documents to their cells and chooses which ones are kept.
 """
 
 from collections.abc import Sequence
