@@ -22,11 +22,11 @@ _GLUE = "\u00a0"  # no-break space
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print a table of how many documents, bytes and tokens of each source were read, went into and came out
-    of every step that removes documents or text, and are in each given split and in each split and group of
-    the source's shards. Below each step, print how many documents each rule dropped.
+    """Print a table by source: how many documents, bytes and tokens were read, how many of them every step
+    that removes documents or text left, and how many each split and each group of the shards holds. Below a
+    step, print how many documents each rule dropped.
 
-    Below the table, name the domains without validation documents.
+    After the table, name the domains without validation documents.
     """
     console = wide_console()
     density = bytes_per_token(manifest)

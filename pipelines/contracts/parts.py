@@ -1,5 +1,5 @@
-"""A part, which is one file of a source's documents, with the columns that steps added to it. The two are
-read together only through `Part`, which aligns them by row.
+"""Parts. A part is one file of a source's documents; the columns that steps add to these documents are stored
+in separate files. Documents and columns are read together only through `Part`, which aligns them by row.
 """
 
 from collections.abc import Iterable, Sequence

@@ -68,9 +68,10 @@ class SalientSpans(PairObjective):
         return self.unit == "sentences"
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the maximum number of positions that a document of `tokens` tokens takes: those of its
-        longest target. Removed tokens and their sentinels are at most one more than `tokens`, because at
-        least one other token lies between two runs of removed tokens. `<eos>` follows.
+        """Return the maximum number of positions that a document of `tokens` tokens takes, which is the
+        length of its longest possible target. The removed tokens and their sentinels together take at most
+        `tokens` + 1 positions, because at least one kept token lies between two runs of removed tokens;
+        `<eos>` takes one more.
         """
         return tokens + 2
 

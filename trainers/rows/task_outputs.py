@@ -28,8 +28,8 @@ class TaskOutputs:
 
 
 def outputs_of(kind: str, predicted: np.ndarray, batch: Batch) -> TaskOutputs:
-    """Return the outputs of one batch, given the predictions of its head
-    (`models.heads.task_head.TaskHead.forward`).
+    """Return the outputs of one batch for a task of this `kind`. `predicted` is what
+    `trainers.models.heads.task_head.TaskHead.forward` returned for the batch.
     """
     task = batch.task
     assert task is not None

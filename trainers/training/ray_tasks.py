@@ -99,8 +99,8 @@ def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[Ra
 
 
 def start_ray() -> None:
-    """Join the cluster that RAY_ADDRESS names, or start one on this machine without dashboard and usage
-    reports. Raises UserError if Ray cannot do so.
+    """Join the cluster that RAY_ADDRESS names or, if it is not set, start one on this machine without a
+    dashboard or usage reports. Raises UserError if Ray can do neither.
     """
     import ray
 

@@ -160,9 +160,6 @@ def _take_minimum(hashes: np.ndarray, count: int, factors: np.ndarray, summands:
 
 @kernel(inline="always")
 def _hash_shingle(data: np.ndarray, starts: np.ndarray, k: int, after: int, gap: int, last: int, end: int) -> np.uint32:
-    """Return the hash of the units k to after - 1, without the `gap` bytes that separate them from the next
-    unit.
-    """
     return _finalize(np.uint64(_xxh32(data, starts[k], starts[after] - gap if after < last else end)))
 
 

@@ -62,8 +62,8 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 
 def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return the head (without "page") and the text of the worker's answer for a page from a field of a
-    record. `data` is UTF-8, so `label` is not used.
+    """Return what `page_worker` answers for an HTML page held in a field of a record: the head, without its
+    entry "page", and the text. `data` is UTF-8, so `label` is ignored.
     """
     head, text = _extract(data.decode(), limits)
     return head | ({"meta": {}} if text else {}), text

@@ -31,12 +31,12 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 def page_fields(tree: Any) -> dict[str, str]:
-    """Return `page_title`, `page_date`, `page_author` and `page_language`, each only if the page declares it.
+    """Return those of `page_title`, `page_date`, `page_author` and `page_language` that the page gives.
     `tree` is resiliparse's HTMLTree.
 
-    The date is the declared day of publication or, if none is declared, the only day that the page's `time`
-    elements name, as YYYY-MM-DD. The language is the declared tag in the form of BCP 47, with `-` instead of
-    `_`.
+    `page_date`, as YYYY-MM-DD, is the declared day of publication. If none is declared, it is the day in the
+    page's `time` elements, provided that they all name the same day. `page_language` is the declared tag in
+    the form of BCP 47, with `-` instead of `_`.
     """
     metas, linked = _metas(tree), list(_linked_data(tree))
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))

@@ -163,9 +163,9 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """Return the bound of each value on one side (`at_least` or `at_most`) if the rule has a mapping there,
-    otherwise its single bound, or None if it has no bound on this side. A bound is null where the mapping
-    sets none.
+    """Return the rule's bound on one side (`at_least` or `at_most`): an array with one bound per value if the
+    rule maps groups to bounds on this side, a scalar if it has a single bound, or None if it has no bound. In
+    the array, a bound is null where the mapping sets none for the value's group.
     """
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)

@@ -1,8 +1,9 @@
-"""Models over columns: functions from the numbers of a document to the probability of the positive class.
+"""Column models: classifiers that compute the probability of the positive class from the values of a
+document's columns.
 
-`python -m pipelines classifier train` writes them with `kind: columns`. A model file is safetensors: arrays,
-and one JSON text that gives the method, the columns and their definitions. Loading runs no code, and arrays
-that do not fit together are refused.
+`python -m pipelines classifier train` writes them with `kind: columns`. A model file is in safetensors
+format: it holds arrays, and one JSON text with the method (regression or boosted trees), the columns and
+their definitions. Loading it runs no code, and arrays that do not fit together are refused.
 """
 
 import json

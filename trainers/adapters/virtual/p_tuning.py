@@ -42,8 +42,8 @@ class PTuning(TrainingMethod):
 
     @property
     def deployed(self) -> PromptTuning:
-        """Prompt tuning with the embeddings that the trained encoder computes, so that the encoder is no
-        longer needed.
+        """Return prompt tuning with as many tokens, for use without the encoder. Its random embeddings are
+        placeholders for those that the trained encoder computed (`peft_state`).
         """
         return PromptTuning(tokens=self.tokens, init="random")
 

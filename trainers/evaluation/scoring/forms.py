@@ -1,12 +1,14 @@
-"""The forms in which models of each family score a continuation, given its context.
+"""The forms in which models of each family score a continuation, given its context. For an encoder-decoder,
+the encoder reads what is left of the arrow, the decoder what is right of it. Only the continuation is scored;
+an encoder scores each of its tokens from a copy of the text in which that token is masked.
 
-decoder           <bos> context continuation                    scored: continuation, left to right
-  pairs           <bos> context <eos> continuation              scored: continuation
-encoder           <cls> context continuation <sep>              scored: each token of continuation, masked
-encoder-decoder   context <eos> -> continuation                 scored: continuation
-  denoising       context <extra_id_0> <eos> -> <extra_id_0> continuation
-                  <bos> context <mask> <eos> -> <bos> context continuation
-  gap sentences   context <mask> <eos> -> continuation
+    decoder             <bos> context continuation
+      multitask         <bos> context <eos> continuation
+    encoder             <cls> context continuation <sep>
+    encoder-decoder     context <eos> -> continuation
+      span corruption   context <extra_id_0> <eos> -> <extra_id_0> continuation
+      denoising         <bos> context <mask> <eos> -> <bos> context continuation
+      gap sentences     context <mask> <eos> -> continuation
 """
 
 from dataclasses import dataclass

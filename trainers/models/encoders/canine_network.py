@@ -189,9 +189,11 @@ class CanineForSubwords(CaninePreTrainedModel):
     def forward(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, **_: Any
     ) -> MaskedLMOutput:
-        """Return the logits at every character of rows of code points; each row is one document. The logits
-        are of subwords, [rows, length, vocabulary], or of the character itself, [rows, length, buckets]. A
-        character is predicted from its state and the embedding of a mask, as the first in the order.
+        """Return the logits at every character of rows of code points, where each row is one document. They
+        are over subwords, [rows, length, vocabulary], or, with `character_buckets`, over buckets of
+        characters, [rows, length, buckets]. In the latter case, each character is predicted as if it came
+        first in the decoder's order: from its own state and the embedding of a mask, without seeing any other
+        predicted character.
         """
         length = input_ids.shape[1]
         beyond = (0, -(-(length + 8) // 128) * 128 - length)
