@@ -6,8 +6,8 @@ documents.
 
 Signatures are synthetic: 20 values, cut into 10 bands of 2, so each document has 10 band entries. Three
 documents in ten are in planted clusters, whose sizes follow a power law from 2 documents to a thousandth of
-all. A member shares three random bands with each of two earlier members of its cluster, so clusters are
-chains and trees, not stars. A band has 64 random bits, so no other bands are expected to collide.
+all. A member copies three random bands of an earlier member of its cluster, twice, so clusters are chains and
+trees, not stars. A band has 63 random bits, so no other bands are expected to collide.
 
 The whole step runs, from reading columns to writing them, and its result is compared with the planted
 clusters. The growth exponent is fitted to processor time, which is less affected by other load than

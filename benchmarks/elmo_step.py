@@ -2,7 +2,7 @@
 sizes.
 
     python -m benchmarks.elmo_step [--cells 4096] [--width 512] [--vocabulary 8192] [--rows 8] [--length 64] [--steps 10]
-        [--threads 1] [--clock wall|cpu]
+        [--dropout 0.1] [--threads 1] [--clock wall|cpu]
 
 The default model has as many cells as the published one and a smaller vocabulary. The bare loop is a
 hand-written baseline: an embedding, two layers of `torch.nn.LSTM` with a projection for each direction (the

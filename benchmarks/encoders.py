@@ -5,8 +5,8 @@ sentences, and features of all layers against the bare forward pass.
 
 The model is a BERT with random weights, which do not affect time: 4 layers of width 128 or, with `--size
 30m`, 8 layers of width 512. The loop works like minicons: a sentence is one batch, with a masked copy for
-each token. The bare forward pass is that of the stock model of `transformers` with `output_hidden_states`, on
-the same texts, sorted by length and padded, at the best of several batch sizes. The two sides alternate. The
+each token. The bare forward pass is that of the same `transformers` model with `output_hidden_states`, on the
+same texts, sorted by length and padded, at the best of several batch sizes. Ours and the peer alternate. The
 script prints sentences or tokens per processor second, and ratios that are above 1 where ours is faster.
 """
 

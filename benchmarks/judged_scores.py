@@ -2,8 +2,8 @@
 
     GRISTMILL_DATA=... python -m benchmarks.judged_scores --model DIRECTORY [--documents 6000] [--work DIRECTORY]
 
-MODEL is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et al.
-2017. The score of a tweet, from 0 to 3, is three times the share of annotators who called it hateful or
+`--model` is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et
+al. 2017. The score of a tweet, from 0 to 3, is three times the share of annotators who called it hateful or
 offensive. Scores of 1.5 or more count as the positive class, which here means toxic. A fifth of the tweets,
 chosen by a hash, is held out. Alternate tweets belong to two sources.
 """

@@ -182,10 +182,10 @@ def english(folder: Path, stages: dict[str, Language]) -> None:
 
 
 def accuracy(archive: Path, stages: dict[str, Language]) -> dict[str, Language]:
-    """Print tables of the choice of `fallback_below`, and of the percentage of documents with the correct
-    label.
+    """Print the percentage of documents with the correct label and, with two models, a table for the choice
+    of `fallback_below`.
 
-    Return the stages, plus one that combines both models.
+    Return the stages and, with two models, one that combines them.
     """
     known = {name: known_labels(stage) for name, stage in stages.items()}
     tests = {SAME.get(name, name): texts for name, texts in sorted(test_sentences(archive).items())}

@@ -3,11 +3,12 @@
     pip install --target PEERS datasets mosaicml-streaming litdata
     python -m benchmarks.loader [--million-tokens 64] [--sequence-length 2048] [--peers PEERS]
 
-All loaders read shuffled sequences of the same tokens from the page cache, in one process. `ours` makes
-inputs, targets, positions and document segments in the order of the mixture, for every packing. `memmap`
-yields inputs alone, like nanoGPT's loader; `memmap + boundaries` also finds documents by a vectorised search
-in their offsets. Hugging Face `datasets`, MosaicML's `streaming` and `litdata` read fixed-length rows,
-without boundaries, from their own formats. Libraries that are not installed are left out, with a note.
+All loaders read shuffled sequences of random tokens from the page cache, in one process: `ours` from two
+shards, the others from the first of them. `ours` makes inputs, targets, positions and document segments in
+the order of the mixture, for every packing. `memmap` yields inputs alone, like nanoGPT's loader; `memmap +
+boundaries` also finds documents by a vectorised search in their offsets. Hugging Face `datasets`, MosaicML's
+`streaming` and `litdata` read fixed-length rows, without boundaries, from their own formats. Libraries that
+are not installed are left out, with a note.
 """
 
 import argparse

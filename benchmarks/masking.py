@@ -42,7 +42,7 @@ def rows_of(rows: int, length: int) -> Batch:
 
 
 def tokenizer_of(directory: Path) -> Any:
-    """Return a WordPiece tokenizer with the ids of the rows, in which two thirds of the tokens begin a word."""
+    """Return a WordPiece tokenizer with VOCABULARY tokens, two thirds of which begin a word."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 

@@ -55,7 +55,9 @@ def read(data: Path, domain: str) -> list[dict]:
 
 
 def clusters(data: Path, domain: str, names: list[str], root: LocalPath, verify: str) -> Build:
-    """Build with `verify`; return (ids, signatures, pairs of (dropped, kept) records, facts, clusters by record)."""
+    """Build with `verify`. Return the ids, the signatures, (dropped, kept) pairs of record numbers, the facts
+    of the step, and the cluster of each record number.
+    """
     source = Source(domain, str(data / "prose" / f"{domain}.jsonl.gz"), "jsonl")
     knobs = {} if verify == "none" else {"threshold": THRESHOLD, "verify": verify}
     steps = (

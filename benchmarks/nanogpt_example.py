@@ -4,8 +4,8 @@ alternately.
 
     python -m benchmarks.nanogpt_example CORPUS TEXT NANOGPT [--steps 2000] [--pairs 1]
 
-CORPUS is built from corpora_configs/shakespeare_characters.yaml; TEXT is the file all.txt, whose download
-that file describes; NANOGPT is a checkout of karpathy/nanoGPT, which is run unchanged with the options of its
+CORPUS is built from corpora_configs/shakespeare_characters.yaml; TEXT is all.txt, whose download the same
+YAML file describes; NANOGPT is a checkout of karpathy/nanoGPT, which is run unchanged with the options of its
 README. With 2,000 steps, nanoGPT evaluates 20 batches of each split at the beginning and every 250 steps
 (4,320 rows in all), and ours measures the whole validation split twice (3,486 rows).
 """

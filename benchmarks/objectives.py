@@ -3,9 +3,10 @@
     python -m benchmarks.objectives [OBJECTIVE ...] [--rows 64] [--step-rows 2] [--sequence-length 512]
 
 The step is the forward and backward pass, including losses, of a model that the objective trains, with 4
-layers of width 384. It runs on all threads that torch uses, over a batch that the objective made from fewer
-rows. Document lengths are lognormal with a median of about 150 tokens. Times are the shortest of several.
-There is no comparison, because no peer trains on these objectives with packed documents.
+layers (skip-thoughts: 1) of width 384. It runs on all threads that torch uses, over a batch that the
+objective made from fewer rows. Document lengths are lognormal with a median of about 150 tokens. Times are
+the shortest of several. There is no comparison, because no peer trains on these objectives with packed
+documents.
 
 A generator and a second stream are part of the step. Some objectives need other work in networks and losses
 besides layers and cross-entropies, such as drawing tokens or comparing vectors. This work is also part of the
@@ -118,7 +119,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 def definition() -> Definition:
-    """Return a byte-level BPE whose tokens are a space and random letters.
+    """Return a byte-level BPE in which each merged token is a space followed by random letters.
 
     With these tokens, cutting inside a word always requires re-encoding.
     """
@@ -139,8 +140,8 @@ def definition() -> Definition:
 
 
 def rows_of(rows: int, length: int, frame: Frame) -> Batch:
-    """Return rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of
-    `frame`.
+    """Return rows of random tokens, cut into documents, with sentences of about 20 tokens and `frame.before`
+    at the start of each document.
 
     Two of every 24 tokens are in spans. Every other document is a pair, and its second half is the target.
     """

@@ -82,7 +82,7 @@ def write_docx(path: Path, texts: list[str]) -> None:
 
 
 def write_word(path: Path, texts: list[str]) -> None:
-    """Write a Word document as Word does, with properties, revision marks and two runs per paragraph."""
+    """Write a Word document as Word does, with properties, revision marks and up to two runs per paragraph."""
     fonts = '<w:rFonts w:ascii="Calibri" w:hAnsi="Calibri"/><w:sz w:val="22"/><w:lang w:val="en-US"/>'
     shape = '<w:pPr><w:spacing w:after="160" w:line="259" w:lineRule="auto"/><w:jc w:val="both"/></w:pPr>'
 

@@ -4,8 +4,8 @@
 
 Documents are from three kinds of text, with one token per four characters plus two special tokens. `one
 length` pads every row to the sequence length, as a collator that pads to a maximum does. `by micro-batch`
-pads to the longest of consecutive rows, as HF Trainer does. `ours` distributes rows with
-`packed_corpus.PackedCorpus.share` and rounds lengths up to a multiple of 1, 8 or 64.
+pads consecutive rows to the longest, rounded up to a multiple of 8, as HF Trainer can. `ours` distributes
+rows with `packed_corpus.PackedCorpus.share` and rounds lengths up to a multiple of 1, 8 or 64.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MARKS = 2
 
 
 def steps(path: Path, length: int, rows: int) -> list[Samples]:
-    """Return the documents of a file in steps of `rows` sequences, in random order."""
+    """Return the sequences that the documents of a file are cut into, in random order, `rows` for each step."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         sizes = [len(json.loads(line)["text"]) // 4 for line in lines]
     _, counts = cut_documents(np.concatenate([[0], np.cumsum(sizes)]), MARKS, length)
@@ -38,7 +38,9 @@ def steps(path: Path, length: int, rows: int) -> list[Samples]:
 
 
 def places(parts: list[np.ndarray], size: int, length: int, multiple: int) -> int:
-    """Return the number of positions in micro-batches of `size` rows, each padded to its longest row."""
+    """Return the number of positions in micro-batches of `size` rows, each padded to its longest row, rounded
+    up to a multiple of `multiple`.
+    """
     return sum(size * min(length, -(-int(part.max()) // multiple) * multiple) for part in parts)
 
 

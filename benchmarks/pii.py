@@ -76,7 +76,9 @@ def compare(texts: list[str], posts: int) -> None:
 
 
 def cost_of_more(texts: list[str], more: list[str]) -> None:
-    """Print the time with further phone regions, added one by one, and with all pattern-based entities."""
+    """Print the time with US phone numbers alone, with further phone regions, added one by one, and with all
+    pattern-based entities.
+    """
     for regions in (("US",), *((*PHONE_REGIONS, *more[:count]) for count in range(1, len(more) + 1))):
         stage = ready(Pii(phone_regions=regions))
         report(f"gated, first, phones of {' '.join(regions)}", megabytes(texts), timed(stage, texts), None)
@@ -155,7 +157,7 @@ def report(name: str, size: float, seconds: float, rate: float | None) -> None:
 
 
 def ready(stage: Pii) -> Pii:
-    """Import Presidio and compile the kernels, then clear all caches."""
+    """Set up the stage and annotate a short text, so that Presidio is imported and the kernels are compiled."""
     stage.setup()
     stage.annotate(table(["650-253-0000 a@example.com 1.2.3.4 DE89370400440532013000"]))
     return stage

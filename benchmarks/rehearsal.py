@@ -4,14 +4,14 @@
 
 Each domain is built in full, which gives the true figures, and then from `samples` samples. The records in a
 sample depend on their ids, and so on the name of the source: each sample reads the same file under another
-name. All builds use the tokenizer of the full build, so that their tokens are comparable.
+name. All builds of a domain use the same tokenizer, so that their tokens are comparable.
 
 For each figure, the table shows the true value, the estimate and 95 % interval of the first sample, the mean
 of all estimates as a share of the true value, and the number of samples whose interval contains the true
-value. A second corpus, which shares all other steps, also removes duplicates. After that removal figures are
+value. A second corpus, which shares all other steps, also removes duplicates. After that removal, figures are
 bounds, and the script prints how many samples have the bound on the right side of the true value. The last
-lines give the share of intervals that contain the true value, with separate counts for figures of text and
-tokens if the report itself calls the sample too small.
+lines give the share of intervals that contain the true value. Figures of bytes and tokens are counted
+separately if the report itself calls the sample too small.
 
 `--lengths` prints, for several sample sizes, how often the interval of the bytes contains the true value, in
 1,000 samples drawn from the lengths of the documents.

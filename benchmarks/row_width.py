@@ -5,8 +5,9 @@ tokens.
 
 Wikipedia, encoded by a byte-level BPE of 4,096 tokens, is cut into documents of lognormal lengths (sigma 1).
 With `stream`, a row holds as many positions of the stream as one document may fill. With `room`, it holds as
-many as fit together with their special tokens. For the longer side of each row, the script prints the maximum
-and mean width, the share of rows wider than the sequence length, and the share of padding.
+many as fit together with their special tokens. For the longer side (encoder or decoder) of each row, the
+script prints the maximum and mean width, the share of rows wider than the sequence length, and the share of
+padding.
 """
 
 import argparse
@@ -64,7 +65,7 @@ def shard_of(tokens: np.ndarray, median: int) -> Shard:
 
 
 def widths(packed: PackedCorpus) -> np.ndarray:
-    """Return the number of used positions on the longer side of each row."""
+    """Return the number of used positions on the longer side (encoder or decoder) of each row but the last."""
     source, found = packed.sources[0], []
     sequences = np.arange(source.count(packed.length))
     for first in range(0, len(sequences), 64):

@@ -127,7 +127,7 @@ def datatroves_filters() -> dict[str, Callable[[str], str | None]]:
 
 
 def our_verdicts(signals: pa.Table, name: str) -> Verdicts:
-    """Return the reasons of one rule set by document, without the family prefix."""
+    """Return the reason of one rule set for each document, without the part before the first dot."""
     from pipelines.stages.decide.filter import Filter
     from pipelines.stages.decide.rules import Rule
 
@@ -136,7 +136,9 @@ def our_verdicts(signals: pa.Table, name: str) -> Verdicts:
 
 
 def value(signals: pa.Table, name: str, reason: str | None, row: int) -> str:
-    """Return the value that we measured for one of our reasons, or ""."""
+    """Return the signal that `reason` of the rule set `name` tests, for the document `row`; "" if no rule has
+    this reason.
+    """
     from pipelines.stages.decide.rules import RULE_SETS
 
     signal = next((rule.signal for rule in RULE_SETS[name] if rule.reason().split(".", 1)[1] == reason), None)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.semantic --model DIRECTORY [--texts news_bbc,forum_stackexchange] [--documents 1000] [--tokens 64]
 
-MODEL is a sentence encoder in the layout of Hugging Face. Texts are files of $GRISTMILL_DATA/prose.
+`--model` is a sentence encoder in the layout of Hugging Face. Texts are files of $GRISTMILL_DATA/prose.
 Everything runs on one core, and rates are by processor time. "bare" is the model's own call in batches of 16
 texts of similar length, with the same pooling. "brute force" is SemDeDup's rule (Abbas et al. 2023) on the
 matrix of all cosines, without clusters: a document is dropped if an earlier document in the order of

@@ -1,5 +1,5 @@
-"""Train four small models (two sizes, two mixtures of prose) and a fifth whose corpus contains items of
-BoolQ, and evaluate the four on every suite, to see which tasks are above chance and which separate the
+"""Train four small models (two sizes, two mixtures of prose) and a fifth whose mixture contains items of
+BoolQ, and evaluate the four on several suites, to see which tasks are above chance and which separate the
 models. BoolQ shows the effect of contamination on the fifth. docs/evaluation.md explains the figures.
 
     GRISTMILL_DATA=... python -m benchmarks.small_scores DIRECTORY [--demo runs/demo] [--steps 500]
@@ -140,8 +140,8 @@ def evaluate(root: Path, suite: str, limit: int, models: Sequence[Path], *more: 
 
 
 def summary(evaluations: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return a table row for each task: the scores, how many models are above chance, and how many pairs of
-    models differ.
+    """Return the lines of a table of tasks: the scores, how many models are above chance, and how many pairs
+    of models differ.
     """
     lines = [
         f"| task | score | chance | {' | '.join(names)} | above chance | pairs apart |",

@@ -5,10 +5,10 @@ runs suffice in addition to small ones.
     GRISTMILL_DATA=... python -m benchmarks.study_laws [LAW ...]
 
 Each law is fitted to draws of 32, 64 and 128 of the 512 runs of 1M parameters (20 draws, seeds 0 to 19; 3 for
-the Gaussian process) and to all 512. Scores are Spearman's correlation on the 256 test mixtures, for runs of
-1M and of 60M parameters. The peer is scipy's `curve_fit` of the same formula as `log_linear`, with the robust
-loss `soft_l1`, from one starting point. `lightgbm` needs the extra `studies` and is left out without it.
-Times are processor time of one thread.
+the Gaussian process and the peer) and to all 512. Scores are Spearman's correlation on the 256 test mixtures,
+for runs of 1M and of 60M parameters. The peer is scipy's `curve_fit` of the same formula as `log_linear`,
+with the robust loss `soft_l1`, from one starting point. `lightgbm` needs the extra `studies` and is left out
+without it. Times are processor time of one thread.
 """
 
 import os

@@ -3,7 +3,7 @@
     python -m benchmarks.topics --model DIRECTORY [--texts forum_20news,news_bbc,sources] [--documents 3000] [--tokens 128]
           data: $GRISTMILL_DATA/prose
 
-MODEL is a sentence encoder in the layout of Hugging Face. The labels are the newsgroup of a post and the
+`--model` is a sentence encoder in the layout of Hugging Face. The labels are the newsgroup of a post and the
 section of a news article, taken from their ids. For `sources`, documents come from ten files, and the label
 is the file. Documents are spread evenly over the files. Posts lose their headers, some of which name the
 group; quoted text stays.

@@ -78,7 +78,9 @@ def ours(options: argparse.Namespace, packing: str) -> tuple[list[float], list[i
 
 
 def documents(data: TrainingData, count: int) -> list[np.ndarray]:
-    """Return up to `count` random documents of the first shard, truncated to the sequence length."""
+    """Return up to `count` random documents of the first shard, truncated to leave room for two special
+    tokens, without those of one token.
+    """
     rng, found = np.random.default_rng(0), []
     source = data.sources[0]
     shard = source.shard(0)

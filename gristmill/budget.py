@@ -58,8 +58,8 @@ def spend(purpose: str) -> Iterator[None]:
 
 def take_account() -> dict[str, float]:
     """Return the processor seconds by purpose since the last call, or since the process started. Time of
-    child processes that have ended is included, under `CHILDREN`. Outside the main thread, the result is
-    empty.
+    child processes that have ended and been waited for is included, under `CHILDREN`. Outside the main
+    thread, the result is empty.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}

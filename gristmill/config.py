@@ -3,7 +3,7 @@
 The command line overrides YAML, which overrides defaults. An unknown key, a missing field, a wrong type or a
 value that is not allowed raises ConfigError, which names the file and the field. For an unknown name, the
 message also suggests the closest match or lists the names. A dataclass may define `check(self) -> None`,
-which raises ValueError("field: what is wrong").
+which rejects other values with ValueError("field: what is wrong").
 """
 
 import dataclasses

@@ -86,8 +86,8 @@ class Host:
         return end
 
     def within(self, seconds: float, call: Callable[[], Result]) -> Result:
-        """Return the result of `call`. Raises TimedOut if the call takes longer than `seconds`; it is then
-        left running in its thread.
+        """Run `call` in a thread and return its result. Raises TimedOut if it takes longer than `seconds`;
+        the thread is then left running.
         """
         answer: Future[Result] = Future()
 

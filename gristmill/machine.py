@@ -17,8 +17,8 @@ def machine_memory() -> int:
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that this process could allocate now: what the kernel reports as available
-    or `machine_memory()`, whichever is less.
+    """Estimate the bytes of memory that this process could allocate now: what the kernel reports as available
+    or `machine_memory()`, whichever is less. What its control group already uses is not subtracted.
     """
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

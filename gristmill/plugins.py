@@ -13,8 +13,7 @@ from gristmill.errors import ConfigError
 
 def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
     """Return the entry points of a group, keyed by PACKAGE:NAME with the package's name normalised. A key has
-    more than one entry point if a package declares the name twice, or if the names of several packages
-    normalise to the same one.
+    more than one entry point if a package declares the name twice.
     """
     found: dict[str, list[metadata.EntryPoint]] = {}
     for point in metadata.entry_points(group=group):
@@ -27,8 +26,9 @@ def load_installed(group: str, name: str, what: str) -> Any:
     """Import the plugin PACKAGE:NAME of an entry-point group and return it. `what` is the kind of plugin for
     messages, such as `stage`.
 
-    Raises ConfigError if the name is unknown, if several packages provide the plugin or its module, or if the
-    plugin cannot be imported. The message does not say where the name was written, so the caller adds this.
+    Raises ConfigError if the name is unknown or declared twice, if several packages provide the plugin's
+    module, or if the plugin cannot be imported. The message says neither the name nor where it was written,
+    so the caller adds both.
     """
     known = installed(group)
     if name not in known:

@@ -32,8 +32,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name of `pipelines.api`, which is imported only when a name is used, because it loads
-    Arrow. Raises AttributeError for any other name.
+    """Return the object that `pipelines.api` exports under this name. That module loads Arrow, so it is
+    imported only when one of its names is used. Raises AttributeError for any other name.
     """
     if name in __all__:
         from pipelines import api

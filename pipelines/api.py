@@ -79,8 +79,9 @@ class OpenCorpus:
         return scalar_columns(self.corpus)
 
     def documents(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """Read the documents that the corpus keeps, with their edited text, as `export` writes them: `id`,
-        `text`, `source`, `url`, `meta`, `split` if a source gives one, and `columns`.
+        """Read the documents that the corpus keeps, with edited text and redacted `url` and `meta`, as
+        `export` writes them: `id`, `text`, `source`, `url`, `meta`, `split` if a source gives one, and
+        `columns`.
 
         Raises UserError for an unknown source, an empty list of sources, or a column that is not in the
         property `columns`.
@@ -248,9 +249,9 @@ def what_if(
     full: bool = False,
 ) -> dict[str, Impact]:
     """Estimate the effect of changed filters without building anything: how many documents they would newly
-    drop and newly keep. The result has an entry for each source to which a changed filter applies. A change
-    looks like `filter.word_count.at_least=100`. The corpus file, `overrides` and `stages` are those of the
-    build.
+    drop and newly keep. Deduplication is not repeated. The result has an entry for each source to which a
+    changed filter applies. A change looks like `filter.word_count.at_least=100`. The corpus file, `overrides`
+    and `stages` are those of the build.
 
     The estimate comes from the sample that every corpus has; with `full`, every document is counted. Raises
     UserError for a change that names no rule, for changes without an effect on the rules, for a corpus that
@@ -281,9 +282,10 @@ def build(
     task run in this process. If no cluster is given, this may also happen when the remaining steps would take
     less time than starting Ray.
 
-    With `quarantine_poison`, documents that break a stage or the reader are set aside instead of ending the
-    build. `memory` is the number of bytes that a task may use. `sample`, above 0 and below 1, makes the build
-    a rehearsal with this share of the records, in a separate directory whose `report.json` has the estimates.
+    A document that breaks a stage or the reader ends the build with PoisonError; with `quarantine_poison`, it
+    is set aside instead. `memory` is the number of bytes that a task may use. `sample`, above 0 and below 1,
+    makes the build a rehearsal with this share of the records, in a separate directory whose `report.json`
+    has the estimates.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     if sample is not None:

@@ -36,7 +36,7 @@ settings.load_profile("gristmill")
 
 
 FASTTEXT_BEGIN = (793712314).to_bytes(4, "little")
-"""How a fastText model begins: for files that a plan takes for one, and nobody loads."""
+"""The first bytes of a fastText model, for files that a plan must take for a model and that are never loaded."""
 
 
 def train_fasttext(file: Path, kind: str = "supervised", **knobs):
@@ -155,8 +155,8 @@ VERBS = ["stands", "burned", "opened", "moved", "grew", "failed", "slept", "shon
 
 
 def paragraph(seed: int, words: int = 90) -> str:
-    """Return English-like text of `words` words, different for every seed, that passes the Gopher quality
-    rules.
+    """Return English-like text of `words` words, different for every seed. With 50 words or more it passes
+    the Gopher quality rules.
     """
     state, found = seed * 2654435761 + 1, []
     while len(found) < words:
@@ -211,7 +211,7 @@ def write_sources(raw: Path, documents: int = 40, files: int = 2, modules: int =
 
 
 def write_corpus_file(path: Path, raw: Path, output: Path) -> Path:
-    """Write a corpus YAML with most stages, for the sources of `write_sources`."""
+    """Write a corpus YAML that filters, deduplicates and shards the sources of `write_sources`."""
     path.write_text(f"""\
 name: small
 output: {output}
@@ -256,7 +256,7 @@ def raw_text(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
-    """A corpus YAML over `raw_text` with most stages; its output is tmp_path/out."""
+    """The corpus YAML of `write_corpus_file` for `raw_text`; its output is tmp_path/out."""
     return write_corpus_file(tmp_path / "small.yaml", raw_text, tmp_path / "out")
 
 

@@ -1,6 +1,4 @@
-"""A small corpus with every kind of file that a build writes, and a digest of everything that can be read
-from it.
-"""
+"""A small corpus with many kinds of files that a build writes, and a digest of what can be read from it."""
 
 import json
 from dataclasses import asdict
@@ -23,8 +21,8 @@ def plan_of(config: Path) -> Plan:
 
 
 def write_corpus(place: Path) -> Path:
-    """Write two small sources, and a corpus file whose build makes all kinds of files: parts, edits,
-    clusters, URLs, a tokenizer, shards.
+    """Write two small sources, and a corpus file whose build makes parts, edits, clusters, URLs, a tokenizer
+    and shards.
     """
     web, code = place / "raw/web", place / "raw/code"
     web.mkdir(parents=True)
@@ -66,8 +64,8 @@ steps:
 
 
 def everything(config: Path, root: Path) -> str:
-    """Return a digest of everything that can be read from a corpus: by lineage, for training, and when
-    another build is planned.
+    """Return a digest of what is read from a corpus through its lineage, for training, and for the plan of
+    another build.
     """
     from tokenizer.encode import Encoder
     from trainers.data.job_interface import verified_tokenizer

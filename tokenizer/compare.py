@@ -77,8 +77,9 @@ def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes:
 
     The group of a record consists of the values of its fields `by`, joined by " / ", with "none" for a
     missing value. A dot in a field name selects within an object, as in `meta.language`. Without `by`, and
-    for plain text, the group is the name given for the file. Raises ValueError if all files are without text,
-    if one of the fields `by` has no value in any record, or if there are more than 64 groups.
+    for plain text, the group is the name given for the file. Raises ValueError if no file has any text, if
+    one of the fields `by` has no value in any record, if there are more than 64 groups, and where
+    `read_records` does.
     """
     groups: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()
@@ -170,10 +171,10 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 
 
 def count_threads(encoder: Encoder) -> int:
-    """Return the number of threads that an encoder uses on this machine. `tokenizers` and `words` use
-    RAYON_NUM_THREADS threads if that is a positive number, else every available core. They use one thread if
-    TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty, ignoring case. All other libraries
-    use one.
+    """Return the number of threads with which an encoder encodes on this machine, without `parallel`.
+    `tokenizers` and `words` use RAYON_NUM_THREADS threads if that is a positive number, else every available
+    core. They use one thread if TOKENIZERS_PARALLELISM is `false`, `f`, `no`, `n`, `off`, `0` or empty,
+    ignoring case. All other libraries use one.
     """
     parallel = os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() not in _NOT_PARALLEL
     if encoder.library not in ("tokenizers", "words") or not parallel:

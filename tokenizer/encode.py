@@ -164,15 +164,15 @@ class Encoder:
     def token_offsets(
         self, tokens: Ids, offsets: Offsets, positions: Offsets, position_offsets: Offsets
     ) -> npt.NDArray[np.int32]:
-        """Convert byte positions within documents into token positions: the index of the token that contains
-        the byte.
+        """Return, for each byte position within a document, the index within the document of the token that
+        contains the byte.
 
-        `positions` is the flat array of the positions in all documents, with `position_offsets` of shape (n +
-        1,), as in an Arrow list array. The end of a document maps to its number of tokens. For the start of a
-        sentence, pass its first byte that is not white space: in "One. Two", the token " Two" begins before
-        the sentence but belongs to it. Returns int32 with the shape of `positions`. Raises ValueError for a
-        position outside its document, and for a tokenizer that does not keep every byte of the text
-        (`Definition.keeps_bytes`).
+        `tokens` and `offsets` are as returned by `encode` for n documents. `positions` is the flat array of
+        the positions in all documents, with `position_offsets` of shape (n + 1,), as in an Arrow list array.
+        The end of a document maps to its number of tokens. For the start of a sentence, pass its first byte
+        that is not white space: in "One. Two", the token " Two" begins before the sentence but belongs to it.
+        Returns int32 with the shape of `positions`. Raises ValueError for a position outside its document,
+        and for a tokenizer that does not keep every byte of the text (`Definition.keeps_bytes`).
         """
         ends = self._ends(tokens)
         document: Offsets = np.repeat(np.arange(len(offsets) - 1), np.diff(position_offsets))

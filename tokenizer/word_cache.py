@@ -67,8 +67,9 @@ class Pieces(NamedTuple):
 
 
 class WordCache:
-    """A cache of the token ids of words, the pieces of text between spaces and line feeds. It is emptied when
-    it reaches MAX_BYTES or MAX_WORDS. Not thread-safe.
+    """A cache of the token ids of words, the pieces of text between spaces and line feeds. When it is full
+    (MAX_BYTES, MAX_WORDS), `cut` empties it first, so only the pieces that the last `cut` returned are valid.
+    Not thread-safe.
     """
 
     def __init__(self, encode: Encode) -> None:

@@ -71,7 +71,9 @@ def pretraining(study: dict[str, Any], name: str, seed: int) -> list[str]:
 
 
 def finetuning(study: dict[str, Any], name: str, seed: int, budget: str, task: str) -> list[str]:
-    """Return the arguments of `trainers` that train an encoder on a task, from its weights at the end of a budget."""
+    """Return the arguments of `trainers` that train an encoder on a task, from its weights at the end of a
+    budget or, for SCRATCH, from random weights.
+    """
     folder = f"{study['output']}/{name}/seed_{seed}"
     settings = study["finetuning"]["settings"] | study["finetuning"]["tasks"][task] | {"seed": seed}
     if name == SCRATCH:

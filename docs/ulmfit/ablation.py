@@ -47,13 +47,13 @@ def finetuning(study: dict[str, Any], name: str, seed: int) -> list[str]:
     return ["finetune", study["task"], *assignments(settings | {"run": run, "seed": seed})]
 
 
-def resampled(study: dict[str, Any], name: str) -> np.ndarray:
-    """Return the first metric of the task by seed, float64 [seeds, 1 + DRAWS]: on all examples, then on
+def resampled(study: dict[str, Any], name: str) -> dict[int, np.ndarray]:
+    """Return the first metric of the task by seed, each float64 [1 + DRAWS]: on all examples, then on
     bootstrap samples.
 
     The samples are the same for all classifiers and seeds. Seeds without predictions are left out.
     """
-    values = []
+    values = {}
     for seed in range(study["seeds"]):
         folder = LocalPath(study["output"], f"seed_{seed}", "classifiers", name.replace(" ", "_"))
         path = folder / "predictions" / "dev.parquet"
@@ -64,8 +64,8 @@ def resampled(study: dict[str, Any], name: str) -> np.ndarray:
         statistics = metric.statistics(predictions.decided)
         n = len(statistics)
         weights = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), DRAWS).astype(np.float64)
-        values.append(metric.value(statistics, np.concatenate([np.ones((1, n)), weights])))
-    return np.array(values)
+        values[seed] = metric.value(statistics, np.concatenate([np.ones((1, n)), weights]))
+    return values
 
 
 def table(study: dict[str, Any]) -> list[str]:
@@ -73,16 +73,16 @@ def table(study: dict[str, Any]) -> list[str]:
     whole = resampled(study, study["whole"])
     lines = ["| | mean | difference, 95 % interval | of the seeds |", "|---" * 4 + "|"]
     for name in study["classifiers"]:
-        values = resampled(study, name)
-        if not len(values):
+        is_whole, values = name == study["whole"], resampled(study, name)
+        compared = [its if is_whole else its - whole[seed] for seed, its in values.items() if is_whole or seed in whole]
+        if not compared:
             continue
-        cells = [f"{values[:, 0].mean():.3f}"]
-        compared = values if name == study["whole"] else values - whole[: len(values)]
-        low, high = np.quantile(compared[:, 1:].mean(0), [0.025, 0.975])
-        sign = "" if name == study["whole"] else "+"
-        centre = "" if name == study["whole"] else f"{compared[:, 0].mean():+.3f} "
-        cells += [f"{centre}[{low:{sign}.3f}, {high:{sign}.3f}]", ", ".join(f"{one:.3f}" for one in values[:, 0])]
-        lines.append("| " + " | ".join([name, *cells]) + " |")
+        mean = np.mean(compared, axis=0)
+        low, high = np.quantile(mean[1:], [0.025, 0.975])
+        sign, centre = ("", "") if is_whole else ("+", f"{mean[0]:+.3f} ")
+        scores = [its[0] for its in values.values()]
+        cells = [f"{np.mean(scores):.3f}", f"{centre}[{low:{sign}.3f}, {high:{sign}.3f}]"]
+        lines.append("| " + " | ".join([name, *cells, ", ".join(f"{score:.3f}" for score in scores)]) + " |")
     return lines
 
 

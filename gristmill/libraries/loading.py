@@ -15,8 +15,9 @@ def loading(module: str) -> Iterator[None]:
     """Pause garbage collection during the block, which imports `module`, and make transformers read its model
     directories only once. Afterwards, exempt all objects made so far from later collections.
 
-    Importing torch and transformers creates about a million long-lived objects. If the module is already
-    loaded, this has no effect, because some of the exempted objects could be garbage by then.
+    Importing torch and transformers creates about a million long-lived objects. Has no effect if garbage
+    collection is disabled, or if the module is already loaded, because some of the exempted objects could be
+    garbage by then.
     """
     if module in sys.modules or not gc.isenabled():
         yield

@@ -18,7 +18,7 @@ _GROUP = 16  # characters of the name of a group
 
 def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]]) -> Markup:
     """Draw horizontal stacked bars with their totals, the first bar at the top. `names` are the names of the
-    bars. Each entry of `series` is (name, colour, lengths), with one length for each bar.
+    bars, at least one. Each entry of `series` is (name, colour, lengths), with one length for each bar.
     """
     totals = [sum(parts) for parts in zip(*(values for _, _, values in series), strict=True)]
     labels = [shortened(name, _LABEL) for name in names]
@@ -43,7 +43,7 @@ def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, s
 @dataclass(frozen=True)
 class Panel:
     """One measure, drawn as bars. `values` is indexed by [series][group]; no bar is drawn for None. A
-    logarithmic axis spans whole decades.
+    logarithmic axis spans whole decades and needs at least one positive value.
     """
 
     title: str

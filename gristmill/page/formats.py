@@ -48,8 +48,9 @@ def short_size(value: float) -> str:
 
 
 def percent(part: float | None, whole: float | None = None, places: int | None = None) -> str:
-    """Format `part / whole`, or the share `part` if `whole` is None, as `12.3 %`. By default, shares of
-    exactly 0 and 1 have no decimal places, and shares below 0.1 % or above 99.9 % have three instead of one.
+    """Format `part / whole`, or the share `part` if `whole` is None, as `12.3 %`. The result is `–` if `part`
+    is None or `whole` is 0. By default, shares of exactly 0 and 1 have no decimal places, and shares below
+    0.1 % or above 99.9 % have three instead of one.
     """
     if part is None or whole == 0:
         return NONE

@@ -108,7 +108,7 @@ def line_chart(
 
     With `zero`, the value axis includes 0. It is logarithmic instead if all values are positive and the
     highest exceeds 30 times the median. Without `zero`, the axis may omit high values that occur only in the
-    first steps. `x_ticks` are (x, label).
+    first steps. `x_ticks` are (x, label). The x axis runs from 0 to the highest x.
     """
     series = [_finite(s) for s in series]
     series = [s for s in series if s.points]
@@ -116,7 +116,7 @@ def line_chart(
         return None
     width, height = size
     box = (_LEFT, _TOP, width - _LEFT - _RIGHT, height - _TOP - _BOTTOM)
-    end = max([x for s in series for x, _ in s.points] + [m.x for m in marks] + [x for x, _ in x_ticks or ()])
+    end = max([x for s in series for x, _ in s.points] + [m.x for m in marks] + [x for x, _ in x_ticks or ()]) or 1
     values = sorted(y for s in series for _, y in s.points)
     logarithmic = zero and values[0] > 0 and values[-1] > _LOGARITHMIC * values[len(values) // 2]
     bend = math.log10 if logarithmic else float

@@ -15,8 +15,8 @@ def scatter(
     axes: tuple[str, str],
     shown: Callable[[float], str],
 ) -> Markup:
-    """Draw `points`, given as (name, x, y). Both axes have the same range, and `axes` are their titles.
-    `shown` formats a value as a label.
+    """Draw `points`, at least one, given as (name, x, y). Both axes have the same range, and `axes` are their
+    titles (x, y). `shown` formats a value as a label.
     """
     values = [value for _, x, y in points for value in (x, y)]
     low, high = min(values), max(values)

@@ -69,7 +69,8 @@ class LocalPath(PosixPath, Location):
 
     def glob(self, pattern: str) -> Generator[Self, None, None]:
         """Yield every path below this one that matches `pattern`, which consists of name patterns separated
-        by slashes. Unlike in a shell, `*` also matches a leading dot.
+        by slashes. Unlike in pathlib, `**` means no more than `*`. Unlike in a shell, `*` also matches a
+        leading dot.
         """
         first, _slash, rest = pattern.partition("/")
         if not set(first) & set("*?["):
@@ -268,8 +269,9 @@ class LocalPath(PosixPath, Location):
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, without truncating it, if `accept` returns True for its bytes. If
-        another process replaces the file during the call, the new file is unaffected.
+        """Overwrite the file in place if it exists and `accept` returns True for its bytes. Returns whether
+        it was written. The file is not truncated, so `content` must not be shorter. If another process
+        replaces the file during the call, the new file is unaffected.
         """
         try:
             with self.open("r+b", buffering=0) as file:
@@ -318,8 +320,8 @@ class LocalPath(PosixPath, Location):
                     raise
 
     def remove_temporaries(self) -> None:
-        """Remove the temporary files of `write_atomic` below the directory. A call that is still running
-        loses its file and writes it again.
+        """Remove the temporary files of `write_atomic` below the directory. A `write_atomic` that is still
+        running then writes its file again.
         """
         for path in self.rglob(".*.tmp"):
             with suppress(IsADirectoryError):

@@ -54,8 +54,8 @@ class Status(Protocol):
 class Location(ABC):
     """A file or directory.
 
-    Names, listings and reads work as in `pathlib.Path`. The other operations are what a corpus needs from its
-    store.
+    Names, listings and reads resemble those of `pathlib.Path`. The other operations are what a corpus needs
+    from its store.
     """
 
     __slots__ = ()
@@ -141,7 +141,9 @@ class Location(ABC):
 
     @abstractmethod
     def read_text(self, encoding: str | None = None) -> str:
-        """Read the whole file as text. It is decoded as UTF-8 unless `encoding` is given."""
+        """Return the whole file as text, decoded as UTF-8 unless `encoding` is given. Line endings are not
+        converted.
+        """
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
@@ -173,7 +175,8 @@ class Location(ABC):
     @abstractmethod
     def write_new(self, content: bytes, check: Check | None = None) -> bool:
         """Write the file as `write_atomic` does, unless it already exists. Returns whether this call wrote
-        it. In an object store, the result is also True if the file already has exactly this content.
+        it. In an object store with conditional writes, the result is also True if the file already has
+        exactly this content.
 
         If several processes try at once with different content, only one succeeds, except on a file system
         without hard links or an object store without conditional writes.
@@ -186,10 +189,10 @@ class Location(ABC):
     @abstractmethod
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
         """Overwrite the file if it exists and `accept` returns True for its current bytes. Returns whether it
-        was written.
+        was written. `content` must be as long as the file, because a local file is not truncated.
 
-        The write need not be atomic or durable. It is meant for leases, which are rewritten every few seconds
-        at the same length.
+        The write may be neither atomic nor durable. It is meant for leases, which are rewritten every few
+        seconds.
         """
 
     @abstractmethod
@@ -244,8 +247,8 @@ class Location(ABC):
 
     @abstractmethod
     def remove_temporaries(self) -> None:
-        """Remove the temporary files that killed writers left below a directory. Does nothing in an object
-        store, which has no temporary files.
+        """Remove the temporary files of `write_atomic` below a directory. A writer that is still running
+        writes its file again. Does nothing in an object store, which has no temporary files.
         """
 
 

@@ -18,8 +18,8 @@ def parse_location(name: str, remote: Remote | None = None, field: str = "corpus
     GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public.
 
     Raises ConfigError if a path cannot be expanded, or if a URL is malformed or has a scheme that may not be
-    opened. Locations are stored and shown, so URLs with credentials and HTTP URLs with a query are refused,
-    too. The message names `field`.
+    opened. Locations are stored and shown, so URLs with a user name or password (see `check_url`) and HTTP
+    URLs with a query are refused, too. The message names `field`.
     """
     if not is_url(name):
         return LocalPath(expand_location(name, field))

@@ -86,8 +86,9 @@ class Facts(NamedTuple):
 
 
 def check_url(field: str, place: str) -> None:
-    """Raise ValueError for a URL that is malformed, has the scheme `file`, or contains credentials, because
-    configurations are stored and shown. Paths are accepted.
+    """Raise ValueError for a URL that is malformed, has the scheme `file`, or contains a user name or
+    password. Paths are accepted, and so is the text before `@` in an hf URL without a password. Queries are
+    not checked (`has_query`).
     """
     if not is_url(place):
         return
@@ -366,7 +367,8 @@ _public: set[tuple[str, int]] = set()  # services whose addresses were public at
 
 def is_public(address: str) -> bool:
     """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4
-    address is judged by the IPv4 address.
+    address (IPv4-mapped, IPv4-compatible, 6to4 or NAT64) is judged by the IPv4 address, but one in the prefix
+    for local NAT64 (RFC 8215) is never public.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):

@@ -243,7 +243,9 @@ def file_indexes(directory: Location, manifest: StepManifest) -> list[pa.Table]:
 
 
 def quarantined(directory: Location, manifest: StepManifest) -> pa.Table:
-    """Return all quarantined records of a published read step, as a table with the columns of QUARANTINE."""
+    """Return all quarantined records of a published read step, those outside the sample included, as a table
+    with the columns of QUARANTINE.
+    """
     records = [record for record in manifest.files if record.path.startswith("quarantine/")]
     tables = [read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE)) for record in records]
     return pa.concat_tables(tables) if tables else QUARANTINE.empty_table()

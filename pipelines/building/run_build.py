@@ -46,8 +46,8 @@ def run_build(
     The build runs on the Ray cluster at `address` (default: RAY_ADDRESS in the environment) or, if neither is
     given, on a local Ray with `workers` workers (default: the number of cores). Without `address`,
     `in_process` makes all tasks run in this process. They also run in this process if no cluster is given,
-    the remaining steps are expected to take less time than starting Ray, and no document can break them
-    (`_is_small`).
+    the output is on a local disk, the remaining steps are expected to take less time than starting Ray, and
+    no document can kill the process.
 
     `memory` is the number of bytes that a task may use. With `quarantine`, documents that break a step are
     set aside instead of ending the build. With `variant`, the corpus is published as a variant of this name,

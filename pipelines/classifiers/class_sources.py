@@ -44,8 +44,8 @@ def open_sources(names: Sequence[str], label: str) -> list[tuple[Corpus, str]]:
 
 
 def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
-    """Return the entry of a source in metrics.json. `count` is the number of its kept documents or, with
-    labels or scores, of its documents that are in the class.
+    """Return the entry of a source, under one class, in metrics.json. `count` is the number of the source's
+    kept documents or, if the classes come from labels or scores, of its documents in that class.
     """
     facts = corpus.manifest.sources[source]
     origin = {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "source": source}
@@ -63,9 +63,9 @@ def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
 
 
 def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
-    """Return the threshold for sampling `count` documents of some sources: the documents whose hash is at
-    most this value are the sample. `orders` has the hashes of each source's documents (`kept_orders`). The
-    result is 0 if there are no documents.
+    """Return the threshold for sampling `count` documents (at least 1) of some sources: the documents whose
+    hash is at most this value are the sample. `orders` has the hashes of each source's documents
+    (`kept_orders`), for at least one source. The result is 0 if there are no documents.
     """
     every = np.sort(np.concatenate(orders))
     return int(every[min(count, len(every)) - 1]) if len(every) else 0

@@ -19,11 +19,12 @@ def mean_ranks(values: np.ndarray) -> np.ndarray:
 
 
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the probability that a positive has a higher score than a negative; ties count half.
+    """Return the probability that a random positive has a higher score than a random negative; ties count
+    half. There must be documents of both classes.
 
     With p positives and n negatives, it is (sum of the positives' ranks - p (p + 1) / 2) / (p n): Mann and
-    Whitney's U divided by the number of pairs. Equal scores share the mean of their ranks (Hanley and McNeil
-    1982).
+    Whitney's U divided by the number of pairs (Hanley and McNeil 1982). Equal scores share the mean of their
+    ranks.
     """
     ranks = mean_ranks(scores)
     p = int(positive.sum())
@@ -33,7 +34,7 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str, float]]:
     """Return up to 101 points of the precision-recall curve by ascending threshold. For each hundredth of
-    recall, they include the highest threshold that reaches it.
+    recall, they include the highest threshold that reaches it. At least one document must be positive.
 
     At threshold t, documents with a score of at least t count as positive. `kept` is their share of all
     documents.

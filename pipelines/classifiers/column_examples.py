@@ -47,8 +47,8 @@ class DocumentNumbers(Protocol):
         ...
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
-        """Return what is wrong with a column of this type, or "". `definitions` is the number of different
-        definitions that the column has had in the sources so far.
+        """Return what is wrong with the column `name` of type `kind`, or "". `definitions` is the number of
+        different definitions that the column has had in the sources so far, including the current one.
         """
         ...
 
@@ -119,9 +119,10 @@ class _Rows:
 def contrast_examples(
     classes: Mapping[str, Sequence[str]], numbers: DocumentNumbers, limit: int, seed: int, held_out: float
 ) -> ColumnExamples:
-    """Return kept documents of two classes. Each class is given as a list of sources, and at most `limit` of
-    its documents are sampled by a hash of their ids. Raises UserError for a source in both classes, for a
-    class without kept documents, and for a column that a source lacks or that `numbers` cannot read.
+    """Return kept documents of the classes `positive` and `negative`. `classes` has a list of sources for
+    each class, and at most `limit` documents of a class are sampled by a hash of their ids. Raises UserError
+    for a source in both classes, for a class without kept documents, and for a column that a source lacks or
+    that `numbers` cannot read.
     """
     gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}

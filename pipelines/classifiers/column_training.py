@@ -70,9 +70,9 @@ class Fit:
     seed: int
 
     def train(self, values: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> ColumnModel:
-        """Return a model fitted to training documents. `values` is float64 [n, columns] with NaN for a
-        missing value, `positive` bool [n], and `weights` float64 [n]. For boosted trees, raises UserError if
-        scikit-learn is not installed, or if its trees cannot be exported exactly.
+        """Return a model fitted to training documents of both classes. `values` is float64 [n, columns] with
+        NaN for a missing value, `positive` bool [n], and `weights` float64 [n]. For boosted trees, raises
+        UserError if scikit-learn is not installed, or if its trees cannot be exported exactly.
         """
         arrays = (
             self._fit_regression(values, positive, weights)
@@ -123,9 +123,12 @@ class Fit:
 def fit_logistic(
     values: np.ndarray, positive: np.ndarray, weights: np.ndarray, signs: Sequence[int], l2: float
 ) -> np.ndarray:
-    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted sum of
-    logistic losses plus l2 / 2 times the sum of the squared weights, found by Newton's method. The intercept
-    is not penalised. Each weight must have the sign given for it, or be 0; the sign 0 allows any weight.
+    """Fit a logistic regression by Newton's method and return (intercept, coefficient of each column),
+    float64 [1 + columns]. `values` must have no NaN.
+
+    The fit minimises the sum of the documents' logistic losses, weighted by `weights`, plus l2 / 2 times the
+    sum of the squared coefficients. The intercept is not penalised. A sign of 1 or -1 in `signs` restricts a
+    coefficient to that sign or 0; a sign of 0 allows any.
     """
     rows = np.hstack([np.ones((len(values), 1)), values])
     penalty = np.array([0.0, *[l2] * values.shape[1]])
@@ -155,9 +158,11 @@ def fit_logistic(
 
 
 def fit_ridge(values: np.ndarray, targets: np.ndarray, weights: np.ndarray, l2: float) -> np.ndarray:
-    """Return (intercept, weight of each column), float64 [1 + columns], that minimise the weighted sum of
-    squared errors plus l2 times the sum of the squared weights (Hoerl and Kennard 1970, "Ridge Regression").
-    The intercept is not penalised.
+    """Fit a ridge regression (Hoerl and Kennard 1970, "Ridge Regression") and return (intercept, coefficient
+    of each column), float64 [1 + columns]. `values` must have no NaN.
+
+    The fit minimises the sum of the documents' squared errors, weighted by `weights`, plus l2 times the sum
+    of the squared coefficients. The intercept is not penalised.
     """
     total = weights.sum()
     means, mean = weights @ values / total, float(weights @ targets / total)

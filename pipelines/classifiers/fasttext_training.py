@@ -91,9 +91,9 @@ def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Exam
     """Return the training documents by class, balanced.
 
     `none` leaves them unchanged. `downsample` reduces all classes to the size of the smallest, keeping the
-    documents with the lowest hashes. `repeat` repeats the documents of the smaller classes, in the order of
-    their hashes, up to the size of the largest. `sources` repeats documents until all sources of a class have
-    the same size, and the classes have the same size except for rounding.
+    documents whose ids have the lowest hashes. `repeat` repeats the documents of the smaller classes, in the
+    order of these hashes, up to the size of the largest. `sources` repeats documents until all sources of a
+    class have the same size, and the classes have the same size except for rounding.
     """
     if balance == "none":
         return {label: list(documents) for label, documents in examples.items()}
@@ -118,8 +118,9 @@ def _by_source(documents: Sequence[Example]) -> list[list[Example]]:
 
 
 def to_fasttext_line(text: str) -> str:
-    """Return a text as one line of a fastText training file. Words that fastText would read as labels are
-    removed. The line ends before the first word `</s>`, which fastText reads as the end of a line.
+    """Return a text as one line of a fastText training file, but without the label and the final line feed.
+    Words that fastText would read as labels are removed. The line ends before the first word `</s>`, which
+    fastText reads as the end of a line.
     """
     text = _LABEL.sub("", text).replace("\n", " ")
     return re.split(r"(?:(?<=[ \t\v\f\r\0])|^)</s>(?=[ \t\v\f\r\0]|$)", text, maxsplit=1)[0]
@@ -172,9 +173,9 @@ def leave_one_source_out(
     names: Mapping[str, Sequence[str]],
     scratch: Path,
 ) -> list[dict[str, Any]]:
-    """Train a model without each source in turn, for every class with several sources. Return an entry for
-    each of these sources, with the ROC-AUC of the model trained without the source. It is measured on the
-    held-out documents of that source and of the other class.
+    """For every class with several sources, train a model without the class's documents from one source, for
+    each source in turn. Return an entry for each of these sources, with the ROC-AUC of the model trained
+    without it, measured on the held-out documents of that source and of the other class.
 
     `names` are the sources of each class, and `scratch` is the path at which the models are saved, one after
     another. An entry has `class`, `source`, `held_out` (the number of held-out documents of the source) and

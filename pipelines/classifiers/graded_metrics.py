@@ -63,7 +63,8 @@ def agreement(
     Documents with a judged score of `threshold` or more are good. Predictions are scores on the judge's
     scale, and documents with a prediction of `threshold` or more are chosen. With `probabilities`,
     predictions are the probabilities that documents are good, documents with a prediction of 0.5 or more are
-    chosen, and the result has no mean absolute error.
+    chosen, `mean_judged` in the calibration is the share of good documents, and there is no mean absolute
+    error.
     """
     good = judged >= threshold
     target = good.astype(np.float64) if probabilities else judged

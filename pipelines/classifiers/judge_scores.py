@@ -22,8 +22,9 @@ _ID = "id"
 
 
 def read_judge_scores(files: Sequence[str], field: str) -> Labels:
-    """Return the score of each document, with the place of its row, such as FILE:LINE. The files have the
-    fields `id`, such as web/a.jsonl#17, and `field`, a number. All ids and scores are held in memory.
+    """Return the score of each document, with the place of its row, such as FILE:LINE. Each row has an `id`,
+    such as web/a.jsonl#17, and a number in the field that `field` names. All ids and scores are held in
+    memory.
 
     Raises UserError for a file that cannot be read or lacks a field, for rows without a score, for an invalid
     id, and for a document with two different scores. Also raises it if there is no score, or if all scores

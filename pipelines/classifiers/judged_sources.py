@@ -49,10 +49,10 @@ def agreement_by_source(
     agree with the judge on the source's held-out documents.
 
     `predicted` are the model's predictions for `documents`. `without` takes the index of a source and returns
-    the predictions of a model trained without that source, float64 [n], or None if too few documents are left
-    to train on.
+    the predictions for `documents` of a model trained without that source, float64 [n], or None if too few
+    documents are left to train on.
 
-    Every entry has `source` and `held_out`. If the source has enough held-out documents, its entry also has
+    Every entry has `source` and `held_out`. With at least MIN_DOCUMENTS held-out documents, it also has
     `mean_judged`, `mean_score`, `calibration_error`, `spearman` and `f1`. If, in addition, there are several
     sources and `without` does not return None, it has `spearman_left_out` and `f1_left_out`.
     """

@@ -130,8 +130,9 @@ def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
 def train(config: Config, *, overwrite: bool) -> dict[str, Any]:
     """Train, measure and write a classifier. Return the contents of metrics.json.
 
-    Raises ConflictError if the output is a file, if it is not empty and `overwrite` is not set, or if another
-    process is training the classifier. Raises UserError if a class has too few documents.
+    With `overwrite`, an earlier model in the output is deleted before training. Raises ConflictError if the
+    output is a file, if it is not empty and `overwrite` is not set, or if another process is training the
+    classifier. Raises UserError if a class has too few documents.
     """
     output = parse_local(config.output, "output")
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):

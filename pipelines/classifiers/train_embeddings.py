@@ -93,7 +93,8 @@ class EmbeddingClassifierConfig:
 
     def check(self) -> None:
         """Raise ValueError for a value out of range, or unless exactly one of these pairs is given:
-        `positive` and `negative`; `labels` and `corpora`; `scores` and `corpora`.
+        `positive` and `negative`; `labels` and `corpora`; `scores` and `corpora`. Also raise it if `scores`
+        is given without `threshold`, or `threshold` without `scores`.
         """
         given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
         if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):

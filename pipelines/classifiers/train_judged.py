@@ -104,7 +104,7 @@ class JudgedClassifierConfig:
 class JudgedTexts:
     """Judged documents, sorted by a hash of their ids. `scores` is float64 [n] and `held_out` bool [n]. The
     sources of `examples` are indexes into `names`. `facts` has, for each class, the entries of its sources in
-    metrics.json.
+    metrics.json, which count all judged documents, including those that were not sampled.
     """
 
     examples: Sequence[Example]

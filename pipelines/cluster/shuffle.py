@@ -79,7 +79,7 @@ def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
 
 def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
     """Return the content of a partitioned file: the rows of `table` grouped by `partition`, int [rows] with
-    values below `partitions`. The order within a partition is kept.
+    values from 0 to `partitions` - 1. The order within a partition is kept.
     """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
@@ -123,8 +123,8 @@ class _Rows(NamedTuple):
 
 
 def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
-    """Return the rows of one partition from all `files`, which `scatter_rows` wrote, in the order of the
-    files. A column has at most one chunk.
+    """Return the rows of one partition from all `files`, in the order of the files. There must be at least
+    one file, and `scatter_rows` must have written all of them. A column has at most one chunk.
 
     Raises CorruptFileError, naming the file, if a file is missing or the bytes read from it are not what was
     written.

@@ -47,9 +47,9 @@ def no_progress(title: str, done: int, total: int) -> None:
 
 
 def task_failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
-    """Return the error that stops a build after the last attempt of a task. `position` is the index of the
-    task's item, and `memory` its last memory limit in bytes. The message of a library's exception is left out
-    if it may quote the text of documents.
+    """Return the error to raise after the last attempt of a task: a BrokenTaskError if `is_broken` says so,
+    otherwise a plain UserError. `position` is the index of the task's item, and `memory` its last memory
+    limit in bytes. The message of a library's exception is left out if it may quote the text of documents.
     """
     if is_broken(error):
         reason = f"failed {ATTEMPTS} times, the last time it {broken_reason(error, memory)}"

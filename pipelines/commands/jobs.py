@@ -230,18 +230,19 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
 
     Reconnects if the connection breaks. Raises UserError if the cluster has not answered for five minutes.
     """
-    printed, last = 0, host().monotonic()
+    printed, last, is_writing = 0, host().monotonic(), False
 
     async def tail() -> None:
-        nonlocal printed, last
+        nonlocal printed, last, is_writing
         seen = 0
         async for chunk in client.tail_job_logs(job.id):
             last = host().monotonic()
             new = chunk[max(0, printed - seen) :]
             seen += len(chunk)
             if new:
+                is_writing = True
                 write(new)
-                printed = seen
+                is_writing, printed = False, seen
 
     while True:
         try:
@@ -251,6 +252,8 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
         # The connection, the head or the tunnel may be broken while the job runs, so only a long silence ends
         # the wait.
         except Exception as error:
+            if is_writing:  # to a pipe whose reader has exited
+                raise
             if host().monotonic() - last > _SILENCE_SECONDS:
                 raise UserError(
                     f"{job.id}: the cluster has not answered for {_SILENCE_SECONDS:.0f} s ({type(error).__name__}); the job may "

@@ -225,16 +225,19 @@ def _refuse_relative(what: str, place: str) -> None:
 
 def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
     """Collect the files below `directory` that go with a job: all except files that match EXCLUDES or
-    `excludes`. Symbolic links are followed only to files inside `directory`.
+    `excludes`. Symbolic links are followed only to files inside `directory` that are not excluded themselves.
 
     A pattern without a slash excludes every file and directory whose name matches it. A pattern with a slash
     is compared with the path relative to `directory`. Raises UserError, naming the largest files, if the
     collected files exceed UPLOAD_BYTES in total.
     """
-    patterns = (*EXCLUDES, *excludes)
+    patterns, root = (*EXCLUDES, *excludes), directory.resolve()
     files, left_out = [], []
     for path in _walk(directory, directory, patterns):
-        is_inside = path.resolve().is_relative_to(directory.resolve())
+        target = path.resolve()
+        is_inside = target.is_relative_to(root) and not (
+            path.is_symlink() and _is_below_excluded(target, root, patterns)
+        )
         if path.is_file() and is_inside:
             files.append((path.relative_to(directory).as_posix(), path.stat().st_size))
         elif path.is_symlink():
@@ -253,15 +256,22 @@ def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
 
 def _walk(directory: Path, root: Path, patterns: Sequence[str]) -> Iterator[Path]:
     for path in sorted(directory.iterdir()):
-        relative = path.relative_to(root).as_posix()
-        if any(
-            fnmatchcase(f"/{relative}", f"/{p.strip('/')}") if "/" in p else fnmatchcase(path.name, p) for p in patterns
-        ):
+        if _is_excluded(path, root, patterns):
             continue
         if path.is_dir() and not path.is_symlink():
             yield from _walk(path, root, patterns)
         else:
             yield path
+
+
+def _is_excluded(path: Path, root: Path, patterns: Sequence[str]) -> bool:
+    relative = f"/{path.relative_to(root).as_posix()}"
+    return any(fnmatchcase(relative, f"/{p.strip('/')}") if "/" in p else fnmatchcase(path.name, p) for p in patterns)
+
+
+def _is_below_excluded(path: Path, root: Path, patterns: Sequence[str]) -> bool:
+    above = [path, *path.parents]
+    return any(_is_excluded(each, root, patterns) for each in above[: above.index(root)])
 
 
 def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:

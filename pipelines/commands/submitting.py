@@ -101,7 +101,7 @@ def submit_command(options: argparse.Namespace) -> int:
     if upload is not None and upload.left_out:
         links = ", ".join(upload.left_out)
         _to_stderr(
-            f"not uploaded, because they are links to directories, to missing files or out of {directory}: {links}"
+            f"not uploaded, because they are links to directories, to missing or excluded files or out of {directory}: {links}"
         )
     client = jobs.connect(address)
     if options.follow:

@@ -182,11 +182,11 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 
 @spend(COMPOSING)
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Return which texts have no visible characters (see `is_empty`) after the last step's edits, bool
-    [rows].
+    """Return, for each stored text, whether it has no visible characters (see `is_empty`) after the edits of
+    all steps, bool [rows]. False for a text that the last step does not edit, even if an earlier step has
+    emptied it.
 
-    `columns` are the `edits` columns of the steps in order. A text that the last step does not edit is False,
-    even if an earlier step has emptied it.
+    `columns` are the `edits` columns of the steps in order.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)

@@ -170,9 +170,9 @@ def parse_split(data: Any, where: str) -> GivenSplit | None:
 
 @lru_cache(maxsize=16)
 def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents: bool) -> Mapping[Any, str]:
-    """Return the split of each id in files given as (split, path, version). With `of_documents`, the files
-    list printed document ids of `source`, and the keys of the result are 16-byte ids; otherwise an id is any
-    text.
+    """Return the split of each id in files given as (split, path, version); the version only keeps the cache
+    from returning the ids of a file that has changed. With `of_documents`, the files list printed document
+    ids of `source`, and the keys of the result are 16-byte ids; otherwise an id is any text.
     """
     of_id: dict[Any, str] = {}
     for split, path, _ in files:

@@ -119,8 +119,8 @@ class ShardRow:
 
 def open_corpus(directory: Location) -> "Corpus":
     """Open a published corpus, given its directory or the path of its manifest. Raises UserError if there is
-    no corpus of this version, and CorruptFileError if a step is missing, differs from what the corpus
-    manifest recorded, or may hold forgotten documents.
+    no corpus manifest, or one of another format version, and CorruptFileError if a step is missing, differs
+    from what the corpus manifest recorded, or may hold forgotten documents.
     """
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory
@@ -243,7 +243,7 @@ class Corpus:
 
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
         """Return the location of a document in each shard set that holds it. The list is empty for a document
-        that was dropped or set aside.
+        that was dropped or set aside. Raises UserError if the corpus has no record with this id.
         """
         source, shares = self._file(identifier)
         document = self._locate(identifier, source, shares)

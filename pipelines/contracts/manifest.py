@@ -99,9 +99,9 @@ class StepOutput:
     """The directory of a step that is being built. It is picklable, so that tasks can commit their own units.
 
     `inputs` has the directories of the steps whose files or facts this step reads. Its keys are the step
-    names of `StepFiles` in `reads()` and the names in `derived_steps()`. `mark` is the mark of the tombstone
-    under which the step is built. Receipts with another mark are ignored, and files are written only after a
-    check that no further documents have been forgotten.
+    names of `StepFiles` in the stage's `reads()` and the names in its `derived_steps()`. `mark` is the mark
+    of the tombstone under which the step is built. Receipts with another mark are ignored, and files are
+    written only after a check that no further documents have been forgotten.
     """
 
     root: Location
@@ -281,7 +281,7 @@ def check_accounting(
 ) -> None:
     """Raise AccountingError unless every document of every part is kept, dropped by a rule, or quarantined
     for a reason. Also raise it if the step's parts, or the number of documents in a part, differ from
-    `rows_expected`: the rows of the input by (source, index).
+    `rows_expected`: the number of rows of each input part, by (source, index).
 
     `counts` has the counts of each part by its name, `source/00000`.
     """
@@ -309,8 +309,8 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
     """Write the manifest, the last file of a step, then remove the files that only unfinished steps need.
 
     `check` raises an error if the step must not be published, for example because files are missing or may
-    hold forgotten documents. If a local directory is removed after `check`, the temporary manifest disappears
-    with it, and `check` is called again (`Location.set_aside`).
+    hold forgotten documents. If another command removes the step's local directory after `check`, the
+    temporary manifest disappears with it, and `check` is called again (`Location.set_aside`).
     """
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
     StepOutput(root, name).finish(manifest)
@@ -431,7 +431,7 @@ def variants_in(directory: Place) -> list[Place]:
 
 def load_corpus(directory: Location) -> CorpusManifest:
     """Load the manifest of a corpus, given its directory or the path of the manifest itself. Raises UserError
-    if there is no manifest of this version.
+    if there is no corpus manifest, or one of another format version.
     """
     path = directory if directory.suffix == ".json" else directory / "manifest.json"
     try:
@@ -464,8 +464,8 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
-    """Return, by shard set, the domains that have shards but no validation shard. Sources with a given split
-    are ignored. Shard sets without any such domain are left out.
+    """Return, by shard set, the domains that have shards but no validation shard. Sources that come with a
+    split of their own are ignored. Shard sets without any such domain are left out.
     """
     given = {source for source, facts in manifest.sources.items() if "splits" in facts}
     missing_in = {}

@@ -80,7 +80,7 @@ class Part:
 
     def table(self, columns: Iterable[str | TableInput], rows: pa.Array | None = None) -> pa.Table:
         """Read some columns, each as at most one chunk. A string is short for `column_named(string)`. `rows`
-        are the rows to return; None returns all.
+        are the indices of the rows to return; None returns all.
 
         A column that no step wrote for this part is null, or left out if it is optional.
         """
@@ -120,8 +120,8 @@ class Part:
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())
 
     def edits(self, upto: str | None = None, rows: pa.Array | None = None) -> pa.Array | None:
-        """Return the composed edits of all steps up to and including `upto`, for all rows or only for `rows`;
-        None if none of these steps edits.
+        """Return the composed edits of the steps up to and including `upto`, or of all steps, for all rows or
+        only for `rows`; None if none of these steps edits.
         """
         columns = self.edit_columns(upto)
         columns = columns if rows is None else [column.take(rows) for column in columns]
@@ -133,7 +133,7 @@ class Part:
 
     def edits_of(self, text: Text, rows: pa.Array | None = None) -> pa.Array | None:
         """Return the composed edits that turn the stored text into `text`, for all rows or only for `rows`;
-        None if no step edits that text.
+        None if no step contributes edits to `text`.
         """
         return self.edits(text.upto, rows) if text.edited else None
 
@@ -145,17 +145,17 @@ class Part:
         return edits if applied is None else map_back(applied, edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Return, for each document, whether a step's edits leave it without visible characters, bool [rows].
-        `edits` are applied after the edits of all earlier steps. False for documents that the step does not
-        edit.
+        """Return, for each document, whether a further step's `edits` of the stored text, combined with those
+        of all earlier steps, leave it without visible characters, bool [rows]. False for documents that the
+        further step does not edit.
         """
         if not len(edits.flatten()):
             return np.zeros(self.rows, bool)
         return find_emptied(_chunk(self.table(("text",))["text"]), [*self.edit_columns(), edits])
 
     def splits(self) -> pa.Array | None:
-        """Return the given split of each document, such as `validation`, string [rows]. Return None if the
-        source comes without a split.
+        """Return the split that each document has in the source, such as `validation`, string [rows]. Return
+        None if the source comes without a split.
         """
         if self.given is None:
             return None
@@ -164,7 +164,9 @@ class Part:
         return self.given.label(docs, self.source)
 
     def held_out(self) -> np.ndarray:
-        """Return, for each document, whether it is in a given validation or test split, bool [rows]."""
+        """Return, for each document, whether it is in the validation or test split that its source comes with
+        (`given_split`), bool [rows].
+        """
         labels = self.splits()
         return np.zeros(self.rows, bool) if labels is None else is_held_out(labels)
 
@@ -174,7 +176,7 @@ class Part:
 
     def kept_text_bytes(self, training: bool = False) -> int:
         """Return the size in UTF-8 bytes of the edited text of all documents without a `drop`. With
-        `training`, documents in a given validation or test split do not count.
+        `training`, documents that the source itself assigns to validation or test do not count.
         """
         kept = pc.is_null(self.drop()).to_numpy(zero_copy_only=False)
         rows = pa.array(np.flatnonzero(kept & ~self.held_out() if training else kept))

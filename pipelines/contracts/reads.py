@@ -13,7 +13,7 @@ _STORED, _EDITED, _UPTO = "text", "edited_text", "text@"
 @dataclass(frozen=True)
 class Text:
     """One text of each document: the stored text or, if `edited`, the text after the edits of earlier steps.
-    With `upto`, only the edits of steps up to and including `upto` are applied.
+    With `upto`, which requires `edited`, only the edits of steps up to and including `upto` are applied.
     """
 
     edited: bool = False

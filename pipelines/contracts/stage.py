@@ -88,8 +88,8 @@ class Stage:
 
     @property
     def extrapolates(self) -> bool:
-        """Whether a random sample can estimate the effect of the stage on the whole corpus. The stage's
-        output for a document must then depend little or not at all on the number of other documents.
+        """Whether a random sample can estimate the effect of the stage on the whole corpus: true only if the
+        stage's output for a document depends little or not at all on the number of other documents.
         """
         return True
 
@@ -128,8 +128,8 @@ class Stage:
 
     @property
     def reproducible(self) -> bool:
-        """Whether the same input gives the same bytes. Steps that read the files of a stage that is not
-        reproducible depend on the checksums of those files.
+        """Whether the same input gives the same bytes. If not, the fingerprints of steps that read the
+        stage's files cover the checksums of those files.
         """
         return True
 
@@ -202,8 +202,9 @@ class StageOutputError(Exception):
 def annotate_checked(stage: PartStage, docs: pa.Table) -> pa.Table:
     """Run `stage.annotate`, and return the columns of `writes()`, cast to their declared types.
 
-    Raises UserError if the stage returns other columns, and StageOutputError if it returns more or fewer rows
-    than documents. Errors of the stage itself and of casting pass through.
+    Raises UserError if the stage returns anything but a table with exactly these columns in this order, and
+    StageOutputError if it returns more or fewer rows than documents. Errors of the stage itself and of
+    casting pass through.
     """
     table, schema = stage.annotate(docs), stage.writes()
     if not isinstance(table, pa.Table) or table.column_names != schema.names:
@@ -238,7 +239,7 @@ class CorpusStage(Stage):
         results are units with other names, whose files are in `work/`.
 
         A task returns at once if `out.receipt(unit)` shows that an earlier build has finished it. The content
-        of files depends on the parts alone, not on how tasks share the work.
+        of files must not depend on how tasks share the work.
         """
         raise NotImplementedError
 

@@ -49,8 +49,8 @@ def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | 
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:
-    """Return the mark of forgotten records, which are given as `path#record` by source. It is a digest, or an
-    empty string if there are no records.
+    """Return the mark of forgotten records, which are given as sorted `path#record` by source. It is a
+    digest, or an empty string if there are no records.
     """
     return digest({source: list(names) for source, names in records.items()}) if records else ""
 

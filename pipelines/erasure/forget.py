@@ -104,8 +104,8 @@ def forget(
     rewritten).
 
     `check` must raise an error if this process has lost its lease on the directory. Raises UserError if a run
-    for other documents was interrupted, or if none of these documents is in the corpus, and ConflictError if
-    another corpus is published meanwhile.
+    for other documents was interrupted, for an id that the corpus does not know, or if there is nothing to
+    forget, and ConflictError if another corpus is published meanwhile.
     """
     tombstone = _begin(directory, identifiers, urls, check)
     docs, mark = [_Doc(**entry) for entry in tombstone["pending"]], digest(tombstone["records"])

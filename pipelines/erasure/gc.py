@@ -51,7 +51,8 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
     """Remove the directories of steps or search indexes. `check` is called before each removal, and must
     raise an error if this process may no longer remove anything.
 
-    Raises ConflictError if a corpus that uses one of the steps was published after they were listed.
+    Raises ConflictError if a corpus, a variant or an earlier build uses one of the steps, so remove the
+    manifests of surplus builds first.
     """
     for step in steps:
         check()

@@ -125,8 +125,9 @@ class Comparison:
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
         """Return (printed id, reason) for up to `count` documents that only the rule set `name` drops or, if
-        `name` is empty, that all sets drop. The reason is the rule of this set (of the first set, if `name`
-        is empty) that drops the document.
+        `name` is empty, that all compared sets drop. At most `samples` of `compare_rules` per source are
+        available. The reason is the rule of this set (of the first set, if `name` is empty) that drops the
+        document.
         """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))

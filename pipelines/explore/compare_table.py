@@ -15,7 +15,7 @@ _COLUMNS = 3  # missing columns shown per rule set and stage
 
 def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
     """Print how many documents each rule set drops and by which rules, how often the sets agree, and which
-    sets could not be compared. For each set, also print the ids of up to `samples` documents that no other
+    sets could not be compared. For each set, also print the ids of up to `samples` documents that only this
     set drops, and finally those of up to `samples` documents that all sets drop.
 
     `pairs` is the number of pairs of rule sets to show, starting with the pairs that disagree on the most

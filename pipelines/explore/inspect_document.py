@@ -1,7 +1,7 @@
 """Inspect a published corpus: the full history of one document, or a sample of the documents that a rule
-dropped or that were quarantined for a reason.
+dropped or of the records that were set aside (quarantined) for a reason.
 
-All output is escaped, so that no document can control the terminal. It shows the edited view with personal
+All output is escaped, so that no document can control the terminal. It shows the edited text with personal
 data redacted, unless raw text is requested.
 """
 
@@ -201,9 +201,9 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """Return the printed id of a kept document. If the document is in a corpus that a step names in
-    `against`, return its printed id there and the directory of that corpus. If it is found in no corpus,
-    return its id in hex with the note `of another corpus`.
+    """Return the printed id of the document that a deduplication step preferred. If it is not in this corpus
+    but in one that a step of the corpus file names in `against`, add the directory of that corpus. If it is
+    found in no corpus, return its id in hex with the note `of another corpus`.
     """
     try:
         return corpus.printed_id(identifier)

@@ -1,12 +1,12 @@
 """Set thresholds by language from the columns of a built corpus, as FineWeb2 does (Penedo et al. 2025, arXiv
 2506.20920).
 
-- Language score (section 4.2): for each label, the median of its scores minus their standard deviation, limited
+- Language score (section 4.2): for each language, the median of the scores minus their standard deviation, limited
   to the range from 0.3 to 0.9.
 - Quality and repetition (section 4.4.2): bounds that were made for English are transferred to the distribution of
   each language, by the method that did best for the family of rules in the paper's ablations (appendix A.7.2). Only
-  tests that differ by language in the published configurations (github.com/huggingface/fineweb-2, configs) are
-  transferred.
+  rules whose bounds differ by language in the published configurations (github.com/huggingface/fineweb-2, configs)
+  are transferred.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,7 +112,7 @@ def language_thresholds(
         if method is not None:
             values = _values(corpus, rule.signal or "")
             _check_reference(rule, method, values, reference, least)
-            bounds = {language: _bounds(rule, method, values, language, reference) for language in values}
+            bounds = {name: _bounds(rule, method, values, name, reference) for name in values if len(values[name])}
             fewest = {name: min(count, len(values.get(name, ()))) for name, count in fewest.items()}
         rules.append((rule, bounds))
     few = tuple(name for name, count in fewest.items() if count < least)

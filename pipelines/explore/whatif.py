@@ -63,7 +63,8 @@ class Impact:
 
     def change(self) -> tuple[float, float]:
         """Return the net number of documents gained, and half the width of its 95 % confidence interval (0 if
-        exact). If no examined document changed, the half-width follows the rule of three.
+        exact or if no document was examined). If documents were examined and none changed, the half-width
+        follows the rule of three.
         """
         gained = self.newly_kept - self.newly_dropped
         squares = self.newly_kept + self.newly_dropped
@@ -116,7 +117,8 @@ class WhatIf:
 
     def run(self, *, full: bool) -> dict[str, Impact]:
         """Return the impact on every source to which a changed filter applies. With `full`, all documents are
-        counted rather than the published sample.
+        counted rather than the published sample. Raises UserError if a filter reads a column that no step of
+        the corpus writes.
         """
         impacts = {source: _current_impact(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)
@@ -190,8 +192,8 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     and its changed filters. `changes` are `STEP.RULE.FIELD=value`, `STEP.RULE.FIELD.KEY=value` or
     `STEP=[rules]`.
 
-    Raises UserError if the corpus was built with other steps or has no filter, if a change is invalid, if
-    nothing changes, or if a filter reads columns that newly kept documents lack.
+    Raises UserError if the corpus was built with steps other than those of `config` or has no filter, if a
+    change is invalid, if nothing changes, or if a filter reads columns that newly kept documents lack.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:

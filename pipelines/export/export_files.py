@@ -68,7 +68,8 @@ class ExportJob:
     ) -> list[Written]:
         """Write the files that are not finished yet, and return the records of all files, of type `kind`, in
         the order of `plans`. `write` writes one file; it must be a module-level function. Raises
-        ConflictError if a worker finds a different corpus.
+        ConflictError if a worker finds a different corpus, and UserError if this process cannot see a file
+        that a worker wrote.
         """
         files = [self.unfinished.finished(plan.path, plan.inputs, kind) for plan in plans]
         left = [number for number, file in enumerate(files) if file is None]

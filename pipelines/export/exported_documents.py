@@ -74,7 +74,7 @@ def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
     """Return a table of `schema` with the documents of a part that no step dropped. Their text is edited, and
-    their fields are redacted.
+    `url` and `meta` are as `redact_fields` returns them.
     """
     names = [name for name in schema.names if name not in ("id", "text", SPLIT_COLUMN.name)]
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))
@@ -91,8 +91,8 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
 
 
 def redact_fields(part: Part, docs: pa.Table) -> pa.Table:
-    """Return the documents with `url` and `meta` replaced by the redacted forms that pii steps wrote. Columns
-    derived from a redacted URL become null.
+    """Return the documents with `url` and `meta` replaced by the redacted forms that pii steps wrote, if any.
+    Columns derived from a redacted URL become null. `docs` must have all rows of `part`, in order.
     """
     for name in OPTIONAL_COLUMNS:
         if not part.has(f"pii_{name}"):

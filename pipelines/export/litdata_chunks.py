@@ -27,7 +27,7 @@ def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
     """Write a chunk of documents. `ids` has the token ids of all documents, one document after another, and
     `lengths` the number of token ids in each document.
 
-    Raises UserError if the chunk exceeds 4 GiB, which its offsets cannot express.
+    Raises UserError if the chunk has 4 GiB or more, which its offsets cannot express.
     """
     header = 4 * (len(lengths) + 2)
     offsets = header + np.concatenate([[0], np.cumsum(lengths)]) * ids.itemsize
@@ -41,8 +41,9 @@ def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
 
 
 def chunk_index(names: Sequence[str], shards: Sequence[ShardRecord], dtype: str) -> bytes:
-    """Return the content of `index.json` for the chunks in the files `names`, one for each shard. In a chunk,
-    but not in its shard, each document ends with `<eos>`.
+    """Return the content of `index.json` for the chunks in the files `names`, one for each shard. `dtype` is
+    the type of the token ids in the shards. In a chunk, but not in its shard, each document ends with
+    `<eos>`.
     """
     kind, number = DTYPES[dtype]
     chunks: list[dict[str, Any]] = []

@@ -30,7 +30,7 @@ def write_shard_file(
     """Write a shard with one sample for each of `rows`, which have the columns of `schema`. `json_of` encodes
     the values of columns with the encoding `json`.
 
-    Raises UserError if the shard exceeds 4 GiB, which its offsets cannot express.
+    Raises UserError if the shard has 4 GiB or more, which its offsets cannot express.
     """
     columns = [(name, encoding == "str") for name, encoding in _encodings(schema).items()]
     samples = []

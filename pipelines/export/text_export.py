@@ -6,8 +6,8 @@ An export is a directory or URL prefix with these files:
 - `data/`: the files of each source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`. They are numbered over the whole
   export and written atomically, several at a time by workers. Columns: `id` (printed), `text`, `source`,
   `url`, `meta`, `split` if a source comes with one, and requested annotations. If a source comes with a split, each
-  file has documents of only one split, `00000-SOURCE.SPLIT.parquet`; documents without a given split are for
-  training. MDS has a directory for each split instead, `train/00000-SOURCE.mds`, with an `index.json`.
+  file has documents of only one split, `00000-SOURCE.SPLIT.parquet`; documents without a split
+  are in `train`. MDS has a directory for each split instead, `train/00000-SOURCE.mds`, with an `index.json`.
 - `README.md`: a dataset card that lets `datasets.load_dataset` read the whole export, its splits and each source
   (with MDS, which `datasets` does not read, the card only describes the export).
 - `croissant.json`: a description for readers of Croissant. WebDataset and MDS have none, because their files are not
@@ -66,9 +66,9 @@ def export_corpus(
     does not apply. `without` leaves out `url` or `meta`, or both. `workers` is the number of processes, each
     of which writes one file at a time; if it is None, it is chosen by the amount of text.
 
-    Raises ConflictError if `output` contains anything but an unfinished run of the same export, or if the
-    corpus changes in the meantime. Raises UserError for an unknown source, column or format. Raises
-    AccountingError if the number of documents differs from the number in the corpus manifest.
+    Raises ConflictError if `output` lies inside the corpus or contains anything but an unfinished run of the
+    same export, or if the corpus changes in the meantime. Raises UserError for an unknown source, column or
+    format. Raises AccountingError if the number of documents differs from the number in the corpus manifest.
     """
     if format not in TEXT_FORMATS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(TEXT_FORMATS)}")

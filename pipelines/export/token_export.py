@@ -4,8 +4,8 @@ Documents are exported source by source, in the order of the shards, each follow
 splits a source, the shards of its groups follow one another. The same corpus gives the same bytes with any
 number of workers, even if the export is killed and continued.
 
-- `nanogpt`: `train.bin`, `val.bin` and `test.bin`, each with the ids of its documents as little-endian uint16, as
-  nanoGPT's `train.py` expects them.
+- `nanogpt`: `train.bin`, `val.bin` and `test.bin`, each with the ids of its documents as little-endian uint16.
+  nanoGPT's `train.py` reads the first two.
 - `megatron`: `train`, `validation` and `test`, each as `.bin` (ids, uint16 or int32) and `.idx`, the index that
   Megatron-LM's `IndexedDataset` reads, with one sequence per document.
 - `litdata`: `train`, `validation` and `test`, each a directory with a chunk for each shard and an `index.json`,

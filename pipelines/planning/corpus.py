@@ -271,8 +271,8 @@ def _step(entry: Any, number: int, where: str, own: Mapping[str, StageClass]) ->
 
 
 def _paths(value: Any, where: str, may_be_url: bool) -> Any:
-    """Expand `~` and `$HOME` in the value of a knob that names files. Raises ConfigError for a URL if only
-    local files are allowed.
+    """Expand a leading `~`, `~USER` or `$HOME` of each path in the value of a knob that names files. Raises
+    ConfigError for a URL if only local files are allowed.
 
     In a mapping with the field `file` or `files`, that field is the path; in any other mapping every value is
     a path. A value `file:PATH`, which the stage pii allows for its `key`, keeps its prefix.

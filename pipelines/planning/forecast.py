@@ -1,10 +1,10 @@
-"""Forecast the time, memory, shuffled bytes and disk space of a build from the rates in `run.json` of earlier
-steps.
+"""Forecast the time, memory, shuffled bytes and disk space of a build from what earlier steps recorded in
+their `run.json`.
 
-A stage's rate is the time of all its finished steps in the given outputs, divided by the bytes of their text.
-A step over the whole corpus counts its wall-clock time once for every worker. A rate measured on little text
-is rough, because it includes starting workers and compiling kernels. Every estimate therefore says how much
-text it was measured on.
+The rate of a stage (for `read`, of a format) is the time of all its finished steps in the given output
+directories, divided by the bytes of their text. A step over the whole corpus counts its wall-clock time once
+for every worker. A rate measured on little text is rough, because it includes starting workers and compiling
+kernels. Every estimate therefore says how much text it was measured on.
 """
 
 from collections.abc import Mapping, Sequence

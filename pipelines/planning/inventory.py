@@ -92,7 +92,7 @@ class Read(Stage):
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
     """List the files of every source, and return the inventories by source name. Checksums are cached under
     `output` if it exists. A local file is read again if its path, size, modification time or status-change
-    time differs.
+    time differs; a remote file, if its URL, size or version differs or the store gives no version.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
@@ -110,8 +110,9 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file, without reading it if the cache has a checksum for its size
-    and version. The version should change whenever the content does; it is None if a store gives none.
+    """Return [size, version, checksum] of a file. A file is not read if the cache has a checksum for its size
+    and version; repositories and sources with `identity: listing` are never read. The version should change
+    whenever the content does; it is None if a store gives none.
     """
     if file.commit is not None:
         return [file.size, file.commit, file.commit]

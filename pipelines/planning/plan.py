@@ -114,8 +114,9 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """Return the plan for a corpus, given the inventories of its sources by name. `poison` lists the
-    documents that are withheld from steps, `files` the published files of steps that are not reproducible.
+    """Return the plan for a corpus, given the inventories of its sources by name. `poison` has the documents
+    and records to withhold, by step name and source; `files` has the published files of steps that are not
+    reproducible, by step directory.
 
     Raises ConfigError if the steps do not fit together, for example if no step writes a column that is read.
     """

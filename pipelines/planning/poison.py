@@ -1,9 +1,8 @@
 """Poison: documents that break a stage, and records that break the reader. The build stops at the first one
-and names it.
+and names it, unless the user chooses to set poison aside with `build --quarantine-poison`.
 
-Only the user can set such documents aside, with `build --quarantine-poison`. They then become part of the
-fingerprint of the step that they broke. They are listed in `poison.json` in the output directory. If an entry
-is removed there, the next build tries that document again.
+What is set aside is listed in `poison.json` in the output directory and becomes part of the fingerprint of
+the step that it broke. If an entry is removed there, the next build tries that document or record again.
 """
 
 from collections.abc import Mapping, Sequence

@@ -71,8 +71,8 @@ class SampleTally:
 
     @property
     def share(self) -> float:
-        """The number of records set aside unexpectedly, as a share of these records and the documents
-        together; 0 if there are none.
+        """The number of records set aside for an unexpected reason, divided by the number of these records
+        and the documents together; 0 if no record was set aside for such a reason.
         """
         aside = self.unexpected.total()
         return aside / (aside + self.documents) if aside else 0.0
@@ -202,10 +202,6 @@ def check_counts(source: Source, read: StepManifest, directory: Location, files:
 
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
-    """Return the end of a message that names the first record set aside because its text is missing or not a
-    string, and the fields of that record. The result is empty if there is no such record, or if it is not
-    found when its file is read again.
-    """
     for record in read.files:
         if record.path.startswith("quarantine/"):
             table = read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE))

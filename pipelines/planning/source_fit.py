@@ -114,8 +114,8 @@ class Test:
 
 
 def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
-    """Return a sample of a source that is not built yet, measured on its first texts after Unicode
-    normalisation. Edits are not applied.
+    """Return a sample of a source that is not built yet, measured on its first texts after `normalise`. Edits
+    are not applied, so `edited_text` gets the signals of `text`.
     """
     stored = pa.array([normalise(text)[0].decode() for text in texts], pa.large_string())
     docs = pa.table({"text": stored})
@@ -199,8 +199,8 @@ def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
     """Return the notices of a plan, based on the published columns if the corpus is built, otherwise on the
-    first documents of each source. `tallies` holds the samples that were already taken, by source; the other
-    sources are sampled here.
+    first documents of each source; sources whose text must be extracted then have none. `tallies` holds the
+    samples that were already taken, by source; the other sources are sampled here.
     """
     if load_step(root, plan.step("funnel").directory) is not None:
         return published_notices(plan, root)

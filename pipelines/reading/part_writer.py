@@ -1,5 +1,5 @@
-"""Assemble document parts: documents, quarantined records, and one row per file or archive member that counts
-its documents and quarantined records.
+"""Assemble document parts: documents, quarantined records, and for each file or archive member a row that
+counts both.
 """
 
 from collections import Counter

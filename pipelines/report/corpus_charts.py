@@ -78,8 +78,8 @@ def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
 def distribution_chart(
     column: str, by_source: Mapping[str, Mapping[str, Any]], thresholds: Sequence[Mapping[str, Any]]
 ) -> Markup:
-    """Draw a column's distribution, with a row for each source that has values. A row shows all documents,
-    the kept documents in front of them, and the bounds of filters.
+    """Draw a column's distribution, with a row for each source that has values; at least one must. A row
+    shows all documents, the kept documents in front of them, and the bounds of filters.
 
     The height of a bar grows with the square root of its share, so that tails are visible. Each row is scaled
     to its own peak.
@@ -121,10 +121,9 @@ def _mark_bounds(
 ) -> None:
     """Add the bounds of a rule to `bounds`, and to `shaded` the ranges of values that it drops.
 
-    If documents of the source have different bounds, only values that all bounds drop are shaded. If there
-    are more than two bounds of one side, they are not labelled. Nothing is shaded on a side where the rule
-    sets no bound for some documents. If the rule has a `when`, nothing is shaded, and the labels name the
-    values of `when`.
+    If documents of the source have different bounds, only values that all bounds drop are shaded. More than
+    two bounds on one side are not labelled. Nothing is shaded on a side where the rule sets no bound for some
+    documents. If the rule has a `when`, nothing is shaded, and the labels name the values of `when`.
     """
     some = shortened(", ".join(str(value) for values in test["when"].values() for value in values), _SOME)
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):

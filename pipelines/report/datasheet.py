@@ -69,8 +69,8 @@ Block = str | Listing | SheetTable
 
 
 def load_report(root: Location) -> dict[str, Any]:
-    """Load the report of the corpus in a directory. Raises UserError if the directory has no corpus, or if
-    the report is missing, damaged or belongs to another build.
+    """Load the report of a corpus, given its directory or the path of its manifest. Raises UserError if there
+    is no corpus, or if the report is missing, damaged, or of another build or format version.
     """
     manifest = load_corpus(root)
     path = (root.parent if root.suffix == ".json" else root) / _REPORT

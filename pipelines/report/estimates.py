@@ -179,9 +179,9 @@ def _duplicates(plan: Plan, label: str, step: StepManifest, manifest: CorpusMani
     """Return bounds on the duplicates in the whole.
 
     `at_least` is the share of documents that the step drops, among the sampled documents that reach it; None
-    if none does. It is a lower bound on the share in the whole. `share` is the smallest sampled share among
-    the step's sources. `pairs` estimates the number of pairs of duplicates in the whole, which is an upper
-    bound on the documents dropped.
+    if no document reaches it. It is a lower bound on the share in the whole. `share` is the smallest sampled
+    share among the step's sources. `pairs` estimates the number of pairs of duplicates in the whole, which is
+    an upper bound on the documents dropped.
     """
     share = min(source.sample for source in plan.config.sources if source.name in plan.step(label).sources)
     sizes = {int(size): count for size, count in step.facts["cluster_sizes"].items()}

@@ -41,8 +41,8 @@ def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
 
 
 def estimate_sum(total: float, squares: float, sampled: int, records: int) -> SampleEstimate:
-    """Estimate the sum of a value over all records, from the sum of the values and the sum of their squares
-    in the sample.
+    """Estimate the sum of a value that is never negative over all records, from the sum of the values and the
+    sum of their squares in the sample.
 
     The estimate is `records` times the mean. Its variance is `records`^2 (1 - f) s^2 / n, where n is the size
     of the sample, f the share that is sampled, and s^2 the variance of the values (Cochran 1977, theorems 2.1
@@ -58,9 +58,10 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
     """Estimate the ratio of one sum to another that includes it, such as bytes removed by a step to bytes
     that reach the step.
 
-    `part` and `whole` are the two sums in the sample. `squares` are the sums of squares of the whole, the
-    remainder (whole - part) and the part. The variance is that of the residuals part - ratio * whole (Cochran
-    1977, section 6.4). The interval is cut off at 0 (at the ratio itself if that is negative) and at 1.
+    `part` and `whole` are the two sums in the sample; `whole` must be positive. `squares` are the sums of
+    squares of the whole, the remainder (whole - part) and the part. The variance is that of the residuals
+    part - ratio * whole (Cochran 1977, section 6.4). The interval is cut off at 0 (at the ratio itself if
+    that is negative) and at 1.
     """
     ratio = part / whole
     of_whole, of_rest, of_part = squares

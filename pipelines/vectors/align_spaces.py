@@ -124,8 +124,8 @@ def align_spaces(
 
 def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tuple[str, str]]:
     """Return each word that is in both spaces, paired with itself. With `numerals`, only words made of digits
-    are used, in which `.` and `,` are allowed (Artetxe, Labaka and Agirre 2017, "Learning bilingual word
-    embeddings with (almost) no bilingual data", section 4.2).
+    are used, as in Artetxe, Labaka and Agirre 2017, "Learning bilingual word embeddings with (almost) no
+    bilingual data", section 4.2; here `.` and `,` are allowed in them.
     """
     common = [word for word in source.words if word in target.rows]
     if kind == "numerals":

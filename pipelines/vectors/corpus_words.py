@@ -15,7 +15,8 @@ def write_words(corpus: Corpus, sources: Sequence[str], lower: bool, sink: Binar
     `lower` is set, separated by spaces. Return how often each word occurs.
 
     Words are defined in pipelines/kernels/text/segment.py. In scripts without spaces, every letter is a word.
-    No word begins with `<`, so fastText cannot mistake a word for a label or its end-of-line mark.
+    No word begins with `<`, so fastText cannot mistake one for its end-of-line mark `</s>`, or for a label
+    with such a prefix.
     """
     counts: Counter[str] = Counter()
     for source in sources:

@@ -31,11 +31,11 @@ def mean_similarity(queries: np.ndarray, keys: np.ndarray, nearest: int = NEARES
 
 def retrieve(queries: np.ndarray, keys: np.ndarray, penalty: np.ndarray, count: int) -> np.ndarray:
     """Return, for each query, the rows of the `count` keys with the highest 2 cos(query, key) - penalty[key],
-    in descending order, int64 [queries, min(count, keys)].
+    in descending order, int64 [queries, min(count, keys)]. All queries and keys must have length 1.
 
-    If the penalty is `mean_similarity(keys, all mapped queries)`, the ranking is that of CSLS, because the
-    remaining term of CSLS depends only on the query (Conneau et al. 2018, arXiv 1710.04087, equation 6). If
-    the penalty is zero, the ranking is by cosine.
+    If the penalty is `mean_similarity(keys, all mapped source vectors)`, the ranking is that of CSLS, because
+    the remaining term of CSLS depends only on the query (Conneau et al. 2018, arXiv 1710.04087, equation 6).
+    If the penalty is zero, the ranking is by cosine.
     """
     best = [np.zeros((0, min(count, len(keys))), np.int64)]
     for block in _similarities(queries, keys):
@@ -51,7 +51,7 @@ def retrieve(queries: np.ndarray, keys: np.ndarray, penalty: np.ndarray, count: 
 
 def mutual_pairs(mapped: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the pairs of words that are mutually nearest by CSLS, as two arrays: their rows in `mapped` and
-    their rows in `target`.
+    their rows in `target`. All vectors must have length 1.
     """
     target_penalty, mapped_penalty = mean_similarity(target, mapped), mean_similarity(mapped, target)
     forth = retrieve(mapped, target, target_penalty, 1)[:, 0]

@@ -77,8 +77,8 @@ def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
 
 
 def read_vectors(place: LocalPath, most: int | None = None) -> WordVectors:
-    """Read vectors written by `write_vectors`, word2vec (`-binary 0`) or fastText (.vec). If `most` is given,
-    only the first `most` words are read.
+    """Read a file of vectors written by `write_vectors`, word2vec (`-binary 0`) or fastText (.vec). For a
+    directory, the file is its vectors.txt. If `most` is given, only the first `most` words are read.
 
     Raises UserError for a missing file. Also raises UserError, with the number of the line, for a wrong
     header, a wrong number of values, a value that is not a finite number, a word that is not UTF-8 or a
@@ -131,11 +131,10 @@ def neighbours(vectors: WordVectors, word: str, count: int) -> list[Neighbour]:
 
 
 def complete_analogy(vectors: WordVectors, words: tuple[str, str, str], count: int) -> list[Neighbour]:
-    """Return the `count` words that best complete an analogy, best first: they are to the third word (c) as
-    the second (b) is to the first (a). They are the words w, other than the three given ones, with the
-    highest cos(w, b) - cos(w, a) + cos(w, c) (3CosAdd; Mikolov, Yih and Zweig 2013, "Linguistic Regularities
-    in Continuous Space Word Representations", section 4). Scores are divided by the length of b - a + c, so
-    they are cosines.
+    """Return the `count` words that best complete the analogy "a is to b as c is to ...", best first. `words`
+    are a, b and c, which are left out of the result. With all vectors scaled to length 1, the score of a word
+    w is cos(w, b - a + c). It ranks words as cos(w, b) - cos(w, a) + cos(w, c) does (3CosAdd; Mikolov, Yih
+    and Zweig 2013, "Linguistic Regularities in Continuous Space Word Representations", section 4).
     """
     a, b, c = (vectors.row(word) for word in words)
     query = unit_rows((vectors.unit[b] - vectors.unit[a] + vectors.unit[c])[None])[0]

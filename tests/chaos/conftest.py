@@ -44,7 +44,9 @@ def injected(pytestconfig: pytest.Config) -> Callable[[str, str, Outcome, float]
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
-    """Yield a small corpus, its sources, and a process that builds it with injected storage faults."""
+    """Yield a corpus file, its sources, a process that builds it with injected storage faults, and the
+    undisturbed result.
+    """
     place = tmp_path_factory.mktemp("small")
     (place / "server").mkdir()
     library = compiled(place / "server")

@@ -1,6 +1,6 @@
-"""A pretraining run crashes at each operation that changes the disk, and the same command is run again. The
-resumed run reads the same rows, and weights, optimizer moments, ledger and model are byte-identical to those
-of an undisturbed run.
+"""A pretraining run or an export crashes at an operation that changes the disk, and the same command is run
+again. A resumed run reads the same rows, and weights, optimizer moments, ledger and model are byte-identical
+to those of an undisturbed run.
 """
 
 import shutil

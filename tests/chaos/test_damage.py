@@ -1,5 +1,5 @@
-"""Damage to files on disk: it is detected when the file is read, the error names the file, and following the
-message repairs the damage.
+"""Damage to files on disk: it is detected when the file is read, the error or warning names the file, and the
+same command or what the message says repairs the damage.
 """
 
 import json
@@ -99,7 +99,9 @@ TENSORS = [f"checkpoints/step-{STEPS:08d}/{name}.safetensors" for name in ("mode
 
 @dataclass(frozen=True)
 class Trainer:
-    """A server that trains, an undisturbed run, and a copy of it that was killed before its last checkpoint."""
+    """A server that trains, its corpus, an undisturbed run, and a copy of the run as a kill before the last
+    checkpoint leaves it.
+    """
 
     server: Server
     corpus: Path
@@ -196,7 +198,6 @@ def test_a_damaged_file_of_a_run_is_named_and_put_back(trainer, injected: Inject
 
 @pytest.mark.deepspeed
 def test_a_damaged_log_is_told_and_its_steps_are_trained_again(trainer, injected: Injected, tmp_path) -> None:
-    """Steps after the checkpoint are trained again; those before it are not logged again."""
     log = (trainer.killed / "log.jsonl").read_bytes()
     for position in (log.rindex(b'"loss"') + 8, log.rindex(b'"tokens"') + 10, log.rindex(b'"time"') + 9):
         run = trainer.copy(tmp_path / "run")

@@ -1,6 +1,6 @@
 """Network failures and lost machines. A build and a training run on two workers are submitted to a cluster of
-three machines in network namespaces, started with the commands that operators use. Machines are powered off
-or cut off from the network.
+three machines in network namespaces, started with the commands that operators use. Machines are powered off,
+cut off from the network, or given a bad connection.
 """
 
 import json

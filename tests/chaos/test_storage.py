@@ -40,7 +40,6 @@ chaos = pytest.mark.chaos
 
 @pytest.mark.long
 def test_a_disk_that_gets_full(small: Small, injected: Injected, thorough: bool, tmp_path: Path) -> None:
-    """The disk has room for various shares of the corpus, so that it fills up at different steps of the build."""
     with disk(tmp_path / "whole", 1 << 26) as whole:
         assert small.build(whole / "out").status == 0
         needed = used(whole)
@@ -195,8 +194,8 @@ CHANGES = (
 @chaos
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 def test_a_source_that_changes(small: Small, injected: Injected, tmp_path: Path, change: Change) -> None:
-    """A source changes after planning, and while it is read. If the file is restored, the corpus is the same;
-    otherwise it is the corpus of the new file.
+    """A source changes after planning, or while it is read. If the file is restored, the next build gives the
+    old corpus; otherwise it gives that of the new file.
     """
     raw = tmp_path / "raw"
     shutil.copytree(small.raw, raw)

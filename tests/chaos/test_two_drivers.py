@@ -1,5 +1,5 @@
-"""Two drivers in one directory. With leases only one of them works; without leases both do. The result is the
-same.
+"""Two drivers in one directory. With leases one of them waits, unless the other is dead or suspended; without
+leases both work. The result is the same.
 """
 
 import os
@@ -284,9 +284,7 @@ def unrepeatable(corpus_file, kind):
 def test_a_tokenizer_that_cannot_be_repeated_is_the_one_published_first(
     corpus_file, tmp_path, reference, thorough, injected
 ):
-    """Another build runs just before one of the writes of the tokenizer step, the last of which is its
-    manifest.
-    """
+    """Another build runs just before a write of the tokenizer step."""
     unrepeatable(corpus_file, "wordpiece")
     with before_write(0, die) as paths:
         build(corpus_file, tmp_path / "counted")

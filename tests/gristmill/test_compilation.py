@@ -1,4 +1,6 @@
-"""The cache of compiled kernels: never stale, shared by all clones of a user, and bounded."""
+"""The cache of compiled kernels: never stale, shared by a user's clones of the repository, and limited in
+size.
+"""
 
 import errno
 import importlib
@@ -44,8 +46,8 @@ def middle(x):
 
 @pytest.fixture(params=["never", "always"])
 def run(tmp_path, request, monkeypatch):
-    """Return a function that writes the two modules and imports them afresh, as another process would; it
-    returns the result of `outermost` and the number of cache hits.
+    """Return a function that writes `primitives.py` and imports it and `caller.py` afresh, as another process
+    would. The function returns the result of `outermost` and the number of its cache hits.
     """
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -230,7 +232,7 @@ def test_the_fields_of_a_named_tuple_count(tmp_path, monkeypatch):
 
 
 def test_the_module_of_a_named_tuple_counts(tmp_path, monkeypatch):
-    """A cache entry names the class of its result, so it cannot be loaded once the class has moved."""
+    """A cache entry names the classes of the arguments, so it cannot be loaded once one of them has moved."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""Configuration errors name the file, the path, the value and the nearest valid name; overrides reach into lists."""
+"""Configuration errors name the file and the field and say what is wrong; overrides reach into lists."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,5 +1,5 @@
-"""All durable files are accessed through the host: commands are watched, and calls of native readers are checked in the
-source.
+"""Outputs are accessed only through `gristmill.host`: the accesses of commands are watched, and calls of
+native readers are checked in the source.
 """
 
 import json
@@ -19,7 +19,7 @@ OUTSIDE = {
     "pipelines/reading", "pipelines/stages/score", "pipelines/stages/measure/evaluation_sets.py", "pipelines/classifiers",
     "trainers/training/begin.py", "pipelines/planning/starting/file_groups.py",
 }  # fmt: skip
-"""Native readers of what no command of ours writes there: sources, models and evaluation sets of users."""
+"""Modules that read sources, models and evaluation sets of users with native readers, not through the host."""
 
 
 def around(directory, *commands):

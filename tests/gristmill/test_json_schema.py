@@ -1,4 +1,4 @@
-"""The JSON schemas and the parser accept and refuse the same data, on all shipped files."""
+"""The JSON schemas accept all shipped files, and refuse what the parser refuses."""
 
 import contextlib
 import copy

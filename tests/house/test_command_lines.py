@@ -1,4 +1,6 @@
-"""What the command lines of all packages have in common: exit statuses, and a closed output pipe."""
+"""Command lines: the exit status when the output pipe is closed, and where the address of a cluster may
+stand.
+"""
 
 import subprocess
 import sys

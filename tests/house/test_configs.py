@@ -1,4 +1,4 @@
-"""Every configuration file in the repository is valid."""
+"""The corpus files and study files of corpora_configs/ are valid, and recipes build on sample data."""
 
 import gzip
 import json

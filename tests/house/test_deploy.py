@@ -284,7 +284,7 @@ def test_every_service_has_its_timer():
 
 
 def test_the_slurm_script_starts_one_ray_with_a_token_of_its_own(tmp_path):
-    """The script runs with stand-ins for Slurm's commands that print their arguments."""
+    """The script runs with stand-ins for Slurm's `scontrol` and `srun`."""
     for name, text in {
         "scontrol": "echo node-a; echo node-b",
         "srun": 'echo "SRUN $*"; stat -c "TOKEN %a" "$RAY_AUTH_TOKEN_PATH"; echo "MODE $RAY_AUTH_MODE $RAY_ADDRESS"; exit 5',

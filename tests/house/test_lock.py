@@ -1,4 +1,6 @@
-"""The image's lock file: complete, hashed, in the versions of constraints.txt, and without the address of an index."""
+"""The image's lock file lists every package that the image needs, with hashes, in the version that
+constraints.txt pins, if any. It names no package index.
+"""
 
 import re
 import tomllib

@@ -19,7 +19,7 @@ class Faults:
     critical operations.
 
     `length` is the approximate number of operations, and `seconds` holds the possible lengths of suspensions;
-    all other arguments are numbers of faults.
+    the other keyword arguments are numbers of faults.
     """
 
     def __init__(
@@ -96,7 +96,9 @@ class Faults:
 
 
 class Default:
-    """Switches agents only when necessary. Base class of the other strategies, which override `choose`."""
+    """Switches agents only when necessary. Base class of the other strategies with a seed, which override
+    `choose`.
+    """
 
     seed: object
 
@@ -213,7 +215,7 @@ class Conflicts(Default):
 
 
 class Starve(Default):
-    """Lets one process run only when no other process can, from a random operation on."""
+    """Lets one process run only when no other process can, during a random stretch of the run."""
 
     def __init__(self, seed: object, length: int, who: str | None = None, faults: Faults | None = None) -> None:
         super().__init__(seed, faults)

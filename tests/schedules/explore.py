@@ -25,7 +25,7 @@ _SCHEDULES_A_COLLECTION = 100
 @dataclass(frozen=True)
 class Scenario:
     """A set of concurrent processes. `start` starts them and registers what must hold after every event.
-    `judge` checks what must hold at the end, and may run more commands on the same disk. Both raise
+    `judge` checks what must hold at the end, and may run more commands on the same disk. A violation raises
     AssertionError.
 
     `faults` lists the kinds of fault that may occur: kills, suspensions, errors, power. `suspensions` holds
@@ -154,8 +154,8 @@ def rare_collection() -> Iterator[Callable[[], None]]:
     """Cache paths and disable the garbage collector while the block runs; the collector would scan the
     growing caches to no effect.
 
-    Yield a function that collects garbage at every n-th call. Objects frozen before, such as the imports of a
-    test process, stay frozen.
+    Yield a function that collects garbage at every hundredth call. Objects frozen before, such as the imports
+    of a test process, stay frozen.
     """
     calls, was_enabled, was_frozen = itertools.count(1), gc.isenabled(), gc.get_freeze_count() > 0
 

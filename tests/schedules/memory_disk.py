@@ -39,8 +39,8 @@ class Node:
 
 
 class _Change(NamedTuple):
-    """One operation on names, which becomes durable completely or not at all, as (directory, name, new node
-    or None).
+    """One operation on names, which becomes durable completely or not at all. `names` holds a (directory,
+    name, new node or None) for each name that changes.
     """
 
     machine: str
@@ -227,7 +227,8 @@ class MemoryDisk:
         """Discard what a machine did not make durable, in part or completely.
 
         Of the operations on the names in each directory, a prefix survives, since file systems write these in
-        order. A file keeps its durable contents, a prefix of its new contents, or all of its new contents.
+        order. A file keeps its durable contents, or these with a prefix overwritten by its new contents, or
+        all of its new contents.
         """
         cut: set[Node] = set()
         changes = {number: change for of in self._log.values() for number, change in of.items()}

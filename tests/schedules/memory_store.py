@@ -1,9 +1,9 @@
 """An object store in memory, with the part of fsspec's interface that the product uses.
 
-A request consists of two operations, so that other agents can run in between. It takes effect at `head`,
-`get`, `list`, `put` or `delete`, where it may fail as with HTTP 503. A request that has changed something is
-answered at `answer`, where the answer may be lost. Listings come in pages of two names. The fault ESTALE
-makes a put that must create its object fail with a conflict, as S3 does for concurrent puts.
+A request takes effect at an operation `head`, `get`, `list`, `put` or `delete`, where it may fail as with
+HTTP 503. A request that has changed something is answered at a second operation, `answer`, where the answer
+may be lost; other agents can run in between. Listings come in pages of two names. The fault ESTALE makes a
+put that must create its object fail with a conflict, as S3 does for concurrent puts.
 """
 
 import errno

@@ -1,5 +1,5 @@
-"""The scenarios by name. A name lists the concurrent commands, separated by commas. A new scenario takes one
-line.
+"""The scenarios by name. Most names list the concurrent commands, separated by commas. A new scenario takes
+one line.
 """
 
 from collections.abc import Callable
@@ -38,9 +38,9 @@ _AT = {
     " at a copy with receipts": "receipts",
     " at a copy with steps": "steps",
 }
-"""What they meet at, by how names end; by default a corpus with steps of an earlier build."""
+"""Ending of a name -> kind of `published_corpus` on which the commands meet; without an ending, `used`."""
 _APART = " on machines of their own"
-"""Such commands share a disk, which loses no power, and cannot see whether another is alive: leases are taken over."""
+"""Ending of a name: the commands share a disk that loses no power, and none can see whether another is alive."""
 _OF_RUNS = ("pretrain", "pretrain on workers", "model export", "generate", "evaluate", "report", "score checkpoints")
 """Commands that may meet in any combination, at a run that has been trained for some steps and exported."""
 

@@ -107,8 +107,8 @@ class Agent:
 
 
 def is_critical(agent: Agent) -> bool:
-    """Return whether the agent's next operation publishes or removes something, appends to a file, or
-    concerns a lease.
+    """Return whether the agent's next operation publishes or removes something, writes to a file that is not
+    temporary, or concerns a lease.
     """
     kind, path = agent.kind, agent.path
     if kind in CRITICAL or path.endswith(LEASE) or agent.other.endswith(LEASE):
@@ -195,8 +195,8 @@ class World:
     def run(self, limit: int = 100_000) -> None:
         """Run until all processes have ended.
 
-        Raises Failure if an invariant is violated, and Livelock after `limit` operations or if all agents
-        wait for each other.
+        Raises AssertionError if an invariant is violated, and Livelock after `limit` operations or if all
+        agents wait for each other.
         """
         self.limit = self.steps + limit
         self._hub = greenlet.getcurrent()
@@ -437,7 +437,9 @@ class World:
         return chosen
 
     def _refresh(self) -> bool:
-        """Find the ready agents, moving the clock forward until there is one; return False if all have ended."""
+        """Find the ready agents, moving the clock forward until there is one; return False if all have ended
+        or wait for ever.
+        """
         while True:
             now, wakes, ready = self.now, _NEVER, []
             for agent in self.agents:

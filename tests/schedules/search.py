@@ -30,8 +30,8 @@ def explore_for(
 def search(
     name: str, seed: int, count: int | None, seconds: float, processes: int, shape: str = "whole"
 ) -> tuple[Tally, str]:
-    """Explore in `processes` processes for `seconds`; return the total tally and the story of a failure, if
-    any.
+    """Explore in `processes` processes, for at most `seconds` and about `count` schedules. Return the total
+    tally and the story of a failure, or an empty string.
     """
     until, total = time.perf_counter() + seconds, Tally()
     share = None if count is None else -(-count // processes)

@@ -11,7 +11,9 @@ _SHOWN = 6  # operations of one turn
 
 
 def tell(trace: Sequence[Event]) -> str:
-    """Return one line for each turn of an agent, with what it published, removed or did to a lease."""
+    """Return lines of text: each fault, and for each turn of an agent what it published, removed or did to a
+    lease.
+    """
     lines = []
     for start, end in _turns(trace):
         first, turn = trace[start], trace[start:end]

@@ -1,5 +1,5 @@
-"""A small trained vocabulary and texts to try it on, without network access or data from outside the
-repository.
+"""A small vocabulary trained on Python's standard library, texts to try it on, and GPT-2's published files if
+GRISTMILL_DATA has them.
 """
 
 import json
@@ -31,7 +31,9 @@ HARD_TEXTS = [
 
 @pytest.fixture(scope="session")
 def prose() -> list[str]:
-    """Return the source code of Python's standard library: real text that every test machine has."""
+    """Return the source code of 25 modules of Python's standard library: real text that every test machine
+    has.
+    """
     files = sorted(STANDARD_LIBRARY.glob("*.py"))[:25]
     return [file.read_text(encoding="utf-8") for file in files]
 

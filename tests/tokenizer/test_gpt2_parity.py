@@ -1,6 +1,4 @@
-"""GPT-2's published vocabulary: the product's encoder against a direct implementation of the paper's
-algorithm.
-"""
+"""GPT-2's published vocabulary: the product's encoder against a direct implementation of byte-pair encoding."""
 
 import json
 from itertools import pairwise

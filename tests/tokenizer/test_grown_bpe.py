@@ -79,7 +79,9 @@ def test_neither_order_nor_the_number_of_texts_at_once_matters(base, monkeypatch
 
 
 def test_no_two_tokens_have_the_same_text(base, tmp_path):
-    """`abcabc` can be merged in several ways, and merging some pairs gives the text of an existing token."""
+    """A text such as `abab` can be merged in several ways, and merging some pairs gives the text of an
+    existing token.
+    """
     texts = [f"{a}{b}{a} {b}{a}{b} {a}{a}{b}{b}" for a in ("ab", "ba", "aab") for b in ("b", "ab", "bba", "abab")] * 3
     small = reading(tmp_path / "small.json", train_byte_bpe(["ab ba ab abb ba aab"] * 3, 388))
     grown = reading(tmp_path / "grown.json", grow_byte_bpe(texts, small, 400))

@@ -129,7 +129,9 @@ def test_a_slice_is_encoded_like_its_documents(any_kind, documents):
     space=st.sampled_from([" ", "\n\n", " \t "]),
 )
 def test_sentences_begin_where_their_own_tokens_do(kind, any_kind, chosen, space):
-    """The tokens from one sentence start to the next equal those of the sentence encoded alone."""
+    """With `bpe`, `wordpiece` and `unigram`, the tokens from one sentence start to the next equal those of
+    the sentence encoded alone.
+    """
     texts = [space.join(sentences) for sentences in chosen]
     places, place_offsets = [], [0]
     for sentences in chosen:
@@ -156,9 +158,7 @@ def test_sentences_begin_where_their_own_tokens_do(kind, any_kind, chosen, space
 
 
 def test_a_place_may_be_anywhere_in_the_text(any_kind):
-    """A position may be inside a character, in white space or at the end of the text. It is never mapped past
-    the token that contains it.
-    """
+    """A position may be inside a character, in white space or at the end of the text."""
     text = "né  🙂 <sep> ☃ last"
     size = len(text.encode())
     places = np.arange(size + 1)
@@ -231,7 +231,7 @@ def merged(symbols, pair):
 
 
 def test_the_suffix_of_the_library_is_something_else():
-    """With the library's `end_of_word_suffix`, the end-of-word mark is not a symbol of its own, so the
+    """With `end_of_word_suffix` of `tokenizers`, the end-of-word mark is not a symbol of its own, so the
     product inserts the mark into the text instead.
     """
     plain = Tokenizer(models.BPE())

@@ -54,7 +54,7 @@ def sentence_starts(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[
 
 def random_spans(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return (spans, offsets) as stored in a shard. Spans are one to four tokens long, and some are adjacent.
-    Documents of one or two tokens have none.
+    Documents of fewer than six tokens have none.
     """
     found = []
     for walk in walks:

@@ -79,7 +79,7 @@ def after_a_checkpoint(step: int) -> None:
 
 
 def amid_a_validation(step: int) -> None:
-    """Die when the first batch of the first validation has been read."""
+    """Die in the first validation, after its first batch."""
     from trainers.engine.engine import Engine
 
     evaluate = Engine.evaluate

@@ -164,7 +164,7 @@ def only_training():
 
 
 class Record:
-    """Makes a worker write a line for each row before training on it. `path` may be changed between runs."""
+    """Makes a worker write a line for each sample before training on it. `path` may be changed between runs."""
 
     def __init__(self, path=None):
         from trainers.engine.engine import Engine
@@ -184,7 +184,7 @@ class Record:
 
 
 def digest(batch, row):
-    """Return a digest of what the model reads in a row of a batch. Padding is left out, because its amount
+    """Return a digest of the inputs and targets in a row of a batch. Padding is left out, because its amount
     depends on the other rows.
     """
     sides = [

@@ -15,7 +15,8 @@ from tokenizer.vocabulary.specials import SPECIALS, UNK
 def train_unigram(
     texts: Iterable[str], vocab_size: int, *, lowercase: bool = False, coverage: float = COVERAGE
 ) -> bytes:
-    """Train a unigram vocabulary and return the content of its `tokenizer.json`. `texts` is read twice.
+    """Train a unigram vocabulary and return the content of its `tokenizer.json`. `texts` is read twice, so it
+    must not be an iterator.
 
     The reserved tokens have the ids 0 to 127; the pieces follow. Texts are normalised as for T5 (`nmt_nfkc`):
     control characters are removed, line ends and tabs become spaces, NFKC is applied, several spaces become
@@ -23,7 +24,7 @@ def train_unigram(
     A run of characters outside the vocabulary becomes `<unk>`. Pieces have at most 16 characters.
 
     Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
-    with a lone surrogate, and for values out of range.
+    with a lone surrogate, for a `vocab_size` below 129, and for a `coverage` outside (0, 1].
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, 1)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -32,7 +32,7 @@ def train_word_bpe(
     min_frequency: int = 2,
 ) -> bytes:
     """Train a BPE with an end-of-word mark and return the content of its `tokenizer.json`, which depends only
-    on the multiset of texts and the options. `texts` is read twice.
+    on the multiset of texts and the options. `texts` is read twice, so it must not be an iterator.
 
     Ids are assigned in order to the reserved tokens (0 to 127), to the normalised characters that `coverage`
     keeps and the mark, ordered by code point, and to one token per merge. White space is not kept: decoding
@@ -40,7 +40,8 @@ def train_word_bpe(
     become `<unk>`.
 
     Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
-    with a lone surrogate, and for values out of range.
+    with a lone surrogate, for a `vocab_size` below 129, a `coverage` outside (0, 1] and a `min_frequency`
+    below 1.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -19,7 +19,8 @@ def train_wordpiece(
     coverage: float = COVERAGE,
     min_frequency: int = 2,
 ) -> bytes:
-    """Train a WordPiece vocabulary and return the content of its `tokenizer.json`. `texts` is read twice.
+    """Train a WordPiece vocabulary and return the content of its `tokenizer.json`. `texts` is read twice, so
+    it must not be an iterator.
 
     The reserved tokens have the ids 0 to 127; characters and pieces follow. `lowercase` is as in BERT
     uncased: case is folded and accents are stripped. Texts are cleaned and cut as in BERT: control characters
@@ -27,7 +28,8 @@ def train_wordpiece(
     characters, or one that cannot be cut into known pieces, becomes `<unk>`.
 
     Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
-    with a lone surrogate, and for values out of range.
+    with a lone surrogate, for a `vocab_size` below 129, a `coverage` outside (0, 1] and a `min_frequency`
+    below 1.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

@@ -1,10 +1,13 @@
 """Methods of fine-tuning. A method decides which parameters of a pretrained model are trained and which new
 ones are added.
 
-The protocol is `shared.training_method`. To add a method, add a file to `weights` (methods that train
-parameters of the base, only the task's head, or new parameters that modify the base's weights), `inserted`
-(new layers) or `virtual` (tokens or keys that are not part of the text), and add its class to the union
-`Method`.
+The protocol is `shared.training_method`. To add a method, put a file into one of these folders and add the
+method's class to the union `Method`:
+
+- `weights`: methods that train parameters of the base, the task's head alone, or new parameters that modify
+  the base's weights;
+- `inserted`: methods that add layers;
+- `virtual`: methods that add tokens, or keys and values of attention, that are not part of the text.
 """
 
 from typing import get_args

@@ -41,8 +41,8 @@ _TENSORS, _HEAD, _RECORD, _PEFT = (
 
 def base_fingerprint(network: Any, architecture: str) -> str:
     """Return the xxh3_128 digest of the names, shapes and fp32 values of the parameters in the network's
-    stacks of blocks. Heads and the pooler are excluded, because they have random values if the base lacks
-    them. Call this before a method is applied.
+    stacks, embeddings included. Heads and the pooler are excluded, because they have random values if the
+    base lacks them. Call this before a method is applied.
     """
     import torch
     import xxhash
@@ -80,9 +80,9 @@ class StockHead:
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:
-        """Return the names that peft uses in the stock model for the parameters of the head and of the
-        method. The keys are our names of the head's parameters, and the names in `own`, which peft would use
-        for the method's parameters in our model.
+        """Return a mapping to the names that peft uses for parameters of the stock model. It maps our names
+        of the head's parameters, and the names in `own`: those that peft would use for the method's
+        parameters in our model.
         """
         ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
         return {name: theirs + name.removeprefix(ours) for name in own} | {

@@ -178,12 +178,12 @@ class Model:
     `embedding_size` is the width of the embeddings, which a matrix maps to `width`. For a BERT with such
     embeddings, use electra without a generator and train it with objective masked. `generator_size` adds the
     generator that objective replaced_tokens trains. The generator has `generator_layers` layers.
-    `generator_size` is the ratio of its heads, width and feed-forward size to the discriminator's (Clark et
-    al., 2020, table 6: 1/4 for small and large, 1/3 for base). The two share the embeddings. In DeBERTa, the
-    generator has the whole width (`generator_size: 1`) and usually fewer layers (He et al., 2023, section
-    5.1: half as many). With `embedding_sharing: gradient_disentangled`, the discriminator's embeddings are
-    the sum of the generator's and a separate table, and the discriminator's loss trains only that table
-    (section 3.2). With `shared`, both losses train the same embeddings.
+    `generator_size` is the ratio of the generator's heads, width and feed-forward size to the discriminator's
+    (Clark et al., 2020, table 6: 1/4 for small and large, 1/3 for base). In electra, the two share the
+    embeddings. In deberta_v2, the generator has the whole width (`generator_size: 1`) and usually fewer
+    layers (He et al., 2023, section 5.1: half as many). With `embedding_sharing: gradient_disentangled`, the
+    discriminator's embeddings are the sum of the generator's and a separate table, and the discriminator's
+    loss trains only that table (section 3.2). With `shared`, both losses train the same embeddings.
 
     `layer_groups` divides the layers into groups of consecutive layers that share parameters. `shared_parts`
     says which parameters: `all`, only those of the `attention`, or only those of the `feed_forward`, each
@@ -222,7 +222,7 @@ class Model:
     rounded up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT; 23/8 x width in
     AWD-LSTM; width in GRU), `position` (the architecture's default), `vocab_size` (the tokenizer's, rounded
     up to a multiple of 64 for the matrix products). With a generator, so are `generator_layers` (= layers)
-    and, in DeBERTa, `embedding_sharing` (gradient_disentangled).
+    and, in deberta_v2, `embedding_sharing` (gradient_disentangled).
     """
 
     architecture: ArchitectureName

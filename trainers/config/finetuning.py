@@ -137,7 +137,7 @@ class Finetuning(Job):
     `init.path` is the base: a run, an export or a Hugging Face directory; `model` is taken from it. Without
     `init`, the weights are random (a control without pretraining) and `tokenizer` names the tokenizer.json to
     use. `files` is the directory with the tasks' files; null means the directory that $GRISTMILL_TASKS names.
-    Several tasks are always solved as text to text.
+    Several tasks need `encoding.text_to_text`, unless all are of kind generate.
 
     `label_smoothing` (Szegedy et al., 2016, section 7) spreads that share of the target probability evenly
     over all classes. With `class_weights: balanced`, each class is weighted in proportion to the inverse of

@@ -181,20 +181,20 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Init:
-    """The weights from which a new run starts, instead of random weights. `path` is a run, an export, or a
-    Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. Its
-    tokenizer must be the corpus's, unless `vocabulary` is `transfer`.
+    """The weights from which a new run starts, instead of random weights. `path` names the parent: a run, an
+    export, or a Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the
+    architectures. Its tokenizer must be the corpus's, unless `vocabulary` is `transfer`.
 
     With `vocabulary: transfer`, the run uses the tokenizer of its corpus, even if the parent has a different
     one. In the embeddings and the output layer, a token that the parent also has keeps its row. A new token
     begins with the mean of the rows of the tokens into which the parent's tokenizer splits its text (fast
     vocabulary transfer; Gee et al., 2022). Both tokenizers must be byte-level BPE that keeps every byte.
 
-    If `path` is a run, `step` selects the checkpoint; null means the best of a fine-tuning run, otherwise the
-    newest. `optimizer: keep` also loads its optimizer state. With `data: continue`, steps, schedule and data
-    continue from the checkpoint: the step count goes on from the parent's, and the run reads the samples that
-    the parent would have read next. With `data: restart`, the run begins at step 0 of its own schedule and
-    reads the corpus from the start, in the order of its own seed.
+    If the parent is a run, `step` selects the checkpoint; null means the best of a fine-tuning run, otherwise
+    the newest. `optimizer: keep` also loads the optimizer state of the checkpoint. With `data: continue`,
+    steps, schedule and data continue from the checkpoint: the step count goes on from the parent's, and the
+    run reads the samples that the parent would have read next. With `data: restart`, the run begins at step 0
+    of its own schedule and reads the corpus from the start, in the order of its own seed.
 
     In fine-tuning, only `path` and `step` can be set: a task is encoded with the tokenizer of its base and
     has its own optimizer state and data.

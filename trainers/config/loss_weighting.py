@@ -21,8 +21,8 @@ class GroupDRO:
 
     The order of the data does not change: `data.weights` say how often each domain is read. The paper reads
     all domains equally (`data.weights: uniform`). At the end, the mean of the weights over all steps is
-    written to `RUN/domain_weights.yaml`. Other runs can take this mean as `data.weights`. Both models read
-    every batch once more, without gradients, so a step takes about 5/3 of its usual time.
+    written to `RUN/domain_weights.yaml`. Other runs can take this mean as `data.weights`. Before each step,
+    both models read the batch without gradients, so a step takes about 5/3 of its usual time.
 
     `reference` is the export of a run with the same tokenizer and objective. `reference_digest` is computed;
     it identifies the checkpoint that was exported.

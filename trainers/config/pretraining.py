@@ -151,9 +151,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """When the validation loss is measured, and on how much text. It is measured at the multiples of `every`
-    steps from `from_step`, and at the end. It covers `tokens` tokens of each source, spread evenly over the
-    source's validation split.
+    """When the validation loss is measured, and on how much text. It is measured at every step that is a
+    multiple of `every` and at least `from_step`, and at the end. It covers `tokens` tokens of each source,
+    spread evenly over the source's validation split.
 
     The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
@@ -214,8 +214,8 @@ class PeriodicEvaluation:
 class Pretraining(Job):
     """A run that trains on the token shards of corpora with a self-supervised objective.
 
-    With `online_weights`, the weights of domains in the loss change from step to step. These weights do not
-    enter `loss` and the losses of sources in the log.
+    With `online_weights`, the weights of domains in the loss change from step to step. The `loss` and the
+    losses of sources in the log are computed without these weights.
     """
 
     kind: Literal["pretraining"] = "pretraining"

@@ -79,9 +79,10 @@ class DocumentData:
         return decoder_rows(pairs, rows, self.context, self.mode, self.bidirectional, False)
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
-        """Return `document_bits_per_byte` of all documents, its value for each source under `sources`, and
-        the number of positions per window. `sums`, float64 [2, sources], contains the nats and the number of
-        targets of each source, summed over the batches.
+        """Return `document_bits_per_byte` of all documents, the number of positions per window as
+        `document_window`, and `document_bits_per_byte` of each source under `sources`. `sums`, float64 [2,
+        sources], contains the nats and the number of targets of each source, summed over the batches of all
+        ranks.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}
@@ -89,8 +90,8 @@ class DocumentData:
 
 
 def add_document_fields(losses: Mapping[str, Any], documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a validation (`loss_metrics.loss_fields`) together with those of
-    `DocumentData.fields`, which may be empty.
+    """Return `losses`, the fields of a validation (`loss_metrics.loss_fields`), with `documents` added: the
+    fields that `DocumentData.fields` returned, or none. The fields of a source are joined in its entry.
     """
     more = documents.get("sources", {})
     sources = {name: {**entry, **more.get(name, {})} for name, entry in losses["sources"].items()}

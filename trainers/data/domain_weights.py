@@ -43,7 +43,7 @@ def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> di
 def share_weights(weights: Mapping[str, float], tokens: Mapping[str, int], field: str) -> dict[str, float]:
     """Return the weight of each domain (leaf) whose weight is above 0, ordered by name. The weight of a name
     is divided among the leaves that it stands for, in proportion to their tokens. `tokens` gives the number
-    of tokens of every leaf.
+    of tokens of every leaf, 1 or more.
 
     Raises ConfigError as `assign_leaves` does.
     """

@@ -183,7 +183,7 @@ class Order:
 
     def take(self, first: int, count: int) -> Samples:
         """Return `count` samples of the run, from sample `first` on. Raises MixtureExhausted if the mixture
-        ends earlier because of its caps on epochs.
+        ends before the last of them because of its caps on epochs.
         """
         self._seek(first)
         parts = [self._draw(count)]

@@ -292,13 +292,14 @@ class TrainingData:
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Yield rank `rank`'s share of the `count` samples from sample `first` on, in batches of `size`
-        samples. Every rank gets the same number of batches; short batches are filled with rows of padding.
+        samples. All of these samples, at least one, must be in one phase. Every rank gets the same number of
+        batches; short batches are filled with rows of padding. Raises MixtureExhausted as `Order.take` does.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield rank `rank`'s share of a step's samples, in batches as in `micro_batches`. All samples must
-        be in one phase. Thread-safe.
+        """Yield rank `rank`'s share of a step's samples, in batches as in `micro_batches`. All samples, at
+        least one, must be in one phase. Thread-safe.
         """
         packed = self.packed_at(int(samples.number[0]))
         for chosen in samples.share(size, rank, world):
@@ -316,7 +317,7 @@ def training_data(
 
 
 def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[PackedCorpus, ...]:
-    """Return the packed corpus of each phase of a run, with sources ordered by name.
+    """Return the packed corpus of each phase of a run with a resolved `config`. Sources are ordered by name.
 
     Raises CorruptFileError if a shard is missing or has the wrong size, and ConfigError if the corpus lacks
     something that the objective or the packing needs, such as a column, spans, or long enough documents.
@@ -474,8 +475,9 @@ class ValidationData:
 
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
-    """Select the validation sequences, packed as in training and of the final sequence length. Each source
-    gives as many as are needed for `tokens` tokens, or all that it has. The run's seed has no influence.
+    """Select the validation sequences, packed as in training at the final sequence length. Each source gives
+    as many as are needed for `tokens` tokens, or all that it has. The run's seed has no influence. Raises as
+    `packed_phases_of` does.
     """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
     for source in sources:

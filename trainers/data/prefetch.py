@@ -14,8 +14,9 @@ Result = TypeVar("Result")
 def prefetch(items: Iterable[Item], make: Callable[[Item], Result], threads: int) -> Generator[Result]:
     """Yield `make(item)` for each of `items`, in order.
 
-    With one or more threads, up to `threads` further results are made while the caller works on one. `items`
-    is read only in the caller's thread. With 0 threads, each result is made on demand.
+    With one or more threads, up to `threads` further results are made while the caller works on one; `make`
+    must be thread-safe. `items` is read only in the caller's thread. With 0 threads, each result is made on
+    demand.
 
     Closing the iterator ends the threads.
     """

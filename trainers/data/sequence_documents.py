@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
-    """Return (shard index, row in the shard) of the document of each segment of a packed sequence, in the
-    order of segments. `sequence` is the index of the sequence, and `length` the number of stream tokens in a
-    full one. `epoch` matters only for sentence pairs, which change from epoch to epoch.
+    """Return (index of the shard, index of the document in the shard) for each segment of a packed sequence,
+    in the order of segments. `sequence` is the index of the sequence, and `length` the number of stream
+    tokens in a full one. `epoch` matters only for sentence pairs, which change from epoch to epoch.
     """
     marks = source.frame.marks
     if source.packing is not None:

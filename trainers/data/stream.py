@@ -105,7 +105,8 @@ class SourceStream:
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
         """Return this source, cut into sequences of up to `length` tokens by `packing`, one of the packings
-        of `trainers.rows.sequences`. `room` is given if the objective adds marks to each document.
+        of `trainers.rows.sequences`. `room` is the capacity of a row if the objective adds marks to each
+        document, otherwise None.
         """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
@@ -114,8 +115,9 @@ class SourceStream:
         return replace(self, packing=Packing(shards))
 
     def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
-        """Return this source, cut into rows of sentence pairs by `packing`, one of PAIR_PACKINGS. `exchanges`
-        is the number of different ways of swapping second parts between pairs.
+        """Return this source, cut into rows of sentence pairs with up to `length` tokens by `packing`, one of
+        `trainers.rows.sentence_pairs.PAIR_PACKINGS`. `exchanges` is the number of different ways of swapping
+        second parts between pairs.
         """
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
@@ -133,8 +135,8 @@ class SourceStream:
         marks: Mapping[str, int],
     ) -> None:
         """Write the sequences with the indices `sequences`, each of up to `length` tokens, into the rows
-        `rows` of `batch`, and set `filled` to the number of columns written in each row. `marks` maps the
-        special tokens to their ids.
+        `rows` of `batch`. `filled` must be 0 for these rows, and is set to the number of columns written in
+        each. `marks` maps the special tokens to their ids.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1

@@ -2,7 +2,7 @@
 random numbers, so that the tokens depend on neither workers nor micro-batches.
 
 With a vocabulary of 16,384, the logits cause most of a small model's memory traffic. This implementation
-allocates no second array of their size, and works on pieces that stay in the cache.
+allocates no second array of their size.
 """
 
 import math
@@ -87,8 +87,8 @@ def draw_tokens(logits: Any, draws: Any) -> Any:
 
 
 def _choose(shares: Any, draws: Any) -> Any:
-    """Return, for each row of `shares` [n, k], the index of the entry that the row's number in `draws` [n]
-    falls into: int64 [n].
+    """Draw an entry of each row of `shares` [n, k] with a probability proportional to its share, and return
+    its index, int64 [n]. `draws` [n] holds one uniform number in [0, 1) for each row.
     """
     limits = shares.double().cumsum(1)
     return (limits <= draws.double()[:, None] * limits[:, -1:]).sum(1)

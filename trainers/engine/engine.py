@@ -1,8 +1,8 @@
-"""The engine: a model with its optimizer. A single worker uses torch alone, except for Muon or offload;
-several workers use DeepSpeed ZeRO.
+"""The engine: a model with its optimizer. A single worker uses torch alone, except with Muon or an offloaded
+optimizer; several workers use DeepSpeed ZeRO.
 
 Losses are divided by the number of targets in all workers and micro-batches of a step
-(`trainers.engine.losses`). Without dropout, the ZeRO stage, world size, micro-batch and accumulation
+(`trainers.engine.losses`). Without dropout and Muon, the ZeRO stage, world size, micro-batch and accumulation
 therefore change nothing but rounding.
 """
 
@@ -140,7 +140,7 @@ class Engine:
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool, scale: Scale | None = None
     ) -> tuple[Totals, float]:
         """Take one optimizer step over this worker's micro-batches. Returns (totals over all workers,
-        gradient norm).
+        gradient norm). Every worker must call this with `accumulation` batches.
 
         `step` counts from 0, and `sources` is the number of sources. `rate` is the learning rate of AdamW or
         SGD, before any decay by layer; Muon's rate changes in proportion. `stop` says whether this worker
@@ -234,7 +234,8 @@ class Engine:
     def excess(self, batches: Sequence[Batch], reference: Forward, sources: int) -> np.ndarray:
         """Return the excess loss over `reference` by source, and the number of targets by source: float64 [2,
         sources]. The excess of a target of the first loss is max(0, nats of this model - nats of
-        `reference`). Both rows are sums over the batches of all workers.
+        `reference`). Both rows are sums over the batches of all workers. `reference` must be in eval mode and
+        on `device`.
         """
         self._workers.forward.eval()
         first, sums = self.losses[:1], no_sums(1, sources)
@@ -344,8 +345,9 @@ class Engine:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set trained weights and optimizer state from full tensors, which may come from any ZeRO stage and
-        world size. `updates` is the number of optimizer updates made so far, not counting skipped updates.
+        """Set trained weights and optimizer state from full tensors as `state` yields them, at any ZeRO stage
+        and world size. `updates` is the number of optimizer updates made so far, not counting skipped
+        updates. With `asgd`, averaging is off until `begin_averaging` is called again.
         """
         self.updates = updates
         self._workers.allocate(updates)

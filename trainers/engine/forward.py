@@ -188,9 +188,9 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, tr
     """Return the attention mask, bool [rows, 1, queries, keys], from the segment numbers of the queries,
     [rows, queries], and of the keys, [rows, keys].
 
-    A position attends to its own document. If its number in `trunks` [rows, length] is not -1, it also
-    attends to the segment with this number. With `causal`, it attends to a later position only if both are in
-    `prefix` [rows, length]. Padding attends only to padding.
+    A position attends to its own segment and, if its number in `trunks` [rows, queries] is not -1, to the
+    segment with that number. With `causal`, queries and keys must be the same positions, and a position
+    attends to a later one only if both are in `prefix` [rows, queries]. Padding attends only to padding.
     """
     seen = queries[:, :, None] == keys[:, None, :]
     if trunks is not None:

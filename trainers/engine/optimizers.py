@@ -30,8 +30,9 @@ class AveragedSGD(torch.optim.Optimizer):
     torch.optim.ASGD (t0=0, lambd=0). As in that code, the weights after the first averaged update are dropped
     from the average as soon as there is a second averaged update.
 
-    The state of a tensor consists of `average` and of `averaged`, the number of updates averaged or None.
-    `step` divides gradients by `grad_scale`, and changes nothing while `skip` is set.
+    The state of a tensor, which must be set before the first step (`new_state`), consists of `average` and of
+    `averaged`, the number of updates averaged or None. `step` divides gradients by `grad_scale`, and changes
+    nothing while `skip` is set.
     """
 
     skip = False
@@ -103,7 +104,7 @@ def state_keys(parameter: Any, optimizer: Any) -> tuple[str, ...]:
 
 def clipping_divisor(norm: float, largest: float) -> Any:
     """Return the number by which gradients of norm `norm` must be divided to clip them to norm `largest`, or
-    None if they need no clipping.
+    None if they need no clipping or `largest` is 0, which turns clipping off.
     """
     return torch.tensor((norm + 1e-6) / largest) if largest and norm > largest else None
 
@@ -125,9 +126,9 @@ def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
     `peak` is the highest learning rate of a group.
 
     Vectors (norm gains, biases) never decay, nor do parameters marked `undecayed`. Embeddings decay only with
-    `decay_embeddings`. Muon takes the hidden matrices: the other parameters of two dimensions except
-    embeddings and the output layer (Jordan et al., 2024). Its parameters and groups are marked `use_muon`,
-    which DeepSpeed reads.
+    `decay_embeddings`. Muon takes the hidden matrices: two-dimensional parameters, without embeddings, the
+    output layer and those marked `undecayed` (Jordan et al., 2024). Its parameters and groups are marked
+    `use_muon`, which DeepSpeed reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()

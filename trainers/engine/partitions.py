@@ -96,8 +96,8 @@ class Partitions:
 
     def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
         """Yield the full tensor of each (parameter, key) of `wanted`: its weight if the key is `weight`,
-        otherwise the optimizer state of this name. This is a collective operation: every worker must request
-        the same tensors and iterate to the end.
+        otherwise the optimizer state of this name. At stage 0 these are the tensors in use, not copies. This
+        is a collective operation: every worker must request the same tensors and iterate to the end.
         """
         together: list[tuple[Any, str]] = []
         size = 0

@@ -102,7 +102,7 @@ class SingleWorker:
 
     def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
         """Yield the fp32 tensor of each (trained parameter, key) of `wanted`: its weight if the key is
-        `weight`, otherwise the optimizer state of this name.
+        `weight`, otherwise the optimizer state of this name. These are the tensors in use, not copies.
         """
         return (self._tensor(parameter, key) for parameter, key in wanted)
 

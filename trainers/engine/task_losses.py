@@ -49,8 +49,8 @@ def task_losses(
 
 
 def first_at(task: TaskTargets) -> np.ndarray:
-    """Return the position `at` of every input, int64 [n]. For an input with several candidates, this is the
-    position of the first candidate.
+    """Return the position of every input, int64 [n]: `TaskTargets.at` of its segment or, if it has several
+    candidates, of its first candidate.
     """
     if task.choice is None:
         return task.at

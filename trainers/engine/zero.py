@@ -186,7 +186,7 @@ def _optimizer(model: Any, config: Job) -> Any:
 
 
 def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration. Without ZeRO, the engine clips gradients itself, because DeepSpeed
+    """Return DeepSpeed's configuration. At stage 0, `ZeroWorkers.update` clips gradients, because DeepSpeed
     would compute their norm once more. With bf16, stage 1 runs as stage 2, because the optimizer that
     DeepSpeed 0.19.8 uses for stage 1 cannot skip steps.
     """

@@ -104,8 +104,8 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
     Documents with a loss that is not finite come first, then those with the largest excess.
 
     Raises UserError if the run does not pretrain a model, if it has no such step, if the corpus that the step
-    read has changed or been exchanged, or if the run began with the weights of another model and has no
-    checkpoint.
+    read has since changed or been replaced, if all checkpoints are corrupt, or if the run began with the
+    weights of another model and has no checkpoint.
     """
     record, config = read_run(run), as_pretraining(read_config(run), run)
     if not 1 <= step <= (config.budget.steps or 0):

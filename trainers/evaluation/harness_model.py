@@ -101,8 +101,8 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Run loaded tasks, each on at most `limit` items, and return the report of lm-evaluation-harness. If
-    `shots` is None, each task sets its own number of few-shot examples.
+    """Run loaded tasks, each on its first `limit` items (all if None), and return the report of
+    lm-evaluation-harness. If `shots` is None, each task sets its own number of few-shot examples.
     """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),

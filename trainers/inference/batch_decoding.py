@@ -35,9 +35,9 @@ class Sampler:
     """Samples the next token of each prompt. Every prompt has its own random generator, so its text does not
     depend on the other prompts of the batch.
 
-    `temperature` divides the logits. Only the `top_k` most probable tokens are kept (0: all). Of these, only
-    the smallest set of most probable tokens is kept whose share of the remaining probability reaches `top_p`
-    (Holtzman et al., 2020; 1: all).
+    `temperature`, above 0, divides the logits. Only the `top_k` most probable tokens are kept (0: all). Of
+    these, only the smallest set of most probable tokens is kept whose share of the remaining probability
+    reaches `top_p` (Holtzman et al., 2020; 1: all).
     """
 
     generators: Sequence[np.random.Generator]
@@ -110,8 +110,8 @@ class _RowReader:
     def logits(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
         """Return the logits of the next token of each text, [n, vocabulary]. `rows`, int64 [n], are the
         indices of the prompts, and `written`, [n, m], holds the m tokens written so far after each prompt.
-        After the first call, each call must ask for prompts of the previous call, with one more token for
-        each prompt.
+        Each later call must ask for prompts of the previous call, in the same order, with one more token for
+        each.
         """
         with torch.no_grad():
             if self._past is None or not len(self._rows):

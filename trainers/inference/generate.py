@@ -52,7 +52,8 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     If the objective fills gaps and the prompt has none, one is appended, such as `<mask>`. Generation ends at
     `<eos>`, after `sampling.tokens` tokens, or at the model's last position.
 
-    Raises ConfigError for an encoder, and for a prompt that is too long for the model.
+    Raises ConfigError for an encoder, and for a prompt that is too long for the model. Raises ValueError for
+    a setting that is out of range.
     """
     import torch
 
@@ -115,8 +116,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Return the arguments for sampling. They are set explicitly, because otherwise defaults would come from
-    the model's generation_config.json.
+    """Return the arguments for sampling; none for greedy decoding. All are set, because `transformers` would
+    otherwise use defaults, such as those of the model's generation_config.json.
     """
     if sampling.temperature == 0:
         return {}

@@ -167,8 +167,8 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
     """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export.
     Returns False if the finished export has been removed.
 
-    If another process has put an export of a later step of the same run there, that export is kept. `earlier`
-    is the export that was at `output` at the start.
+    `earlier` is the `gristmill.json` that was in `output` at the start, or None. If another process has since
+    published an export of a later step of the same run in `output`, that export is kept.
     """
     chosen = attempt
     replaced: list[LocalPath] = []
@@ -298,8 +298,8 @@ def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm,
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, ready to use: a `transformers` model, the path of its tokenizer.json, its
-    configuration and the fingerprints of its origin.
+    """A trained model: a `transformers` model in evaluation mode, the path of its tokenizer.json, the
+    configuration of its run and the fingerprints recorded with its checkpoint.
     """
 
     model: Any

@@ -49,8 +49,9 @@ def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutpu
 def score_run(
     run: LocalPath, config: Finetuning, corpus: TaskCorpus, tell: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Predict the `final_splits` of the run's tasks with its best checkpoint, and write the predictions and
-    `scores.json`. Returns the content of `scores.json`.
+    """Predict the splits of the run's tasks that `config.final_splits` selects, with the run's best
+    checkpoint, and write the predictions and `scores.json`. Returns the content of `scores.json`. The run
+    must have a checkpoint.
 
     Splits whose gold is hidden are predicted but not scored. The no-answer threshold of a `span` task is
     tuned on the split that the run validates on. If there are several tasks, splits are named `TASK.SPLIT`.

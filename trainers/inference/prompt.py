@@ -1,5 +1,5 @@
-"""Encode a prompt typed by a user in the form that models trained on an objective read. A prompt may contain
-the special tokens of its objective by name: `<mask>`, `<extra_id_0>`, `<fim_prefix>`.
+"""Encode a user's prompt in the form in which a model reads the inputs of its objective. A prompt may contain
+special tokens of the objective by name, such as `<mask>`, `<extra_id_0>` or `<fim_prefix>`.
 """
 
 import re

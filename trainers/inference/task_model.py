@@ -34,7 +34,9 @@ class TaskModel:
     found: checkpoint.Checkpoint | None = None
 
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
-        """Return the model with its loss functions, in fp32 on the CPU. `corpus` holds the model's tokenizer.
+        """Return the model with its loss functions, in fp32 on the CPU. `corpus` must have the model's
+        tokenizer. `base` is the base of an adapter; if it is None, the base that the adapter's run recorded
+        is used.
 
         Raises UserError if `base` is given for a model that is not an adapter, and ConfigError if `base` is
         not the adapter's base.

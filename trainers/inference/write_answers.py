@@ -51,7 +51,7 @@ def write_answers(
 
 
 def target_nats(forward: Forward, task: TaskInputs, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the loss in nats, float64 [n], and the number of tokens, int64 [n], of the target of each
+    """Return the total loss in nats, float64 [n], and the number of tokens, int64 [n], of the target of each
     text-to-text input. Both include `<eos>`.
     """
     forward.eval()

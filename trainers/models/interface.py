@@ -88,8 +88,9 @@ class Inputs:
       also has a `decoder`; its columns are those of `order`.
     - `cross`, bool [rows, 1, target length, length]: which encoder positions each decoder position
       attends to.
-    - `past`: what earlier calls have read; this call adds to it. Ids, positions and mask are then those
-      of the new positions only, and the encoder runs only once.
+    - `past`: what earlier calls have read; this call adds to it. Ids and positions are then those of the
+      new positions only, `mask` is [rows, 1, length, columns read before + length], and the encoder runs
+      only once.
     - `order`, int64 [rows, targets]: `Batch.factorization`.
     - `covered` and `read`: those of `Batch`.
     - `carried`: the state of an architecture that carries one. Ids, positions and mask are then those of
@@ -126,10 +127,10 @@ class HeadForm:
     is no such class or its results differ from ours.
 
     With `dense`, a head consists of [dropout], dense layer, activation, [norm], dropout and output layer;
-    otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers in
-    the stock model. If there is such a model, our head has the same layout, so that it can be initialised
-    from a published head. `bias` says whether the output layer has a bias, `drops` whether there is dropout
-    by default, and `drops_first` whether there is also dropout before the dense layer.
+    otherwise, only of dropout and output layer. `dense`, `norm` and `output` are the names of the layers.
+    With `stock`, names and layout are those of the stock model, so that our head can be initialised from a
+    published head. `bias` says whether the output layer has a bias, `drops` whether there is dropout by
+    default, and `drops_first` whether there is also dropout before the dense layer.
     """
 
     stock: str | None

@@ -59,7 +59,8 @@ class RelativePositions(torch.nn.Module):
     def forward(self, queries: Any, keys: int, project: Any) -> Any:
         """Return, as [rows, heads, queries, keys], the inner product of each query with W_K RE(clip(j - i,
         -k, k)), where i is the position of the query and j that of the key. `queries` are [rows, heads,
-        queries, head width], and `project` applies W_K, from [n, width] to [n, width].
+        queries, head width], `keys` is the number of keys, and `project` applies W_K, from [n, width] to
+        [n, width].
 
         The last query is at the position of the last key; with a cache, there are fewer queries than keys.
         """

@@ -94,14 +94,14 @@ def choose_spans(
     chosen: np.ndarray,
 ) -> None:
     """Choose spans of targets: divide the ordinary tokens (those that are not special) of every document into
-    successive contexts of `contexts` * n tokens, and set `chosen`, bool [rows, length], at n adjacent tokens
-    in each context.
+    successive contexts of `contexts` * n tokens, and mark n adjacent ones in each context in `chosen`, bool
+    [rows, length], which comes filled with False.
 
     n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. If a document
     ends before a context is complete, one in `contexts` of the remaining tokens is chosen; the number is
     rounded up or down at random, so that the mean is exact. `sizes`, `places` and `rounding` are uniform
-    numbers, float64 [rows, length], read at the first column of a context. A segment of a single token has no
-    target, because there is nothing to predict it from.
+    numbers, float64 [rows, length], read at the first column of a context. A document of a single token,
+    special tokens included, has no target, because there is nothing to predict it from.
     """
     length = inputs.shape[1]
     own = np.empty(length, dtype=np.int64)

@@ -28,9 +28,9 @@ class ReplacedTokens(Masking):
     default the rest stay unchanged, as in the authors' code (the paper masks all). For the discriminator,
     each chosen token is replaced with a token drawn from the generator.
 
-    Three measures are also logged. `replaced_share` is the share of tokens that differ from the text after
-    the replacement; `replaced_accuracy` is the discriminator's accuracy on these tokens, `original_accuracy`
-    its accuracy on all others. The other fields work as in `masked`. Requires `model.generator_size`.
+    Three measures are also logged. `replaced_share` is the share of tokens that the replacement changed;
+    `replaced_accuracy` is the discriminator's accuracy on these tokens, `original_accuracy` its accuracy on
+    all others. The other fields work as in `masked`. Requires `model.generator_size`.
     """
 
     mask_share: float = 0.85

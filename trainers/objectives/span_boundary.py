@@ -30,8 +30,8 @@ class SpanBoundary(Masking):
     `boundary_loss`, a token is predicted from the final states of the tokens before and after its span, and
     from its place in the span, 1 to 20. Tokens beyond place 20 are not targets of `boundary_loss`. Nor are
     the tokens of a span that has no token on one side, because the row begins or ends inside the document.
-    The two tokens next to a span may be marks, or belong to other spans. The other fields work as in
-    `masked`. Requires `model.boundary_head`.
+    The two tokens next to a span may be marks, or belong to other spans. The fields work as in `masked`, but
+    `unit` is always `spans`. Requires `model.boundary_head`.
     """
 
     unit: Literal["spans"] = "spans"

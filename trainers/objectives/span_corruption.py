@@ -72,12 +72,13 @@ class Corruption(PairObjective):
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return an upper bound on the number of positions that a document of `tokens` tokens takes: in a
-        decoder, for input and target together; in an encoder-decoder, for the longer of input and target.
+        """Return the number of positions to reserve for a document of `tokens` tokens: in a decoder, for
+        input and target together; in an encoder-decoder, for the longer of the two.
 
-        T5's inputs of 512 hold documents of 568 tokens (`random_spans_helper` in the paper's code). If tokens
-        are chosen one by one, the bound is six standard deviations above the mean, which one document in a
-        billion exceeds, or the largest possible length if that is smaller.
+        With `noise: tokens` in the styles `replace` and `drop`, the number of noise tokens is taken to be at
+        most six standard deviations above its mean, which hardly any document exceeds. Otherwise the result
+        is an upper bound. T5's inputs of 512 hold documents of 568 tokens (`random_spans_helper` in the
+        paper's code).
         """
         if self.style in ("replace", "drop"):
             amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))

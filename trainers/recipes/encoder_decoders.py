@@ -22,9 +22,9 @@ def t5_base() -> Pretraining:
     2^19 steps of 128 sequences of 512; noise spans of 3 tokens on average cover 15 % of the tokens; dropout
     0.1. Computed in bf16.
 
-    Left out: AdaFactor. Its rate of 0.01 is relative to the size of each tensor, is constant for 10,000
-    steps, and then falls with the inverse square root of the step. Here AdamW warms up to 1e-3 over 10,000
-    steps, and its rate then falls in the same way.
+    Left out: AdaFactor. Its rate of 0.01 is relative to the root mean square of each tensor, is constant for
+    10,000 steps, and then falls with the inverse square root of the step. Here AdamW warms up to 1e-3 over
+    10,000 steps, and its rate then falls in the same way.
     """
     return Pretraining(
         name="t5_base",

@@ -17,10 +17,10 @@ def bert_base() -> Pretraining:
     """BERT-base (Devlin et al., 2019, appendix A.2), 110,106,428 parameters with its heads for masked tokens
     and pairs.
 
-    1,000,000 steps of 256 pairs from 10 copies of the data; pairs have 128 tokens up to step 900,000, then
-    512. Adam at 1e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.999, weight decay 0.01, dropout
-    0.1. Epsilon 1e-6, clipping at 1 and weight decay of embeddings are from the authors' code. Computed in
-    bf16.
+    1,000,000 steps of 256 pairs from 10 copies of the data, each with its own masks and pairings; pairs have
+    128 tokens up to step 900,000, then 512. Adam at 1e-4 after 10,000 warm-up steps, linear to 0, betas 0.9
+    and 0.999, weight decay 0.01, dropout 0.1. Epsilon 1e-6, clipping at 1 and weight decay of embeddings are
+    from the authors' code. Computed in bf16.
 
     Left out: the 10 % of rows that are short on purpose (`short_seq_prob`); Adam without bias correction,
     which matters in the first warm-up steps; and the truncation of initial weights at two standard deviations
@@ -293,7 +293,8 @@ def modernbert_base() -> Pretraining:
     phase, 1.719 T tokens in sequences of 1,024.
 
     30 % of the tokens are masked, in batches of 4,608 sequences. The learning rate reaches 8e-4 after 3 B
-    tokens, stays constant, and then decays; betas 0.9 and 0.98, weight decay 1e-5.
+    tokens, stays constant, and decays over the last 3 % of the steps; in the paper, the decay follows a
+    second phase with longer sequences. Betas 0.9 and 0.98, weight decay 1e-5.
 
     Left out: StableAdamW, which scales the step of each tensor (here clipping is global); the growth of the
     batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of the decay (here it is

@@ -18,8 +18,8 @@ def mbert_base() -> Pretraining:
     """Multilingual BERT, cased, for 104 languages (google-research/bert, multilingual.md): `bert_base` with a
     vocabulary of 119,547; 178,566,653 parameters with its heads.
 
-    No paper says how it was trained; steps, batches and learning rate are those of `bert_base`. Languages are
-    sampled with the exponent 0.7.
+    No paper says how it was trained; steps, batches and learning rate are those of `bert_base`. Languages,
+    each a domain of the corpus, are sampled with the exponent 0.7.
     """
     bert = bert_base()
     return replace(
@@ -34,8 +34,8 @@ def xlmr_base() -> Pretraining:
     """XLM-R base, for 100 languages (Conneau et al., 2020, section 3.1): `roberta_base` with a vocabulary of
     250,002; 278,295,186 parameters (the paper gives 270 M).
 
-    1,500,000 steps of 8,192 sequences. Languages are sampled with the exponent 0.3. The paper gives neither
-    learning rate nor warm-up: they are those of `roberta_base`.
+    1,500,000 steps of 8,192 sequences. Languages, each a domain of the corpus, are sampled with the exponent
+    0.3. The paper gives neither learning rate nor warm-up: they are those of `roberta_base`.
     """
     roberta = roberta_base()
     return replace(
@@ -124,8 +124,8 @@ def mt5_base() -> Pretraining:
     """mT5-base, for 101 languages (Xue et al., 2021, sections 3.1 and 3.2): `t5_v1_1_base` with a vocabulary
     of 250,112; 582,401,280 parameters.
 
-    1,000,000 steps of 1,024 sequences of 1,024. Languages are sampled with the exponent 0.3. Optimizer and
-    schedule are those of `t5_base`, in place of AdaFactor.
+    1,000,000 steps of 1,024 sequences of 1,024. Languages, each a domain of the corpus, are sampled with the
+    exponent 0.3. Optimizer and schedule are those of `t5_base`, in place of AdaFactor.
     """
     t5 = t5_v1_1_base()
     return replace(

@@ -118,8 +118,8 @@ def skip_thought() -> Pretraining:
 
     Adam, clipping at 10, batches of 128 sentences. The sentences of BookCorpus have 13 words on average
     (table 1), or some 16 tokens, so 12 rows, each with room for 170 tokens of text, contain about 128 of
-    them. The paper trains for two weeks and gives no number of steps; here training is one pass over as many
-    tokens as BookCorpus has words. The paper gives no learning rate; here it is Adam's default.
+    them. The paper trains for two weeks and gives no number of steps; here the model reads as many tokens as
+    BookCorpus has words. The paper gives no learning rate; here it is Adam's default.
 
     Left out: the vocabulary of 20,000 words and its expansion from word2vec.
     """

@@ -21,9 +21,9 @@ from trainers.objectives.translation_lm import TranslationLM
 def tiny_roberta() -> Pretraining:
     """A RoBERTa of toy size that learns within a minute on a CPU; documents do not attend to one another.
 
-    The settings were chosen by measurement on the demo corpus, because masked models have few targets to
-    learn from. If initial weights have a standard deviation of 0.06, 600 steps at 4e-3 reach a lower loss
-    than a unigram model of the targets; with 0.02, the gain is less than half as large.
+    The settings were chosen by measurement on the demo corpus. If initial weights have a standard deviation
+    of 0.06, 600 steps at 4e-3 reach a lower loss than a unigram model of the targets; with 0.02, the gain
+    over that model is less than half as large.
     """
     return Pretraining(
         name="tiny_roberta",
@@ -92,9 +92,9 @@ def tiny_deberta_v3() -> Pretraining:
     """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and
     version 3's objective.
 
-    30 % of the tokens are chosen, twice as many as in the paper, in rows of 64, at half the learning rate of
-    `tiny_roberta`. With 15 % of the tokens in rows of 128 at the full rate, the discriminator calls every
-    token original after the same training time.
+    30 % of the tokens are masked for the generator, twice as many as in the paper, in rows of 64, at half the
+    learning rate of `tiny_roberta`. With 15 % of the tokens in rows of 128 at the full rate, the
+    discriminator calls every token original after the same training time.
     """
     tiny = tiny_deberta()
     return replace(
@@ -167,9 +167,9 @@ def tiny_electra() -> Pretraining:
     """An ELECTRA of toy size: `tiny_roberta` with ELECTRA's architecture and objective, and a generator of a
     quarter of the width.
 
-    30 % of the tokens are chosen, twice as many as in the paper, in rows of 64, at half the learning rate of
-    `tiny_roberta`. With 15 % of the tokens, or in rows of 128 at a higher rate, the discriminator calls
-    nearly every token original after the same training time.
+    The generator predicts 30 % of the tokens, twice as many as in the paper, in rows of 64, at half the
+    learning rate of `tiny_roberta`. With 15 % of the tokens, or in rows of 128 at a higher rate, the
+    discriminator calls nearly every token original after the same training time.
     """
     roberta = tiny_roberta()
     return replace(
@@ -205,11 +205,12 @@ def tiny_simcse() -> Pretraining:
 
 
 def tiny_quick_thought() -> Pretraining:
-    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with a temperature of 32, a learning rate of
-    2e-3, and rows of 1,024 tokens, so that each row has several sentences.
+    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with the objective `quick_thought` at a
+    temperature of 32, a learning rate of 2e-3, and rows of 1,024 tokens, so that each row has several
+    sentences.
 
-    At a temperature of 1 and a learning rate of 4e-3, in rows of 512, all vectors became equal within 75
-    steps and stayed equal.
+    At a temperature of 1 and a learning rate of 4e-3, in rows of 512, all sentence vectors became equal
+    within 75 steps and stayed equal.
     """
     roberta = tiny_roberta()
     return replace(

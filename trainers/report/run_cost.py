@@ -16,10 +16,10 @@ _BEFORE_START = ("warning", "resume", "init", "excluded", "new")  # logged while
 def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
     """Return the cost of training, or None for a run that has not begun.
 
-    Operations are those of training (`engine.hardware.mfu`), without validation. The device hours are summed
-    over the parts of the run, which begin with `start` events. A part counts its wall-clock time, from its
-    start to its last event, times its number of workers. If the energy of a part was not measured, it is
-    estimated from nominal power where that is known (`engine.hardware.footprint`).
+    Operations are those of training (`trainers.engine.hardware.mfu`), without validation. Device hours are
+    wall-clock hours times the number of workers, summed over the parts of the run (`parts_of`). If the energy
+    of a part was not measured, it is estimated from nominal power where that is known
+    (`trainers.engine.hardware.footprint`).
     """
     parts = parts_of(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None
@@ -33,8 +33,7 @@ def evaluation_cost(run: LocalPath) -> Footprint | None:
 
 def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Return the events of each part of a run, that is, of each launch or restart, from its `start` event on.
-    Events that were logged before `start`, while the part was being prepared, are left out, and so are
-    damaged lines.
+    Damaged lines are left out, and so are events logged before a `start`, while a part was being prepared.
     """
     parts: list[list[Mapping[str, Any]]] = []
     for event in events:
@@ -43,8 +42,11 @@ def parts_of(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
         if parts and event["event"] != "damaged":  # a damaged event has the time of the event before it
             parts[-1].append(event)
     for part in parts:
-        while part[-1]["event"] in _BEFORE_START:
-            part.pop()
+        end = len(part)
+        while part[end - 1]["event"] in _BEFORE_START:
+            end -= 1
+        if part is not parts[-1] or any(event["event"] != "warning" for event in part[end:]):
+            del part[end:]
     return parts
 
 

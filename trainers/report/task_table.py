@@ -23,8 +23,8 @@ _MOST_SHOWN = 3  # fields in the label of a configuration, unless it takes more 
 class Result:
     """The scores of one run on one split of its task. In a run of several tasks, `task` names them all,
     joined by commas, and `split` is TASK.SPLIT. `scores` maps each metric to its score, a `Score` of
-    `trainers.tasks.scores.resampling` as JSON. `floors` has the scores, by metric, of a baseline that always
-    predicts the majority of the training split (`trainers.tasks.majority`).
+    `trainers.tasks.scores.resampling` as JSON. `floors` has the scores, by metric, of the majority baseline
+    (`trainers.tasks.majority`).
     """
 
     run: LocalPath
@@ -182,8 +182,8 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
-    """Return a line per configuration: the suite's score, computed from the means over seeds, and how many of
-    the suite's columns were scored.
+    """Return a line per configuration, told apart by the labels in `Group`: the suite's score, computed from
+    the means over seeds, and how many of the suite's columns were scored.
     """
     means: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
     for group in group_results(results):

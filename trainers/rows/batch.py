@@ -72,11 +72,11 @@ class TaskTargets:
     The other fields are set only for the kinds of tasks that need them. An answer that the data does not
     give, as in many test sets, is hidden. `labels`, int64 [n], are classes, and for multiple choice the right
     candidate; -100 if hidden. `values`, float32 [n], are numbers to predict; nan if hidden. `choice`, int64
-    [s], is the input that a candidate belongs to; candidates are in order. `tags`, int64 [rows, length], are
-    the classes of words at their first tokens, -100 elsewhere and if hidden. `starts` and `ends`, int64 [n],
-    are the flattened positions of the first and last token of an answer; both equal `at` if the segment does
-    not contain the whole answer, and are -100 if hidden. `answerable`, bool [rows, length], marks the
-    positions that an answer may cover, including `at`.
+    [s], is the input (0 to n - 1) that a candidate belongs to; candidates are in order. `tags`, int64 [rows,
+    length], are the classes of words at their first tokens, -100 elsewhere and if hidden. `starts` and
+    `ends`, int64 [n], are the flattened positions of the first and last token of an answer; both equal `at`
+    if the segment does not contain the whole answer, and are -100 if hidden. `answerable`, bool [rows,
+    length], marks the positions that an answer may cover, including `at`.
     """
 
     number: np.ndarray

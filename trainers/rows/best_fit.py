@@ -15,7 +15,8 @@ from trainers.rows.random import mix
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut the documents of a shard into pieces of at most `length` stream positions: whole sequences, then a
-    remainder. `offsets` are those of `pipelines.contracts.shard_set.Shard`. Each document has `marks` marks.
+    remainder. `offsets` are those of `pipelines.contracts.shard_set.Shard`. Each document has `marks` special
+    tokens around it.
 
     Returns where each piece begins in the shard's stream and its number of positions, both int64 [pieces].
     """
@@ -27,11 +28,11 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
-    """Return the number of positions that each piece takes up in a row, including the marks that the
-    objective adds, int64 [pieces]. `starts` and `counts` are from `cut_documents`; `counts` already includes
-    the `lead` marks with which each document begins in the stream.
+    """Return the number of row positions to reserve for each piece, including the marks that the objective
+    adds, int64 [pieces]. `starts` and `counts` are from `cut_documents`; `counts` already includes the `lead`
+    marks with which each document begins in the stream. Documents must have no mark at the end.
 
-    A piece takes up at least the share `counts / room.length` of a row, so that no row holds more than
+    At least the share `counts / room.length` of a row is reserved for a piece, so that no row holds more than
     `room.length` positions of the stream.
     """
     begins = offsets[:-1] - offsets[0] + lead * np.arange(len(offsets) - 1)
@@ -41,8 +42,8 @@ def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: n
 
 
 def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pack pieces of `counts` positions into sequences of `length` by best-fit decreasing. `key` determines
-    the random order of pieces of equal size.
+    """Pack pieces of `counts` positions, each at most `length`, into sequences of `length` by best-fit
+    decreasing. `key` determines the random order of pieces of equal size.
 
     Returns (order, first): the indices of the pieces, sequence by sequence, and the place in `order` where
     each sequence begins, followed by the number of pieces.

@@ -13,9 +13,9 @@ def cut_where_full(offsets: np.ndarray, lead: int, needed: np.ndarray, positions
     int64 [sequences + 1].
 
     `offsets` are those of `pipelines.contracts.shard_set.Shard`, `lead` is the number of marks before a
-    document, and `needed` and `positions` are those of a `Room`. A sequence is filled until one more token
-    would not fit, so a document may continue in the next sequence. If the marks of the next document and its
-    first token do not both fit, the sequence ends before this document.
+    document (there must be none after it), and `needed` and `positions` are those of a `Room`. A sequence is
+    filled until one more token would not fit, so a document may continue in the next sequence. If the marks
+    of the next document and its first token do not both fit, the sequence ends before this document.
     """
     length = len(needed) - 1
     total = offsets[-1] - offsets[0] + lead * (len(offsets) - 1)

@@ -40,7 +40,7 @@ def pack(
     put around a document, -1 for none. With m such marks per document, document d begins at stream position
     offsets[d] - offsets[0] + m * d, after the tokens and marks of the documents before it. The target of a
     token is the next token, or `following` after the last token of a document. If `following` is -1, all
-    targets are -100.
+    targets are -100; it must be -1 if there is an `after`.
     """
     length = inputs.shape[1]
     marks, lead = (before >= 0) + (after >= 0), int(before >= 0)

@@ -14,8 +14,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
-    """Return uniform random numbers in [0, 1), float64 [len(keys), count]. They are independent for every
-    combination of seed, key (`keys`, int64), column and name `stream`.
+    """Return uniform random numbers in [0, 1), float64 [len(keys), count]. Numbers that differ in seed, key
+    (`keys`, int64), column or the name `stream` are independent.
 
     A larger `count` only adds columns; the other columns stay the same.
     """

@@ -125,8 +125,8 @@ class PairPacking:
         batch: Batch,
         specials: Mapping[str, int],
     ) -> None:
-        """Write `sequences` of the shard with index `number` into `rows` of a batch, with token types and
-        labels.
+        """Write `sequences`, all of the shard with index `number`, into `rows` of a batch that has arrays for
+        token types and labels, and their lengths into `filled`.
 
         Labels are 0 if B follows A, 1 if B comes from elsewhere (as in `transformers.BertForPreTraining`),
         and -100 for no label. A is segment 0, B segment 1.
@@ -184,7 +184,7 @@ def pair_sentences(
     seed: int,
 ) -> SentencePairs:
     """Compute the rows of a shard. The arrays are those of `pipelines.contracts.shard_set.Shard`. Each
-    document has `marks` marks in the stream.
+    document has `marks` special tokens around it in the stream.
 
     With `single`, A and B have at most one sentence each; otherwise a row takes as many sentences as fit.
     With 0 `exchanges`, every row keeps its own B.

@@ -27,10 +27,11 @@ def cut_at_sentences(
     """Return the stream positions at which the sequences of a shard begin, followed by the end of its stream:
     int64 [sequences + 1].
 
-    The first three arrays are those of `pipelines.contracts.shard_set.Shard`. A document has `marks` marks,
-    `lead` of them before it. A sequence takes as many whole sentences as fit in `length` stream positions;
-    with `across`, they may come from several documents. `needed` and `positions` are those of a
-    `trainers.rows.batch.Room`; `needed` is empty if the objective adds no marks to the documents.
+    The first three arrays are those of `pipelines.contracts.shard_set.Shard`. Each document has `marks`
+    special tokens around it, `lead` of them before it. A sequence takes as many whole sentences as fit in
+    `length` stream positions; with `across`, they may come from several documents. `needed` and `positions`
+    are those of a `trainers.rows.batch.Room`; `needed` is empty if the objective adds no marks to the
+    documents.
     """
     total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
     # An upper bound: two neighbouring sequences together have more than `length` tokens. The end of a

@@ -102,7 +102,8 @@ def pack_shard(
     """Load the sequences of a shard from the cache if they are there and intact; otherwise open the shard
     with `shard`, compute them, and store them in the cache.
 
-    `room` is given if an objective adds marks to each document; `room.length` must equal `length`.
+    Pass `room` if the objective adds marks to each document; `concatenate` requires it. `room.length` must
+    equal `length`, and `frame.after` must then be None.
     """
     assert room is None or (room.length == length and frame.after is None)
     marks, lead = frame.marks, int(frame.before is not None)

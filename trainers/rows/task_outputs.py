@@ -15,11 +15,12 @@ class TaskOutputs:
     """The outputs of a task's head for n inputs, before any softmax.
 
     `numbers`, int64 [n], are the `TaskTargets.number` of the inputs; `join_outputs` sorts them. `scores`,
-    fp32, are [n, classes] for classify and [n] for regress. The other kinds have several scores for each
-    input i: rows `offsets[i]` to `offsets[i + 1] - 1` of `scores`, in the order in which they appear in the
-    batch. `offsets` is int64 [n + 1]. For choose, `scores` are [m], one per candidate. For tag, they are [m,
-    tags], one row per position of an input's text. For span, they are [m, 2], the scores as start and as end,
-    one row per position that an answer may cover, including the position that means no answer.
+    fp32, are [n, classes] for classify and [n] for regress; `offsets` is then None. The other kinds have
+    several scores for each input i: rows `offsets[i]` to `offsets[i + 1] - 1` of `scores`, in the order in
+    which they appear in the batch. `offsets` is int64 [n + 1]. For choose, `scores` are [m], one per
+    candidate. For tag, they are [m, tags], one row per position of an input's text. For span, they are [m,
+    2], the scores as start and as end, one row per position that an answer may cover, including the position
+    that means no answer.
     """
 
     numbers: np.ndarray

@@ -15,11 +15,12 @@ from trainers.data.packed_corpus import corpus_of, training_data, validation_dat
 
 @dataclass(frozen=True)
 class DataReader:
-    """The functions that read the data of one kind of job. They take a resolved job of that kind.
+    """The functions that read the data of one kind of job.
 
-    `corpus` opens the job's data. `training` returns the training samples in order; in pretraining, documents
-    with the given ids have no loss. `validation` returns the held-out rows. `documents` returns the documents
-    on which bits per byte are measured, or None.
+    `corpus(job)` opens the job's data. The others take the opened corpus and the resolved job:
+    `training(corpus, job, excluded)` returns the training samples in order (in pretraining, documents with an
+    id in `excluded` have no loss), `validation(corpus, job)` the held-out rows, and `documents(corpus, job)`
+    the documents on which bits per byte are measured, or None.
     """
 
     corpus: Callable[[Any], JobCorpus]

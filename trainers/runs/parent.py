@@ -3,10 +3,10 @@ an export, or a Hugging Face directory.
 
 Nothing is downloaded, no code in the parent's directory runs, and weights are read only from safetensors. The
 new run records its parent in `run.json` and in its ledger. Until its first checkpoint, it needs the parent's
-files unchanged and in the same location. A fine-tuning run needs its base until it ends. If its method
-freezes the base, the base is needed for as long as the run is used, because the run's checkpoints contain
-only the trained parameters. A parent that is still training does not take this into account: it deletes
-checkpoints according to its own `checkpoints.keep`.
+files unchanged and in the same location. A fine-tuning run needs its parent, called its base, until it ends.
+If its method freezes the base, the base is needed for as long as the run is used, because the run's
+checkpoints contain only the trained parameters. A parent that is still training does not take this into
+account: it deletes checkpoints according to its own `checkpoints.keep`.
 """
 
 import json

@@ -55,8 +55,8 @@ class Progress:
                 self._record("warning", {"message": message})
 
     def sync(self) -> None:
-        """Flush the log to the disk, so that a power failure cannot lose events from before the next
-        checkpoint. Raises UserError if the log cannot be written.
+        """Flush the log to the disk. Called before each checkpoint is published, so that a power failure
+        cannot lose events from before the newest checkpoint. Raises UserError if the log cannot be written.
         """
         if self._log is None:
             return

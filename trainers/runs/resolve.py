@@ -44,8 +44,8 @@ _EPOCHS = 4.0  # for UniMax if max_epochs is not a number: four lose little agai
 
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
-    """Return the configuration with the values that depend on the corpus: null values are filled in, and a
-    named mixture becomes the weights of the sources. Resolving the result changes nothing.
+    """Return the configuration with the values that depend on the corpus: null values are filled in, and
+    mixtures become weights of leaf domains. Resolving the result changes nothing.
 
     Raises ConfigError for values that do not fit the corpus or one another, and UserError if the corpus has
     no training documents, or if the files of a parent, a reference model or an evaluation are missing or do
@@ -162,7 +162,7 @@ def _budget(
 ) -> TrainingBudget:
     """Return the budget with its number of steps and the number of tokens that these steps read, which is
     estimated if they draw more than EXACT samples. Raises ConfigError if the data ends before the budget, if
-    tokens and steps differ, or if the tokens do not suffice for one step.
+    the budget has both steps and tokens and they disagree, or if the tokens do not suffice for one step.
     """
     size, nominal = (
         batch.sequences or 0,
@@ -209,7 +209,7 @@ def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCo
 
 def _steps(order: Order, size: int, tokens: int) -> int:
     """Return the largest number of steps that reads no more than `tokens` tokens. Raises MixtureExhausted if
-    the caps end the data before that.
+    the epoch caps end the data before `tokens` tokens.
     """
     try:
         return order.steps(size, tokens)

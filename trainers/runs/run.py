@@ -63,7 +63,8 @@ class Opened:
 
 def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bool = False) -> Opened:
     """Create a run's directory, or check that an existing run began with the same corpus, tokenizer and
-    configuration, except for fields that may change within a run. Returns the checked directory.
+    configuration, except for fields that may change within a run. `config` must be resolved. Returns the
+    checked directory.
 
     Raises ConflictError if they differ, naming the difference, or if the directory of a new run holds other
     files. With `another_corpus`, a pretraining run may read another corpus with the same tokenizer from its
@@ -222,9 +223,9 @@ def locked(path: LocalPath) -> Iterator[None]:
     """Lock a run's directory while the block runs. Raises ConflictError if another process trains in it, on
     this machine or another.
 
-    If this process is suspended so long that another process takes over the directory, it exits soon after it
-    continues, so that two processes do not go on writing the same log. Temporary files of killed processes
-    are removed from the directory.
+    If this process is suspended so long that another process takes over the directory, this process exits
+    soon after it continues, so that two processes do not go on writing the same log. Temporary files of
+    killed processes are removed from the directory.
     """
 
     def end() -> None:

@@ -29,8 +29,9 @@ _LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
 
 @dataclass(frozen=True)
 class MetricFit:
-    """The law chosen for one metric, with its scores. `censored` is the number of censored runs. `held_out`
-    is the law's agreement with the test runs, or None if there are no test runs.
+    """The law chosen for one metric, with its learning curve. `validation` cross-validates the choice of the
+    law along with its fit. `censored` is the number of censored runs. `held_out` is the law's agreement with
+    the test runs, or None if there are no test runs.
     """
 
     metric: str
@@ -73,7 +74,7 @@ def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law
 @single_threaded()
 def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = None, seed: int = 0) -> list[MetricFit]:
     """Choose a law for each metric of `table`, and measure how well it predicts. `tests` holds further runs
-    with the same domains and metrics, on which the chosen laws are scored too.
+    with the same domains and metrics in the same order, on which the chosen laws are scored too.
 
     Raises ConfigError if there are too few runs for a law, or if a metric has values in fewer than two test
     runs.

@@ -102,13 +102,14 @@ def finish_sweep(
 ) -> Sequence[LocalPath]:
     """Choose the setting with the best score and write it to `sweep.json` in `directory`. Then predict all
     splits except `train` with the runs of that setting, and return these runs. `runs` maps each setting to
-    its finished runs, one per seed. If `sweep.json` exists, its choice is kept, and the splits are predicted
-    only if they have not been yet. `show` is called with each line of a table of the scores.
+    its finished runs, one per seed; their tasks must pass `require_scores`. If `sweep.json` exists, its
+    choice is kept, and the splits are predicted only if they have not been yet. `show` is called with each
+    line of a table of the scores.
 
     The score of a setting is the mean, over its seeds and tasks, of the task's first metric on the split that
     its runs validate on. Among equally good settings, the first is chosen. Raises ConflictError if
-    `directory` holds a choice from another grid, because the setting chosen there may have predicted the
-    other splits already.
+    `directory` holds a choice among other settings or with another number of seeds, because the setting
+    chosen there may have predicted the other splits already.
     """
     if (directory / SWEEP).exists():
         record = read_json(directory / SWEEP)

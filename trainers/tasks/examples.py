@@ -28,8 +28,8 @@ class Examples:
       `minimal_pairs`; -100 if hidden or if no candidate is right
     - `values`, float64 [n]: the numbers for `regress`; NaN if hidden
     - `tags`, int64, one per word: index into the task's labels for `tag`; -100 if hidden
-    - `spans`: for `span`, the distinct accepted (start, end) of each example in UTF-8 bytes of the passage; empty if
-      the question has no answer
+    - `spans`: for `span`, the distinct accepted spans [start, end) of each example in UTF-8 bytes of the passage;
+      empty if the question has no answer
     - `targets`: the accepted texts for `generate`, `span`, `choose` and `facts`
 
     `groups`, int64 [n], is the index of each example's group; `question_accuracy` counts a group as one question. In

@@ -62,8 +62,9 @@ def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Read the index of each row's right candidate, int64 [rows]; -100 if no candidate is right. `counts`
-    holds the number of candidates of each row.
+    """Read the index of each row's right candidate, int64 [rows]. The label -1, allowed only with a column
+    `accepted`, means that no candidate is right and becomes -100. `counts` holds the number of candidates of
+    each row.
     """
     rename = layout.rename or {}
     found = np.empty(len(rows), np.int64)

@@ -1,12 +1,13 @@
 """The predictions for a split, one per example: store, score and compare them without the model.
 
 The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and, if there are scores, `score`;
-its schema metadata holds the task, the split, the model and the threshold. A prediction is a label for
-classify, a number for regress, a candidate index for choose, a list of labels for tag, and a text for span
-and generate. Gold has the same type, except that it is the list of accepted texts for span and generate.
-`score` holds one number per label or candidate for classify and choose; for span, it holds the score of the
-answer and the score of "no answer". Some tasks have further columns: `group`, `accepted` and `text` (texts of
-choose), `nats` and `tokens` (the loss of the gold text and its number of tokens).
+its schema metadata holds the task, the split, the model and the threshold, which is not yet applied to
+`prediction`. A prediction is a label for classify, a number for regress, a candidate index for choose, a list
+of labels for tag, and a text for span and generate. Gold has the same type, except that it is the list of
+accepted texts for span and generate. `score` holds one number per label or candidate for classify and choose;
+for span, it holds the score of the answer and the score of "no answer". Some tasks have further columns:
+`group`, `accepted` and `text` (the accepted texts and the predicted text of choose), `nats` and `tokens` (the
+loss of the gold text and its number of tokens).
 """
 
 import json
@@ -162,8 +163,9 @@ def _metric(name: str, task: Task) -> TaskMetric:
 
 
 def tune_threshold(predictions: Predictions) -> Predictions:
-    """Return the predictions with a no-answer threshold tuned on them. It maximises exact match if the task
-    lists this metric first, otherwise token F1.
+    """Return the predictions with a no-answer threshold tuned on them. They must have gold and `scores`, and
+    be those of a `span` task with `no_answer`. The threshold maximises exact match if the task lists this
+    metric first, otherwise token F1.
 
     Tune it on the development split, then set it on the test split's predictions with `dataclasses.replace`.
     """
@@ -183,8 +185,8 @@ def compare_predictions(
     """Return the difference in a metric, `b` minus `a`, between two runs on the same examples. The default is
     the task's first metric.
 
-    Raises UserError unless both runs predicted the same examples in the same order, and if the gold is hidden
-    or the metric does not apply to the task.
+    Raises UserError if the runs did not predict the same examples in the same order, if the gold is hidden,
+    or if the metric does not exist or does not apply to the task.
     """
     if (a.task.name, a.split, a.ids) != (b.task.name, b.split, b.ids):
         first, second = (f"{p.task.name} {p.split} ({len(p):,})" for p in (a, b))

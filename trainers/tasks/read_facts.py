@@ -1,5 +1,6 @@
 """Read facts in the format in which LAMA stores T-REx: a file of pairs (subject, object) for each relation,
-and `relations.jsonl`, which holds the statements of every relation.
+and `relations.jsonl`, which holds the statements of every relation. `paraphrases`, which LAMA's file lacks,
+are optional.
 
     {"relation": "P19", "label": "place of birth", "template": "[X] was born in [Y] .", "paraphrases": ["[X], born in [Y]."]}
 """
@@ -98,8 +99,8 @@ def _statements(folder: Location) -> RowSet:
 
 
 def _parse(text: object, where: str) -> tuple[str, str]:
-    """Return the text of a statement before its object and the text after it. If the text after the object
-    has no words, it becomes empty.
+    """Return the text of a statement before its object and the text after it, without final spaces and full
+    stops. If the text after the object has no words, it becomes empty.
     """
     if not isinstance(text, str) or text.count(_SUBJECT) != 1 or text.count(_OBJECT) != 1:
         raise UserError(f"{where}: got {text!r}, expected a statement with one [X] and one [Y]; correct it")

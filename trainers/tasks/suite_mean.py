@@ -30,7 +30,8 @@ class SuiteScore:
 
 
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
-    """Return the score of a suite, given the metrics of each (task, split).
+    """Return the score of a fine-tuning suite. `values` holds, for each (task, split) that was scored, all of
+    the task's metrics by name.
 
     A column's score is the mean of its task's metrics, as in GLUE and SuperGLUE (Wang et al., 2019).
     """

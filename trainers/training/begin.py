@@ -57,13 +57,13 @@ class _Weights(Mapping[str, dict[str, Any]]):
 def read_state(
     config: Job, corpus: JobCorpus, record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
-    """Read the initial tensors of a run: for each parameter, by name, its `weight` and the tensors of its
-    optimizer state, by their names.
+    """Read the initial tensors of a run whose config has `init`. The result maps each parameter's name to its
+    `weight` and the tensors of its optimizer state, by their names.
 
     `shapes` are those of the model's parameters. `record` describes the parent, as in `run.json`
-    (`runs.parent.describe`). Raises UserError if the parent's files have changed. Raises ConfigError, which
-    names the first field or tensor that does not fit, if the models differ or the optimizer state cannot be
-    kept.
+    (`trainers.runs.parent.describe`). Raises UserError if the parent's files have changed. Raises
+    ConfigError, which names the first field or tensor that does not fit, if the models differ or the
+    optimizer state cannot be kept.
     """
     init = config.init
     assert init is not None

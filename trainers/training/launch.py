@@ -2,8 +2,8 @@
 
 The run directory has the same files under all three. On a cluster it must be on shared storage. If a run on
 Ray loses workers, with or without their nodes, it continues from its last checkpoint with as many workers as
-still fit on the cluster. An error that a worker raises ends the run. torchrun ends all workers when it loses
-one, and restarts them up to `--max-restarts` times.
+still fit on the cluster; any other error ends it. torchrun ends all workers when one is lost or fails, and
+restarts them up to `--max-restarts` times.
 """
 
 import os
@@ -174,8 +174,7 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
 
 
 def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str | None:
-    """Train on `workers` workers. Each has one GPU if `kind` is `GPU`, otherwise `each` CPUs and as many
-    threads.
+    """Train on `workers` workers. Each has one GPU if `kind` is `GPU`, otherwise `each` CPUs.
 
     Returns None when training has ended, or a line that says what was lost (`_loss`).
     """

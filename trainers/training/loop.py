@@ -160,8 +160,8 @@ class Training:
 
     def run(self, began: float) -> None:
         """Train until the end of the budget, until too many validations in a row bring no improvement, or
-        until the run is asked to stop. In the first two cases, score the model, in fine-tuning, and export
-        it. `began` is the value of the performance counter when `train` was called.
+        until the run is asked to stop. In the first two cases, export the model; in fine-tuning, score it
+        first. `began` is the value of `time.perf_counter()` when `train` was called.
         """
         interval = self._interval()
         with closing(self.evaluator), closing(self._trained(began)) as trained:

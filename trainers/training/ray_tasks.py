@@ -134,8 +134,8 @@ def lean_trainer() -> Any:
     Each is a process that loads Ray Train before workers start.
 
     The helpers serve Ray Data, clean up after a lost controller (`launch` does this itself), and ask the
-    autoscaler for nodes. If a version of Ray has other names for these callbacks and methods, the helpers
-    start as usual. If it has no FixedScalingPolicy, training on Ray fails.
+    autoscaler for nodes. They are switched off by the names of Ray's callbacks and methods; in a version of
+    Ray with other names, they start as usual. If Ray has no FixedScalingPolicy, training on Ray fails.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer

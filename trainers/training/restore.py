@@ -32,8 +32,9 @@ def restore(
     layout: ParallelLayout,
 ) -> tuple[int, int, int]:
     """Restore the newest checkpoint that the first worker finds intact. Without any checkpoint, begin from
-    the weights of the run's parent, if it has one. Returns (steps done, tokens read, steps skipped). Called
-    on every worker.
+    the weights of the run's parent, if it has one. Returns (steps done, tokens read, steps skipped). Every
+    worker must call this. Raises UserError if there are checkpoints but none is intact, or if a worker cannot
+    read the one that was chosen.
     """
     found, failed = None, 0
     if engine.rank == 0:

@@ -2,7 +2,7 @@
 2022, Fast Vocabulary Transfer for Language Model Compression).
 
 A token that the parent also has keeps the parent's row. The row of a new token is the mean of the rows of the
-tokens into which the parent's tokenizer splits its text.
+tokens into which the parent's tokenizer splits its text; for a new special token, it is the mean of all rows.
 """
 
 from collections.abc import Mapping, Sequence

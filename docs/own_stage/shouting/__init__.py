@@ -15,7 +15,7 @@ class Shouts(PartStage):
     """
 
     shortest: int = 2
-    """Letters that a word must have at least; "I" and "A" are no shouting."""
+    """Words with fewer letters are not counted: "I" and "A" are not shouting."""
 
     def reads(self) -> tuple[object, ...]:
         """Return the columns that `annotate` gets: here the text as edited by earlier steps. `Column("url")`

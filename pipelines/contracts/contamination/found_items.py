@@ -55,8 +55,9 @@ def read_contamination(
 ) -> Contamination | None:
     """Return the contamination of a published corpus, or None if no step searched it.
 
-    Documents that a step drops and documents in a given validation or test split do not count. Neither do
-    occurrences that are cut from the text (`redact_at`), nor sources for which `is_read` is false. Raises
+    Dropped documents do not count, nor do documents that their source itself assigns to validation or test
+    (`given_split`); documents that `shards` will hold out by hash do count. Occurrences that the step cuts
+    out of the text (its `redact_at`) and sources for which `is_read` is false do not count either. Raises
     UserError and CorruptFileError as `open_corpus` does.
     """
     corpus = open_corpus(directory)

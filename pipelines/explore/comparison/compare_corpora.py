@@ -43,9 +43,9 @@ null for changed texts.
 @dataclass(frozen=True)
 class SourceChange:
     """The differences within one source. `same` and `changed` count documents that both corpora keep, with
-    the same or a different text. `went_out` and `came_in` count documents by reason. `tokens` gives the
-    number of tokens in the old and the new corpus for each shard set, or None for a corpus without that shard
-    set.
+    the same or a different text. `went_out` counts documents by the reason why the new corpus does not keep
+    them, `came_in` by the reason why the old one did not. `tokens` gives the number of tokens in the old and
+    the new corpus for each shard set, or None for a corpus without that shard set.
     """
 
     same: int

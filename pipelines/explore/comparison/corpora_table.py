@@ -64,8 +64,8 @@ def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
 
 
 def change_rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
-    """Return (reason, number of documents) for the documents of a source with this kind of difference. The
-    reason of changed texts is None.
+    """Return (reason, number of documents) for each reason why documents of a source went out or came in. For
+    the kind `changed`, the only reason is None.
     """
     if kind == "changed":
         return [(None, change.changed)] if change.changed else []

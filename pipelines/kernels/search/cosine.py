@@ -1,8 +1,8 @@
 """Cosine similarity of vectors: k-means on the sphere, and greedy elections among similar vectors.
 
 Elections compute a cosine again in double precision if single precision is too inexact to compare it with the
-threshold, so they do not depend on the linear algebra library. The clusters of k-means and the order of
-`spread_first` do depend on it, so run these functions inside `on_one_thread()`.
+threshold, so they do not depend on the linear algebra library. `nearest_centroids`, `spread_first` and
+`spherical_kmeans` do depend on it; run them inside `on_one_thread()`.
 """
 
 from collections.abc import Sequence
@@ -75,8 +75,8 @@ def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.
 
 def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
     """Elect greedily among vectors [n, width], which are in order of preference. A vector stays unless its
-    cosine to a vector that stays is `least` or more. Return, for each vector, the index of the first such
-    vector, or STAYS; int64 [n].
+    cosine to an earlier vector that stays is `least` or more. Return, for each vector, the index of the first
+    such vector, or STAYS; int64 [n].
     """
     winner = np.full(len(vectors), STAYS, np.int64)
     chosen = np.empty(0, np.int64)
@@ -117,7 +117,7 @@ def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Reorder vectors so that the first `count` are far from one another; the rest follow in their original
-    order. If fewer than `count` vectors are distinct, fewer are moved to the front.
+    order. Fewer are moved to the front if all others have a cosine of 0.9999 or more to one of them.
 
     This is k-means++ with 1 - cosine as the squared distance. The first vector is drawn at random. For each
     later one, 2 + ln(count) candidates (rounded down) are drawn. The candidate is taken that most lowers the
@@ -130,6 +130,7 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
     draws = 2 + int(np.log(count))
     chosen = [int(generator.integers(len(units)))]
     distance = _distances(units, chosen)[0]
+    distance[chosen] = 0
     while len(chosen) < count and distance.any():
         sums = np.cumsum(distance)
         tried = np.minimum(np.searchsorted(sums, generator.random(draws) * sums[-1], side="right"), len(units) - 1)
@@ -137,6 +138,7 @@ def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
         best = int(lowered.sum(axis=1).argmin())
         chosen.append(int(tried[best]))
         distance = lowered[best]
+        distance[chosen] = 0  # a vector of zeros is not near itself
     return np.concatenate([vectors[chosen], np.delete(vectors, chosen, axis=0)])
 
 

@@ -1,5 +1,5 @@
-"""Greedy elections among near-copies: a document stays unless it is similar to enough of the documents that
-stay.
+"""Greedy elections among near-copies: a document stays unless it is similar to enough of the earlier
+documents that stay.
 
 The documents are given as a ragged array of uint32. For each document, the array holds either a signature,
 which is compared element by element, or a set of shingle hashes in ascending order.
@@ -132,7 +132,7 @@ def follow(
 ) -> None:
     """Decide as `elect` does, but compare document i only with the documents low[i] to high[i] - 1 of a
     second collection, given by `other_offsets` and `other_values`. All documents of the second collection
-    stay, and `decisive` refers to them.
+    stay; `decisive` and the indices in `winner` refer to them.
     """
     every = np.arange(len(other_offsets) - 1)
     for i in range(len(low)):

@@ -239,7 +239,7 @@ def _walk(
     scores: np.ndarray,
 ) -> None:
     """Write the best leaves of the tree and their log probabilities, summed along the path, to `labels` and
-    `scores`. Skip branches below _LEAST, and branches that cannot have any of the best.
+    `scores`. Skip branches whose log probability is below _LEAST or below the last score of a full list.
     """
     leaves, last = len(output), len(scores) - 1
     stack[0], sums[0], depth = 2 * leaves - 2, 0, 1

@@ -1,8 +1,8 @@
-"""Scan bytes for the few positions where personal data is possible, so that only the text around these
-positions is examined closely.
+"""Scan bytes for hits: the few positions where personal data is possible. Only the text around them is
+examined closely.
 
-A hit is a necessary condition for a match of an entity's patterns, not a sufficient one.
-pipelines/stages/pii/windows.py turns hits into windows that contain the possible matches.
+A hit means that an entity's patterns may match there, not that they do. pipelines/stages/pii/windows.py turns
+hits into windows that contain the possible matches.
 """
 
 from collections.abc import Callable
@@ -75,11 +75,11 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
     - `wallet`: the 26th letter or digit of a run, counted from its first 1 or 3.
     - `hardware`: the fifth or a later separator after pairs of hexadecimal digits, or the second or a later dot
       after groups of four.
-    - `fiscal`: the 16th character of a run of letters, digits and non-ASCII characters, or a later one, once 9 of
-      the run are ASCII; then again after 16 more characters.
+    - `fiscal`: in a run of letters, digits and non-ASCII characters, the first character by which the run has at
+      least 16 characters, 9 or more of them ASCII; then every 16th character after it.
     - `userinfo`: the colon of ://, if a character precedes it and USER:PASSWORD@ follows.
-    - `secret`: the 20th character of a run of [A-Za-z0-9_.-], or a later one, once 10 of the run are letters
-      or digits.
+    - `secret`: in a run of [A-Za-z0-9_.-], the first character by which the run has at least 20 characters, 10 or
+      more of them letters or digits.
     - `private`: the P of PRIVATE KEY.
     - `value`: a colon or equals sign that is followed by 16 or more characters of [A-Za-z0-9+/=_.~-], among them both
       letters and digits. `>`, up to four blanks and a quotation mark may come before these characters.
@@ -101,10 +101,11 @@ class Chains(NamedTuple):
 
 
 def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
-    """Find every chain of at least `least` digits whose gaps are all allowed in a phone number. The buffers
-    are those of `find_hits`.
+    """Find every maximal chain of at least `least` digits in which at most PHONE_GAP characters, all of them
+    PHONE_PUNCTUATION, x or X, separate neighbouring digits. The buffers are those of `find_hits`.
 
-    With `codes`, gaps are those of identity numbers instead: one letter, one white space, or one of -+:_.
+    With `codes`, the gaps are those of identity numbers instead: nothing, a letter, a white-space character,
+    or one of -+:_.
     """
     link, gap = (_LINK, CODE_GAP) if codes else (_PUNCTUATION, PHONE_GAP)
     starts, ends, digits = _collect(_find_chains, offsets, data, least, link, gap).reshape(-1, 3).T

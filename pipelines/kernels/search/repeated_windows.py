@@ -80,7 +80,8 @@ def copy_ranges(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np
 
 def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size: int) -> WindowRuns:
     """Find the runs of windows that occur in an earlier block of the same group. Block k is
-    data[offsets[k]:offsets[k + 1]]. Blocks with the same key form a group, in the order of their indices.
+    data[offsets[k]:offsets[k + 1]]; it must have at least `size` bytes, and `size` must be at least 8. Blocks
+    with the same key (uint64) form a group, in the order of their indices.
     """
     order = sort_by(keys)
     bounds = np.append(np.flatnonzero(changes(keys[order])), len(keys))
@@ -105,8 +106,8 @@ def find_repeats(
 
     Block k is the `counts[k]` windows of `size` bytes from `starts[k]` on in `documents[k]`; the blocks are
     in the order of the text. Equal blocks have the same `numbers[k]`: 0, 1, ... in the order of their first
-    occurrences. `runs`, in order, names blocks by these numbers. A run whose windows first occur in an
-    earlier part has the owner -1.
+    occurrences. The blocks and owners in `runs` are such numbers; the owner is -1 if the run's windows first
+    occur in an earlier part. `runs` must be sorted by block, then by first window.
 
     Windows that overlap their first occurrence do not count. The winner is the document in which the range's
     first window first occurs, or -1 - r if that window is in a run r with the owner -1.

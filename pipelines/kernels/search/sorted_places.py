@@ -28,8 +28,8 @@ def sort_places(data: np.ndarray) -> np.ndarray:
 
 def find_phrase(data: np.ndarray, places: np.ndarray, phrase: bytes) -> np.ndarray:
     """Return the offsets in the text `data` of all occurrences of a phrase, including overlapping ones,
-    int64, ascending. `places` is the result of `sort_places` for the text. The phrase must consist of whole
-    characters.
+    int64, ascending. `places` is the result of `sort_places` for the text. The phrase must consist of one or
+    more whole characters.
     """
     wanted = np.frombuffer(phrase, np.uint8)
     most = _KEY_BYTES - places.shape[1]
@@ -48,8 +48,8 @@ def find_phrase(data: np.ndarray, places: np.ndarray, phrase: bytes) -> np.ndarr
 
 
 def without_overlap(starts: np.ndarray, phrase: bytes) -> np.ndarray:
-    """Go through the occurrences of a phrase from left to right, and return those that do not overlap the
-    previous one returned.
+    """Return the occurrences `starts` of a phrase, which must be ascending, without those that overlap the
+    previous one kept.
     """
     if not any(phrase.startswith(phrase[shift:]) for shift in range(1, len(phrase))):
         return starts

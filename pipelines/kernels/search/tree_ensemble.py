@@ -6,8 +6,8 @@ that is at most its threshold to the left, and a missing number (NaN) to the sid
 
 Attribution follows Saabas 2014, "Interpreting random forests". Every node has an expected value: the mean of
 the leaves below it, weighted by their numbers of training documents. The change from a node to its child is
-attributed to the column that the node tests. The changes of a document add up to its result minus the mean of
-the ensemble.
+attributed to the column that the node tests. The changes of a document add up to the sum of the leaves that
+it reaches minus the sum of the roots' expected values.
 """
 
 from typing import NamedTuple

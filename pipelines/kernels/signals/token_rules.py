@@ -1,7 +1,8 @@
 """The rules of datatrove's word tokens for chunks that are not plain (see `tokens`).
 
-Tokens are split off the front of a chunk, then off its back (marks, pictures, currency, full stops, n't and
-'s). The rest is split inside (hyphens between letters, dots, slashes), unless it looks like a web address.
+Tokens are split off the front of a chunk, then off its back (marks, pictures, currency, full stops, and
+endings such as n't and 's). The rest is split inside (hyphens between letters, dots, slashes), unless it
+looks like a web address.
 """
 
 import numpy as np
@@ -111,8 +112,8 @@ def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarr
 
 @kernel()
 def _clitic(data: np.ndarray, begin: int, end: int) -> int:
-    """Return the length in bytes of n't, 're, 've, 'll, 's, 'm or 'd, with ' or U+2019, at the end of a
-    chunk; 0 if there is none, or nothing before it.
+    """Return the length in bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk; 0 if there is
+    none, or nothing before it. The case is ignored, and the apostrophe is ' or U+2019.
     """
     last = data[end - 1] | 0x20
     before = data[end - 2] | 0x20 if end - 2 >= begin else 0

@@ -59,8 +59,8 @@ class FoundSpans(NamedTuple):
     """Spans in documents. The spans of document d are those from offsets[d] to offsets[d + 1] - 1, ascending
     and disjoint.
 
-    `begins`, `lasts` and `ends` are byte offsets within the document: of the first character, of the last
-    character, and of the position after it. `types` are indices into SPAN_TYPES. All are int64.
+    `begins` and `lasts` are the byte offsets of a span's first and last character within its document; `ends`
+    is the offset after the last character. `types` are indices into SPAN_TYPES. All are int64.
     """
 
     offsets: np.ndarray

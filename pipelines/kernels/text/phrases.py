@@ -1,6 +1,6 @@
 """Find the phrases, opening braces and citation markers of C4's rules in a block of documents.
 
-Phrases are matched as bytes; the case of ASCII letters is ignored.
+Phrases and markers are matched as bytes. The case of ASCII letters is ignored in phrases, but not in markers.
 """
 
 from typing import NamedTuple

@@ -78,7 +78,7 @@ def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
     is not valid for documents with ALONE or EXTEND characters. The first and last character of a document are
     right only after `_clear_outer_joiners`.
 
-    The loop has no branches and no wider integers, so that LLVM vectorises it.
+    The main loop has no branches and no integers wider than a byte, so that LLVM vectorises it.
     """
     n = len(data)
     out = np.zeros(n + 64, np.uint8)

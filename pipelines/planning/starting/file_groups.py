@@ -49,11 +49,11 @@ class FileGroup:
     `members` for the members of archives.
 
     According to the first records of one file, `text_field` is the field with the most text, apart from
-    fields with URLs, and `url_field` is a field with URLs, or `url` if there is none. Archives and formats
-    without fields have `text` and `url`. If the text is in conversations, `text_field` is None, and `turns`
-    has the field that holds the turns and the template of a turn. `text_field` is also None if no field has
-    text. `columns` are fields that could become columns, with their types: fields of the records, or fields
-    that the format puts into `meta`.
+    fields that mostly hold URLs, and `url_field` is a field that mostly holds URLs, or `url` if there is
+    none. For archives, and for formats without fields, they are `text` and `url`. If the text is in
+    conversations, `text_field` is None, and `turns` has the field that holds the turns and the template of a
+    turn. `text_field` is also None if no field has text. `columns` are fields that could become columns, with
+    their types: fields of the records, or fields that the format puts into `meta`.
     """
 
     kind: str

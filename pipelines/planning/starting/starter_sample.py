@@ -58,7 +58,8 @@ class StarterSample:
 
 def sample_for_start(source: Source, rule_sets: Sequence[str]) -> StarterSample:
     """Examine the first documents of a source: read up to about 4 MB of text from at most 16 of its files,
-    detect the languages of the documents, and apply the named rule sets to them.
+    detect the languages of the documents, and apply the named rule sets to them. The rules may test only
+    columns of `quality_signals`.
 
     If the source cannot be read or the files have no documents, the result has no documents and gives the
     reason.

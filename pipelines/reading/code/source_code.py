@@ -18,13 +18,14 @@ _HEAD_LINES = 60
 
 
 def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield the whole file as one document, read as in the format `text`. Binary files are set aside as
-    `binary`, licence files as `licence`.
+    """Yield the file as `read_text` does, normally as one document. Licence files are set aside as `licence`,
+    and files with a NUL in their first 8,000 bytes as `binary`, except in encodings such as UTF-16 that write
+    an ASCII letter as several bytes.
 
     `meta` gets `language`, `licence`, `generated` and `vendored`. `licence` is the SPDX expression that the
-    first 60 lines of the file state or, if they state none, that of the nearest licence files above the file.
-    A licence that is not recognised is `unknown` in it. A language or licence that is not found is left out.
-    `entry.shared` maps directories to licences.
+    first 60 lines of the file state or, if they state none, that of the nearest licence files above the file;
+    in it, `unknown` stands for a licence that is not recognised. A language or licence that is not found is
+    left out. `entry.shared` maps directories to licences.
     """
     chunks = iter(entry.chunks)
     first = b""

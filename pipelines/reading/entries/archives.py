@@ -69,10 +69,11 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
     """Yield the entries of a file, in order. The stream of an entry is valid only until the next entry is
     requested.
 
-    Directories are skipped, and so are members that `source.members` does not match. A member that cannot be
-    read at all, such as an encrypted one, is an entry whose stream is broken from the start. Damage outside
-    the members is reported by an entry with the name of the archive itself. The members of a repository are
-    the files of its commit.
+    Directories are skipped, and so are members that `source.members`, if set, does not match. An archive that
+    is itself a file of the source's format, such as an EPUB, is one entry. A member that cannot be read at
+    all, such as an encrypted one or a nested archive, is an entry whose stream is broken from the start.
+    Damage outside the members is reported by an entry with the name of the archive itself. The members of a
+    repository are the files of its commit.
     """
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     if file.commit is not None:

@@ -71,8 +71,9 @@ def codec_of(head: bytes) -> str | None:
 
 
 def inflate(data: bytes | memoryview, most: int) -> bytes:
-    """Decompress raw deflate data, which has no header, and return at most the first `most` decoded bytes.
-    Raises BrokenInput("corrupt") if the data turns out to be invalid before that.
+    """Decompress raw deflate data, which has no header, and return at most the first `most` decoded bytes:
+    fewer, without an error, if the data is truncated. Raises BrokenInput("corrupt") if the data turns out to
+    be invalid before that.
     """
     from zlib_ng import zlib_ng
 

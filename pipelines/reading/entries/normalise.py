@@ -94,7 +94,7 @@ def normalise_tweet(data: bytes) -> tuple[bytes, dict[str, int]]:
     BERTweet (Nguyen et al., 2020, section 2). Return the new text, and how many `user_names` and `urls` were
     replaced.
 
-    A URL begins with `http://`, `https://` or `www.`, as in the code of BERTweet's authors.
+    A URL begins with `http://`, `https://` or `www.`, in upper or lower case.
     """
     counts = {"user_names": 0, "urls": 0}
     if b"@" not in data and b"://" not in data and b"www." not in data.lower():

@@ -10,8 +10,8 @@ BOM = b"\xef\xbb\xbf"
 
 
 class TextRecord(NamedTuple):
-    """A record with text. `size` is the length in bytes of the record in the decoded file or, for a row of
-    Parquet for example, of its text. `meta` is JSON in UTF-8, or None.
+    """A record with text. `size` is the length in bytes of the record in the decompressed file or, for a row
+    of Parquet for example, of its text. `meta` is JSON in UTF-8, or None.
     """
 
     text: str
@@ -57,8 +57,9 @@ def to_json(value: Any) -> bytes:
 
 
 def composed_record(record: dict[str, Any], size: int, source: Source) -> TextRecord | Bad:
-    """Turn `record`, the fields of one record, into a TextRecord as the source's `text` says. Modifies
-    `record`. Fields that become neither text nor URL go to `meta`. `size` is passed on to the result.
+    """Turn `record`, the fields of one record, into a TextRecord as the source's `text`, which must be set,
+    says. Modifies `record`. Fields that become neither text nor URL go to `meta`. `size` is passed on to the
+    result.
 
     Return a Bad if there is no text, if a text field holds something other than text, or if the text has more
     characters than `max_document_bytes`; its size in bytes is checked when it is stored. Raises ValueError if

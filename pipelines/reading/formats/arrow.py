@@ -33,10 +33,12 @@ _BUFFERS, _COMPRESSION = 2, 3
 
 
 def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per row of an IPC file or stream. Columns are treated as in Parquet.
+    """Yield one record per row of an IPC file or stream. Columns are used, and SourceError is raised, as in
+    `read_parquet`.
 
     A record batch is held in memory whole. A batch over 512 MiB ends the file as `large_batch`; the remedy is
-    to write smaller batches. The first batch with wrong offsets or lengths ends the file as `corrupt`.
+    to write smaller batches. The first batch with wrong offsets or lengths ends the file as `corrupt`. A file
+    whose records add up to more than `max_decoded_bytes` ends as `decoded_limit`.
     """
     head, chunks = peek(entry.chunks, len(_MAGIC))
     if not head.startswith((_MAGIC, _CONTINUATION)):

@@ -23,8 +23,9 @@ class _Unfinished(Exception):
 
 
 def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank row after the first, which names the fields. `text_field` (or what
-    `text` names) is the text and `url_field` is the URL; all other fields are strings in `meta`.
+    """Yield one record per non-blank row after the first, which names the fields on a single line.
+    `text_field` (or what `text` names) is the text and `url_field` is the URL; all other fields are strings
+    in `meta`.
 
     The delimiter is the first of comma, tab, semicolon and bar with which the first row has the field
     `text_field`, or all fields that `text` names; for .tsv and .tab, tab is tried first. If the first row
@@ -39,7 +40,7 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     - `oversized`: a line longer than `max_document_bytes`; rows are never split.
     - `undecodable`: a row with bytes that are invalid in the encoding.
 
-    Raises SourceError if the first row lacks a field of the text, or has a name twice.
+    Raises SourceError if no delimiter gives the first row every field of the text, or if it has a name twice.
     """
     rows = _Rows(lines(entry.chunks, source.max_document_bytes), source)
     first = rows.first_line()
@@ -143,7 +144,7 @@ class _Rows:
                     yield row, self._size
 
     def _lines(self) -> Iterator[str]:
-        """Yield lines for the CSV parser. A blank line replaces a line over the size limit. Raises
+        """Yield lines for the CSV parser, and "" for a line over the size limit that begins a row. Raises
         _Unfinished if such a line occurs within a row, or if a row grows too long or does not end before the
         file does.
         """

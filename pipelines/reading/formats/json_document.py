@@ -1,4 +1,4 @@
-"""JSON files that hold one document, which is an array of objects or a single object. It is divided into
+"""JSON files that hold one JSON text, which is an array of objects or a single object. It is divided into
 records as a stream.
 """
 
@@ -22,11 +22,11 @@ _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per element of the array, or one for the object. Fields, limits and reasons are as in
-    jsonl.
+    the format `jsonl`.
 
-    At most about `max_document_bytes` of an element are held in memory. If the document does not end, the
-    rest is set aside as `truncated`. Bytes other than white space after the document count as one more
-    record, set aside as `trailing_bytes`.
+    At most about `max_document_bytes` of an element are held in memory. If the JSON text does not end, the
+    rest is set aside as `truncated`. Bytes other than white space after its end count as one more record, set
+    aside as `trailing_bytes`.
     """
     head, chunks = peek(entry.chunks, len(BOM))
     mark = BOM

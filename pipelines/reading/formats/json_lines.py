@@ -87,7 +87,7 @@ def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per non-blank line. `text_field` (or what `text` names) is the text, `url_field` is
     the URL if it is a string, and all other fields are kept as JSON in `meta`. A line over
-    `max_document_bytes` is set aside as `oversized`, or split by `split_record`.
+    `max_document_bytes` is set aside as `oversized` or, with `oversized: split`, divided by `split_record`.
 
     NaN, Infinity and floating-point numbers too large for a double become null in `meta`, because other
     readers reject them.
@@ -97,9 +97,10 @@ def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per non-blank JSON text. A LongRecord is set aside as `oversized`, or split by
-    `split_record`. A text with more than about _MOST_VALUES values is set aside as `too_many_values`, because
-    its values would take far more memory than the text, and orjson crashes when an allocation fails.
+    """Yield one record per non-blank JSON text. A LongRecord is set aside as `oversized` or, with `oversized:
+    split`, divided by `split_record`. A text with more than about _MOST_VALUES values is set aside as
+    `too_many_values`, because its values would take far more memory than the text, and orjson crashes when an
+    allocation fails.
     """
     import orjson
 

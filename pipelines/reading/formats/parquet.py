@@ -28,12 +28,12 @@ def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     and time; invalid UTF-8 outside nested values is escaped, and NaN and infinities are null.
 
     Parquet is read from its end, so only a plain file can be read; inside an archive or under gzip it is set
-    aside as `not_parquet`. A file ends as `decoded_limit` if its footer announces more bytes than the file
-    may decode to, or if its records add up to more. A page is decompressed whole, so a page over 256 MiB ends
-    the file as `large_page`.
+    aside as `not_parquet`. A file ends as `decoded_limit` if its footer announces more bytes than
+    `decoded_bound` allows, or if its records add up to more. A page is decompressed whole, so a page over 256
+    MiB ends the file as `large_page`.
 
-    Raises SourceError if the text column is missing or is neither string nor binary, or if a column name
-    occurs twice.
+    Raises SourceError if a text column is missing, if the column `text_field` is neither string nor binary,
+    or if a column name occurs twice.
     """
     import pyarrow.parquet as pq
 
@@ -81,8 +81,8 @@ def _rows(file: Any, probe: Any, headers: Any, source: Source, limit: int) -> It
 
 
 def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
-    """Return how many rows of a row group to read at once, so that a batch stays small even with the longest
-    value of every dictionary. `shared` is `Pages.shared`.
+    """Return how many rows of a row group to read at once, so that a batch stays small even if every row has
+    the longest value of each column's dictionary. `shared` is `Pages.shared`.
     """
     import pyarrow.compute as pc
 

@@ -13,8 +13,8 @@ from pipelines.reading.sources.source import Source
 
 
 def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord | Bad]:
-    """Yield one record per row. `text_field` and `url_field` are used as in jsonl, and all other columns are
-    kept as JSON in `meta`.
+    """Yield one record per row of a batch whose schema has passed `check_text_column`. `text_field` and
+    `url_field` are used as in jsonl, and all other columns are kept as JSON in `meta`.
 
     In `meta`, values that JSON lacks are written as text (a date and time as `2021-01-02 03:04:05`), invalid
     UTF-8 outside nested values is escaped, and NaN and infinities are null.

@@ -26,7 +26,7 @@ def docx_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
     Paragraphs and headings are separated by blank lines. A list item is a line that begins with `• `,
     indented by its level. A table row is a line, with a tab between cells. Footnotes and endnotes follow at
-    the end. Running heads, comments, deleted text and field codes are left out.
+    the end. Page headers and footers, comments, deleted text and field codes are left out.
 
     `meta` gets `title`, `author`, `language` and `created`, each if the document has it. Reasons: `not_docx`,
     `encrypted`, `xml_doctype`, `corrupt`, `truncated`, `unsupported_compression`, `html_bytes` (a member of

@@ -29,7 +29,7 @@ _ATTRIBUTION_LINES = 3
 def mail_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return ({"meta": ...}, text) of a message, or ({"reason": ...}, "") if it is to be set aside. `label`
     is not used. The text is the message's plain text, or the text of its HTML if it has no plain text.
-    Attachments are left out.
+    Attachments and enclosed messages are left out.
 
     These are removed from plain text: the signature, which begins at the first line `-- ` or `--`; everything
     from a line like `--- Original Message ---` on; lines that begin with `>`; and the attribution before such

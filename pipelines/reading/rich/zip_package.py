@@ -20,8 +20,9 @@ _HEADER, _LENGTHS = 30, 26  # bytes of a local header, and where the lengths of 
 
 
 class ZipPackage:
-    """The members of a package. The constructor raises BrokenInput if `data` is not a zip archive, and
-    `member` raises it if a member is over the limits or cannot be read.
+    """The members of a package. The constructor raises BrokenInput if `data` is not a zip archive. `member`
+    raises it if a member cannot be read or is longer than `limits.html_bytes`, or if the members read so far
+    exceed `decoded_bound` together.
     """
 
     def __init__(self, data: bytes, limits: PageLimits) -> None:
@@ -145,7 +146,7 @@ def read_elements(
         elif element in ends:
             ends[element]()
 
-    _parse(data, start_element, end_element, lambda text: held(text) if held is not None else None)
+    _parse(data, start_element, end_element, lambda text: held(text) if held is not None and not depth else None)
 
 
 def check_xml(data: bytes) -> None:

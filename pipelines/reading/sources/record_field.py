@@ -46,8 +46,9 @@ class RecordField:
             raise ValueError(f"first: got {self.first} for the type {self.type}, expected 1 or more, for a string")
 
     def read(self, record: Any) -> Any:
-        """Return the field of a record as a value of its type. Return None if the field is missing or null,
-        or is a blank text and the type is not string. Raises ValueError if the value has another type.
+        """Return the field of a record as a value of its type, a text cut to its `first` characters. Return
+        None if the field is missing or null, or is a blank text and the type is not string. Raises ValueError
+        if the value has another type.
         """
         found = self._find(record)
         if found is None:
@@ -106,8 +107,8 @@ def typed_value(value: Any, kind: ColumnType) -> Any:
 
 
 def parse_date(text: str) -> datetime:
-    """Parse an ISO 8601 date or time and return it as a naive datetime in UTC. A time without a zone is taken
-    as UTC. Raises ValueError if `text` is neither.
+    """Parse an ISO 8601 date, with or without a time of day, and return it as a naive datetime in UTC. A time
+    without a zone is taken as UTC. Raises ValueError for any other text, such as a year or a time alone.
     """
     found = datetime.fromisoformat(text.strip())
     try:

@@ -63,8 +63,8 @@ class RecordText:
         return (*self.fields, *((self.turns,) if self.turns else ()), *((self.target,) if self.target else ()))
 
     def take(self, record: dict[str, Any]) -> str:
-        """Remove the fields from a record and return their text. Raises NoTextError if there is none, or if a
-        field holds something other than text.
+        """Remove the fields from a record and return the text composed of them. Raises NoTextError if there
+        is none, if a field or a turn holds something other than text, or if `turns` is not a list of objects.
         """
         pieces = [text for field in self.fields if (text := _text(_take(record, field.split("."), field)))]
         if self.turns:

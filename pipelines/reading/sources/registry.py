@@ -41,8 +41,8 @@ class Format:
     - `suffixes`: the endings of file names, in lower case and without compression suffixes, by which `init`
       recognises the format.
     - `columns`: fields that the reader puts into `meta`, with their types, which `init` proposes as columns.
-    - `only_utf8`: the reason, for an error message, why a source may set no encoding other than UTF-8. Empty if it may;
-      also empty for formats with `pages`, which have an error message of their own.
+    - `only_utf8`: the reason, for an error message, why a source must not set an encoding other than UTF-8. Empty if
+      it may set one, and for formats with `pages`, which have an error message of their own.
     """
 
     reader: str | Callable[..., Any]

@@ -19,8 +19,8 @@ UTF-8. If the detected encoding does not fit, EUC-KR is tried if most non-ASCII 
 are Hangul, then windows-1252 if enough bytes are isolated. Detected KOI8-R is read as KOI8-U, which has
 Ukrainian letters instead of eight box-drawing characters.
 
-If no encoding fits, the one with the fewest replacements is used. Invalid bytes become U+FFFD; `replaced`
-counts these, and `is_undecodable` says whether there are too many.
+If no encoding fits, the one with the fewest replacements is used. Invalid bytes become U+FFFD;
+`Decoded.replaced` counts these, and `is_undecodable` says whether there are too many.
 """
 
 import codecs

@@ -33,9 +33,9 @@ class CrawlFiles:
 
 
 def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
-    """Return the crawl files named by the lines of `indexes`, which are files with the answers to index
-    queries, compressed or not. `kind` is `warc` or, for Common Crawl, also `wet` or `wat`, which select the
-    files with the text or the metadata of the same captures.
+    """Return the crawl files that the lines of `indexes` name, and count the captures. `indexes` are files
+    with the answers to index queries, compressed or not. `kind` is `warc`; for Common Crawl it may also be
+    `wet` or `wat`, for the files with the text or the metadata of the same captures.
 
     Raises SourceError for a file that cannot be decompressed, a line that is not the answer of an index, and
     a capture without a file of this `kind`.

@@ -70,16 +70,16 @@ def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, o
 
 
 def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return the head (without "page") and the text of the worker's answer for a piece of HTML from a field
-    of a record. `data` is UTF-8, so `label` is not used.
+    """Return what `page_worker` answers for a piece of HTML held in a field of a record: the head, without
+    its entry "page", and the text. `data` is UTF-8, so `label` is ignored.
     """
     head, text = fragment_text(data.decode(), limits)
     return head or {"meta": {}}, text
 
 
 def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return ("reservations" and "fields" of the worker's answer, main text) for a page, or ({"reason": ...},
-    "") if it is to be set aside.
+    """Return the head of the answer, without "page" and "meta", and the main text of a page, or ({"reason":
+    ...}, "") if the page is to be set aside.
     """
     from resiliparse.parse.html import HTMLTree
 
@@ -127,10 +127,8 @@ def excess(tree: Any, limits: PageLimits) -> str | None:
 
 @cache
 def _deeper_than(depth: int) -> str:
-    """Return a CSS selector for elements with at least `depth` ancestors. It checks at most `depth` ancestors
-    of each element.
-
-    It matches only first children: if any element is that deep, so is the first child of its parent.
+    """Return a CSS selector for first children with at least `depth` ancestors: if any element is that deep,
+    so is the first child of its parent. Matching checks at most `depth` ancestors of each element.
     """
     return ">".join([*("*" * depth), ":first-child"])
 
@@ -186,8 +184,8 @@ def rules_alone(markup: str, comments: bool) -> Any:
 
 
 def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: bool = False) -> str:
-    """Extract the main content of a page with resiliparse and, unless that result is certain, also with
-    trafilatura. The text consists of the lines chosen from both. Markdown changes the tree.
+    """Extract the main content of a page with resiliparse. Unless that result is certain, run trafilatura
+    too, and choose lines from both. Extraction as Markdown changes `tree`.
     """
     markdown = markup == "markdown"
     page = read_page(tree, lambda: extract_with_resiliparse(html, tree, markup, comments), markdown)

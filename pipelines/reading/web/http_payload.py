@@ -96,7 +96,7 @@ def read_head(block: bytes) -> Response | None:
 
 def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:
     """Return the payload without transfer and content codings, or the reason why there is none: `html_bytes`
-    (more than `limit` bytes) or `bad_coding`.
+    (more than `limit` bytes) or `bad_coding`. Unknown codings are left as they are.
 
     Some crawlers decode payloads but keep the headers, so a payload that plainly does not have its declared
     coding is used unchanged. `clipped` means that the crawler declared the response truncated. A coding that
@@ -124,7 +124,7 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
 
 def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
     """Join the chunks of a chunked body (RFC 9112, section 7.1). For a damaged body, return None or, if
-    `clipped`, the chunks before the damage.
+    `clipped`, the data before the damage.
     """
     pieces: list[bytes | memoryview] = []
     at = 0

@@ -2,8 +2,8 @@
 begin with `page_`, because a record may already have a title or the date of a crawl.
 
 The page's meta elements (Open Graph, Dublin Core and the names in common use) come first, then JSON-LD of
-schema.org for date and author, then elements of HTML. For the language only, the `lang` attribute of `html`
-comes before the meta elements. Nothing is guessed from the text.
+schema.org for date and author, then other HTML elements. For the language only, the `lang` attribute of
+`html` comes before the meta elements. Nothing is guessed from the text.
 """
 
 import html
@@ -104,8 +104,8 @@ def _attribute(tree: Any, selector: str, name: str) -> str:
 
 
 def _time(tree: Any) -> str:
-    """Return the day of the first element that is marked as the date of publication. Failing that, return the
-    day of the page's `time` elements if they all have the same day. Otherwise return an empty text, because
+    """Return the day of the first `time` element that is marked as the date of publication. Failing that,
+    return the day of the page's `time` elements if they all have the same day. Otherwise return "", because
     some of the days may be those of comments or of other pages.
     """
     marked = _day(_attribute(tree, 'time[itemprop="datePublished"], time[pubdate]', "datetime"))

@@ -1,5 +1,5 @@
-"""Write the formulas of a page as LaTeX between dollar signs, taken from annotations where the page has them,
-else from MathML.
+"""Write the formulas of a page as LaTeX between dollar signs: the page's own LaTeX where it has any, else
+LaTeX converted from MathML.
 
 Pages carry the LaTeX of a formula as an `annotation` in MathML (Wikipedia, KaTeX, LaTeXML), as `alttext` of
 `math`, in `script` elements of the type `math/tex` (MathJax 2), or as the `alt` of an image (WordPress, old

@@ -16,8 +16,8 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 def page_letters(tree: Any) -> tuple[int, int]:
-    """Count the letters and digits in the text of a page, given as resiliparse's HTMLTree. Return (number in
-    all, number outside links).
+    """Count the letters and digits in the text of a page, given as resiliparse's HTMLTree before an extractor
+    changes it. Return (number in all, number outside links).
     """
     from resiliparse.extract.html2text import extract_plain_text
 

@@ -81,8 +81,8 @@ def holds_pages(source: Source) -> bool:
 
 
 def optional_library(source: Source) -> tuple[str, str, str] | None:
-    """Return the field that needs an optional module, the module, and the command that installs it; None if
-    the source needs no such module.
+    """Return the source's field that needs an optional module, the module, and the command that installs it;
+    None if no field needs one.
     """
     kind = format_of(source.format)
     if kind.module:

@@ -39,10 +39,11 @@ class Cut(NamedTuple):
 class Record:
     """A record of an archive.
 
-    `fields` is the WARC header, with names in lower case. For an ARC record it is made from the header line:
-    the type, target URI and content type, and the date if it has 14 digits, all under their WARC names. If
-    `whole`, `block` is the whole block; otherwise `block` is its beginning, and `rest` yields the remaining
-    bytes. `size` is the length of header and block in bytes.
+    `fields` is the WARC header, with names in lower case. For an ARC record it is derived from the header
+    line: the type, target URI and content type (`application/http` if the URI is of http or https), and the
+    date if it has 14 digits, all under their WARC names. If `whole`, `block` is the whole block; otherwise
+    `block` is its beginning, and `rest` yields the remaining bytes. `size` is the length of header and block
+    in bytes.
     """
 
     fields: dict[str, str]
@@ -128,7 +129,7 @@ class _Rest:
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
     """Yield the records of a WARC or ARC stream in order. The first line that is not blank tells which of the
     two it is. Bytes that form no record become a Malformed. For a record within which the stream ends, a Cut
-    is yielded, after the Record itself if its `block` is complete.
+    is yielded. The Record itself is yielded before the Cut only if the stream ends in its `rest`.
 
     `bound(fields)` is the maximum size of a record's `block` in bytes. The record's `rest` yields the
     remaining bytes; they are skipped unless the caller reads them before the next record. A record held whole

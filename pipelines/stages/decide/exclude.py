@@ -155,8 +155,8 @@ class Exclude(CorpusStage):
 
 @lru_cache(maxsize=64)
 def load_list(each: ExclusionList, checksums: tuple[str, ...]) -> EntryList:
-    """Return the entries of a list. Raises UserError if a file has changed since the build was planned, or if
-    a line is not an entry.
+    """Return the entries of the list `each`. Raises UserError if a file no longer has its checksum in
+    `checksums`, computed when the build was planned, or if a line is not an entry.
     """
     for file, checksum in zip(each.files, checksums, strict=True):
         if file_checksum(Path(file)) != checksum:

@@ -2,7 +2,7 @@
 implementations of one paper differ.
 
 A rule is a condition that kept documents satisfy. The named sets are data in rule_sets.py. To define another
-set, add an entry there, or list rules in YAML.
+set, add an entry there. Rules without a set are listed in YAML.
 """
 
 import math
@@ -25,8 +25,9 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Quantile:
-    """A threshold to compute: quantile `q` of `signal` among the documents with the same value of `per`, or
-    among all documents if `per` is empty.
+    """A threshold to compute, the lower or upper bound (`side`) of a rule: quantile `q` of `signal` among the
+    documents that no earlier step dropped. If `per` is not empty, one threshold for each value of that
+    column.
     """
 
     signal: str
@@ -173,8 +174,8 @@ class Rule:
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Return whether the rule drops documents whose value is null. A mapping `at_least` counts as a
-        bound, even if it sets none for some documents.
+        """Return whether the rule drops documents whose value is null; true also if a mapping of bounds drops
+        only some of them.
         """
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"

@@ -30,15 +30,15 @@ class UniformSample(CorpusStage):
     `{share: 0.01, per: [source, language]}` a stratified sample.
 
     Documents are taken in the order of a hash of the seed and their id, until their group has enough. So a
-    sample does not depend on how the corpus is divided into parts or on the number of workers, and a smaller
-    sample is a subset of a larger one. A `share` without `per` keeps each document with that probability,
-    independently of all others and of earlier drops. All other samples are exact and are taken from the
-    documents that no earlier step dropped. `share` with `per` keeps that share of each group, rounded up, so
-    at least one document of each group.
+    sample does not depend on how the corpus is divided into parts or on the number of workers, and lowering
+    the limit alone gives a subset of the sample. A `share` without `per` keeps each document with that
+    probability, independently of all others and of earlier drops. All other samples are exact and are taken
+    from the documents that no earlier step dropped. `share` with `per` keeps that share of each group,
+    rounded up, so at least one document of each group.
 
     With a `total`, the sample of a group ends before the first document that would exceed the total. A
-    missing value of its column counts as 0. To limit tokens, use `n_bytes` of `quality_signals`, and multiply
-    the number of tokens by the bytes per token of your tokenizer.
+    missing value of its column counts as 0; a negative one is an error. To limit tokens, use `n_bytes` of
+    `quality_signals`, and multiply the number of tokens by the bytes per token of your tokenizer.
 
     A missing value in a column of `per` counts as a value like any other, so such documents form groups too.
     """

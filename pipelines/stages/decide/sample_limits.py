@@ -1,12 +1,12 @@
-"""Keep the first documents of each group, in a random order, up to a limit.
+"""In a random order, keep the first documents of each group, up to a limit.
 
     parts -> ranges of the random number -> groups -> ranges -> parts
 
-Every part sends each of its kept documents to the range that contains the document's random number. A range
-adds up the weights of its documents by group: 1 for each document, or the values of a column. It sends the
-sum of each group to the group's partition, which returns to each range the sums of the group in all lower
-ranges and in all ranges. From these sums, a range finds which of its documents are beyond the limit. With a
-single range, the steps in between are skipped.
+Every part sends each of its kept documents to the task of the range that contains the document's random
+number. This task adds up the weights of its documents by group: 1 for each document, or the values of a
+column. It sends the sum of each group to the group's partition, which returns to each range the sums of the
+group in all lower ranges and in all ranges. From these sums, the range's task finds which of its documents
+are beyond the limit. With a single range, no sums are exchanged.
 """
 
 from collections.abc import Sequence
@@ -119,7 +119,7 @@ def limit_parts(
 
 def send_documents(task: _Task) -> FileRecord:
     """Commit the kept documents of a part (id, group, random number, weight, part and row), grouped by range.
-    Returns the file. Raises UserError if the column of `total` has a negative number.
+    Returns the file. Raises UserError if a kept document has a negative value in the column `limits.of`.
     """
     if done := task.done("documents"):
         return done

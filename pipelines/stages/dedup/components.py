@@ -156,8 +156,8 @@ def find_components(
     cluster: Cluster,
     rule: str,
 ) -> list[FileRecord]:
-    """Contract the edges in `files`, which `scatter_edges` wrote, and name their components. `edges` is the
-    number of all edges. `rule` is shown in the labels of the tasks.
+    """Contract the edges in `files`, which `scatter_edges` divided into `partitions`, and name their
+    components. `edges` is the number of all edges. `rule` is shown in the labels of the tasks.
 
     The returned files are grouped by ranges of nodes: range i begins at bounds[i] (ascending, the first is 0)
     and holds `node` and `lowest` of every linked node in the range. The lowest node of a component may occur

@@ -26,8 +26,9 @@ from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
 
 @dataclass(frozen=True)
 class DedupExact(CorpusStage):
-    """Drop all but the first `keep_up_to` of the documents with the same `text_hash`. Documents that an
-    earlier step dropped do not compete, nor do this corpus's documents in a given validation or test split.
+    """Drop all but the first `keep_up_to` of the documents with the same `text_hash`, in the order of `keep`.
+    Documents that an earlier step dropped do not compete, nor do this corpus's documents in their source's
+    own validation or test split.
     """
 
     keep: tuple[KeepKey, ...] = ()

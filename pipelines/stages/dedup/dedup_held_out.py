@@ -1,5 +1,5 @@
-"""Drop training documents that are near-copies of documents in a given validation or test split, so that a
-published split measures generalisation rather than memorisation.
+"""Drop training documents that are near-copies of documents in the validation or test split that a source
+comes with, so that this split measures generalisation rather than memorisation.
 
 Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", measure this train-test overlap;
 section 4.2 describes the comparison by MinHash.
@@ -29,8 +29,8 @@ _RULE = "dedup_held_out"
 
 @dataclass(frozen=True)
 class DedupHeldOut(CorpusStage):
-    """Drop a training document that shares a MinHash band with a document of a given validation or test
-    split.
+    """Drop every training document that shares a MinHash band with a held-out document: one in the validation
+    or test split that a source comes with.
 
     Held-out documents are never dropped. Without this stage, such copies remain in training; if the corpus
     has MinHash signatures and shards, `plan` and the report show how many held-out documents have such a

@@ -80,8 +80,8 @@ class Candidates:
 
     def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
         """Return the rows and the values of `column` of the competing documents: those that have a value and
-        that no earlier step dropped. Documents of a given validation or test split of the build do not
-        compete.
+        that no earlier step dropped. Documents of the build in their source's own validation or test split do
+        not compete.
 
         In a finished corpus, the earlier steps are those before the step that wrote the column `cluster`, so
         documents that this step dropped do compete. If no step wrote it, all steps count.
@@ -180,8 +180,8 @@ def _indexes(read: StepManifest) -> Indexes:
 
 
 def _unit(record: FileRecord) -> str:
-    """Return the number of the unit of work that wrote a file, with which the file's name begins, or "" if it
-    begins with no number.
+    """Return the digits at the beginning of a file's name, which number the unit of work that wrote the file,
+    or "" if there are none.
     """
     number = re.match(r"\d+", Path(record.path).name)
     return "" if number is None else number[0]

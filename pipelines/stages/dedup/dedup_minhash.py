@@ -42,7 +42,7 @@ _DEFAULT = (14, 8)
 @dataclass(frozen=True)
 class DedupMinhash(CorpusStage):
     """Drop near-copies by MinHash LSH. Documents that an earlier step dropped do not compete, nor do this
-    corpus's documents in a given validation or test split.
+    corpus's documents in their source's own validation or test split.
     """
 
     bands: int | None = None
@@ -108,9 +108,9 @@ class DedupMinhash(CorpusStage):
 
         `minhash_copies` is the number of documents that a kept document represents: itself and those dropped
         in its favour; null if the document was dropped here. `minhash_similarity` is the similarity to the
-        preferred document, estimated or exact as `verify` says. With `verify`, `minhash_winner` is the id of
-        the document in whose favour this one was dropped, null if it was kept; the similarity of a dropped
-        document is then its similarity to the winner.
+        preferred document, exact if `verify` is `jaccard`, otherwise estimated from the signatures. With
+        `verify`, `minhash_winner` is the id of the document in whose favour this one was dropped, null if it
+        was kept; the similarity of a dropped document is then its similarity to the winner.
         """
         columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_copies", pa.int32())]
         winner = [("minhash_winner", ID)] if self.verify != "none" else []

@@ -51,9 +51,9 @@ class DedupSpans(ReadsText, CorpusStage):
 
     Two spans are the same if `" ".join(unit.lower().split())` is the same for each of their units. The first
     one is kept, in the order of sources, files, records and positions in the text. Documents that an earlier
-    step dropped do not compete, nor do documents of a given validation or test split. Every removed unit
-    still occurs in a kept document. Of several overlapping windows, each is removed if it repeats an earlier
-    window. An edit's rule is `dedup_spans.` followed by the unit.
+    step dropped do not compete, nor do documents in their source's own validation or test split. Every
+    removed unit still occurs in a kept document. Of several overlapping windows, each is removed if it
+    repeats an earlier window. An edit's rule is `dedup_spans.` followed by the unit.
 
     A document that lost units and has fewer than `min_left_words` words left is dropped as
     `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow

@@ -2,7 +2,7 @@
 the corpus.
 
 Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better" (arXiv 2107.06499), section 4.1.
-They find the repeats in a suffix array of the whole corpus. Here the parts of the corpus are shuffled twice
+They find the repeats in a suffix array of the whole corpus. Here two shuffles find them
 (pipelines/stages/dedup/find_repeats.py), and no task holds more than a part or a partition.
 
 Documents that have too few words left are dropped. A dropped document may have held the first occurrence of a
@@ -50,7 +50,7 @@ class DedupSubstrings(ReadsText, CorpusStage):
     earlier in the same document without overlap. So the first `min_bytes` bytes of a long run of one
     character stay, and a character stays if only some of its bytes are repeated. Cuts may fall within words
     and lines. Texts are compared byte by byte, including case and white space. Documents that an earlier step
-    dropped do not compete, nor do documents of a given validation or test split. An edit's rule is
+    dropped do not compete, nor do documents in their source's own validation or test split. An edit's rule is
     `dedup_substrings`.
 
     For every visible character that is removed, its copy in another occurrence stays in a kept document.

@@ -1,8 +1,8 @@
 """Deduplication by URL: keep one document per address, or up to `keep_up_to`, elected in the same way as for
 exact copies.
 
-Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that other parts of the crawl have
-already visited.
+Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop from each part of the crawl the URLs that
+they kept from earlier parts.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class DedupUrl(DedupExact):
     Crawl indexes ignore these prefixes too, because sites move from one form to the other and serve the same
     pages under both.
 
-    Documents that an earlier step dropped do not compete, nor do this corpus's documents in a given
-    validation or test split. A document without a URL is kept. Text is not compared: if a page changed
+    Documents that an earlier step dropped do not compete, nor do this corpus's documents in their source's
+    own validation or test split. A document without a URL is kept. Text is not compared: if a page changed
     between two visits, only the preferred versions are kept.
     """
 

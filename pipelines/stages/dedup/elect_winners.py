@@ -243,8 +243,8 @@ def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarr
 
 def write_verdicts(task: _Task) -> dict[str, int]:
     """Commit the columns of a part: `drop`, the preferred document of the cluster, the size of the cluster,
-    the number of copies that a kept document stands for and, if the schema has them, the similarity and the
-    document that was kept instead.
+    the number of documents that a kept document represents, itself included, and, if the schema has them, the
+    similarity and the document that was kept instead.
 
     Returns two counts of documents: `dropped`, and `spared`, those that are kept although the first election
     did not choose them.

@@ -112,9 +112,9 @@ def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa
 
 
 def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.Table], most: int) -> pa.Table:
-    """Return the result of `cut` on all tables together. To bound memory, `cut` is also applied to the rows
-    held so far whenever they exceed both `most` bytes and twice its last result. Its result must therefore
-    not depend on whether some documents have been cut before.
+    """Return the result of `cut` on all tables together; there must be at least one. To bound memory, `cut`
+    is also applied to the rows held so far whenever they exceed both `most` bytes and twice the size of the
+    last result. So `cut` must give the same result whether or not some rows have been cut before.
     """
     held: list[pa.Table] = []
     limit = most

@@ -75,9 +75,10 @@ class BlockList:
     def blocks(self, urls: Iterable[Url | None]) -> np.ndarray:
         """Return whether each URL is blocked, bool [n]; False for None.
 
-        A domain blocks itself and its subdomains. A URL with a query blocks only URLs with that path and
-        query; any other URL blocks itself and everything below its path. In the comparison of URLs, `www.`,
-        case, scheme and port do not count.
+        An entry without a path or query is a domain, which blocks itself and its subdomains. A URL entry
+        blocks only URLs of its own host: with a query, those with that path and query, otherwise its path and
+        everything below it. Case, scheme and port do not count, nor does `www.` in the comparison with a URL
+        entry.
         """
         counts, digests = [], bytearray()
         for url in urls:
@@ -157,7 +158,7 @@ def load_words(paths: Sequence[str], squash: bool = False) -> frozenset[str]:
     """Return the words of list files, lower-cased. With `squash`, characters other than letters and digits
     within an entry are removed.
 
-    Raises UserError for an entry that could never match.
+    Raises UserError for an entry without a letter or digit and, without `squash`, for one of several words.
     """
     words = set()
     for path in paths:

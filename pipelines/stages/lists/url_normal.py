@@ -2,8 +2,8 @@
 
 The equivalences of RFC 3986 are applied: section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3
 (default port, empty path). Because the URLs are those of crawled pages, normalisation goes beyond the RFC.
-Fragment and user information are removed, a host loses its trailing dot, and hosts in other scripts become
-ASCII (IDNA 2003, as in Python's codec). Parameters are sorted by name; empty parameters and those that only
+The fragment, user information and a trailing dot of the host are removed, and non-ASCII hosts become ASCII
+(IDNA 2003, as in Python's codec). Query parameters are sorted by name; empty parameters and those that only
 track the visitor or session are removed.
 """
 
@@ -58,9 +58,9 @@ def normalise_url(url: str) -> Url:
     block-lists omit the scheme. An empty text, and one that begins with `?`, `#` or a single `/`, is read as
     a path.
 
-    The host is None for a scheme without hosts (`mailto:`), for a path, for a host that is empty, longer than
-    253 characters or an invalid address in brackets, and for a URL whose host and port cannot be told apart
-    (unbalanced brackets, a port that is not a number).
+    The host is None for a path, for a scheme that is not followed by `//` (`mailto:`), for a host that is
+    empty, longer than 253 characters or an invalid address in brackets, and for a URL whose host and port
+    cannot be told apart (unbalanced brackets, a port that is not a number).
     """
     url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
     match = _HIERARCHICAL.match(url)

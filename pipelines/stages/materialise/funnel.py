@@ -57,12 +57,12 @@ class Funnel(CorpusStage):
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Count, and return the facts: `rows`, the counts of each source and step that writes drops or edits;
         `distributions` and `values`, the histograms of columns and the frequencies of their values, by
-        source; `samples`, the locations of sampled documents by source, step and rule; `splits`, if a source
-        has a given split; and `files`, the record of SAMPLE.
+        source; `samples`, the locations of sampled documents by source, step and rule; `splits`, the counts
+        by split of sources with a configured `split`, if there are any; and `files`, the record of SAMPLE.
 
         With `moments`, the facts also have `moments` by source and step, where the step `read` stands for the
         documents as stored. Each entry is a list of four sums over documents: of a^2, r^2, (a - r)^2 and r^3,
-        where a is the number of bytes of a document that arrive and r the number that remain.
+        where a and r are the bytes of a document before and after the step, 0 once it is dropped.
 
         Writes SAMPLE: the columns of up to SAMPLE_ROWS documents of each source, those with the lowest hashes
         of their ids.

@@ -16,8 +16,8 @@ SplitCounts = dict[str, dict[str, dict[str, int]]]
 
 
 def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
-    """For each source with given splits, count the documents of each split and how many of them are kept.
-    Splits without documents are left out.
+    """For each source with a configured `split`, count the documents of each split and how many of them are
+    kept. Splits without documents are left out.
     """
     given = [part for part in parts if part.given is not None]
     counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []
@@ -51,7 +51,7 @@ def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) ->
 
 def count_part_splits(part: Part) -> dict[str, tuple[int, int]]:
     """Return, for each split, (number of documents of the part in the split, number of them that are kept).
-    The part's source must have a given split.
+    The part's source must have a configured `split`.
     """
     labels = part.splits()
     assert labels is not None

@@ -48,12 +48,12 @@ class LearnTokenizer(CorpusStage):
     in a subdirectory named after a hash of the file. Ids 0 to 127 are reserved in every kind, unless `grow`
     is given.
 
-    The sample is about `sample_bytes` of kept text, without the documents of given validation and test splits. Each
-    source fills a share of the sample in proportion to its `tokenizer_share`, regardless of its size. With a
-    `temperature` T, the proportion is its `tokenizer_share` times its kept bytes to the power 1/T. T = 1
-    gives the natural proportions; a larger T favours small sources. Published values: T = 3.33 (exponent 0.3)
-    in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021, section 3.2), 2 for the BPE of XLM
-    (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual BERT.
+    The sample is about `sample_bytes` of kept text, without documents that their source assigns to validation
+    or test. Each source fills a share of the sample in proportion to its `tokenizer_share`, regardless of its
+    size. With a `temperature` T, the proportion is its `tokenizer_share` times its kept bytes to the power
+    1/T. T = 1 gives the natural proportions; a larger T favours small sources. Published values: T = 3.33
+    (exponent 0.3) in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021, section 3.2), 2 for
+    the BPE of XLM (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual BERT.
 
     With `per: language`, each language that the step `language` found, across all sources, has the same
     weight or, with a temperature, its kept bytes to the power 1/T. This weight is divided among the sources
@@ -249,7 +249,9 @@ def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
 
 
 def _trained_on(part: Part, table: pa.Table) -> np.ndarray:
-    """Return whether each document is kept and outside the given validation and test splits, bool [rows]."""
+    """Return whether each document is kept and outside the validation and test splits that its source comes
+    with, bool [rows].
+    """
     kept: np.ndarray = pc.is_null(table[DROP]).to_numpy() & ~part.held_out()
     return kept
 

@@ -1,5 +1,6 @@
-"""Assign each document to a split. Splits that a source gives are kept. In other sources, whole groups of
-near-copies, equal texts, files or hosts are held out for validation, chosen by hash.
+"""Assign each document to a split. Documents of a source with a configured `split` keep it. In other sources,
+a share of the clusters of near-copies, distinct texts, files or hosts, chosen by hash, is held out for
+validation with all documents of each.
 """
 
 from dataclasses import dataclass
@@ -27,9 +28,10 @@ class ValidationSplit:
     seed: int
 
     def assign(self, docs: pa.Table, given: pa.Array | None) -> np.ndarray:
-        """Return each document's split as an index into SPLITS, int8 [n]. If `given` has the names of given
-        splits, they decide. Otherwise the split is 1 (validation) if the hash of the seed and the document's
-        `split_by` group, scaled to [0, 1), is below the share, else 0.
+        """Return each document's split as an index into SPLITS, int8 [n]. `given` holds the name of the split
+        that the source assigns to each document, which decides. If it is None, the split is 1 (validation) if
+        the hash of the seed and the document's `split_by` group, scaled to [0, 1), is below
+        `validation_share`, else 0.
         """
         if given is None:
             return self._drawn(docs).astype(np.int8)

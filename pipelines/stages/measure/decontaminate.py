@@ -173,8 +173,8 @@ class _PartTask:
 
 
 def find_items(task: _PartTask) -> FileRecord:
-    """Commit the occurrences of the index's n-grams in a part, and, for each n-gram, the number of the part's
-    documents that contain it. Returns the file of these numbers.
+    """Commit the occurrences of the evaluation sets' n-grams in a part, and, for each n-gram, the number of
+    the part's documents that contain it. Returns the file of these numbers.
     """
     unit = f"hits.{task.number:05d}"
     receipt = task.out.receipt(unit)
@@ -279,9 +279,12 @@ def score_documents(task: _PartTask) -> FileRecord:
 def find_texts(
     index: Index, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, ngrams: np.ndarray, common: np.ndarray
 ) -> _Finds:
-    """Return the texts that documents contain with sufficient evidence, given the n-grams found in the
-    documents. Sufficient evidence is at least one n-gram that is not `common`, or, for a text of several
-    n-grams, found n-grams that cover as many words as all n-grams of the text.
+    """Return the texts that documents contain with sufficient evidence. Occurrence i is the n-gram
+    `ngrams[i]` in the bytes [`starts[i]`, `ends[i]`) of document `rows[i]`; `common` lists the n-grams in too
+    many documents.
+
+    Sufficient evidence is at least one n-gram that is not `common`, or, for a text of several n-grams, found
+    n-grams that cover as many words as all n-grams of the text.
     """
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)

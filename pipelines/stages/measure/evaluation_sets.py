@@ -113,11 +113,12 @@ class Index:
     """The n-grams of evaluation sets, and the texts that contain them. Texts of one field with the same words
     are stored once.
 
-    N-gram g occurs in the texts `texts[bounds[g]:bounds[g + 1]]`. The same slice of `positions` has, for each
-    of these texts, the index of the word at which the n-gram first occurs. The three arrays are int64.
-    `names[t]` is the first item that has text t; `sets[t]` and `fields[t]` are the indices of its set and of
-    its field in FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words each, which cover `words[t]`
-    words. `copies` are (item, text) for the other items with an equal text. `facts` are counts by set.
+    N-gram g of `table` occurs in the texts `texts[bounds[g]:bounds[g + 1]]`. The same slice of `positions`
+    has, for each of these texts, the index of the word at which the n-gram first occurs. The three arrays are
+    int64. `names[t]` is the first item that has text t; `sets[t]` and `fields[t]` are the indices of its set
+    and of its field in FIELDS. Text t has `counts[t]` n-grams of `lengths[t]` words each, which cover
+    `words[t]` words. `copies` are (item, text) for the other items with an equal text. `facts` are counts by
+    set.
     """
 
     table: "Table"

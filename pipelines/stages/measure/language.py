@@ -41,7 +41,7 @@ UNDETERMINED = "und"
 
 class _Guesses(NamedTuple):
     """Two guesses per text, best first: `indices` into `names` (-1 for none) and `scores`. `model` is the
-    position in `models` of the model that made the guesses.
+    position in `Language.models` of the model that made the guesses.
     """
 
     names: tuple[str, ...]

@@ -168,7 +168,7 @@ def language_code(label: str) -> str:
 
 def main_script(text: str) -> str:
     """Return the ISO 15924 code of the script with the most letters in a text, or `Zyyy` for a text without
-    letters. The scripts that are not listed count as one script, `Zzzz`.
+    letters. The scripts that are not in `_BLOCKS` count as one script, `Zzzz`.
 
     If a tenth or more of the Han and kana letters are kana, they count as one script, `Jpan`.
     """
@@ -185,8 +185,8 @@ def main_script(text: str) -> str:
 
 def written_in(text: str, language: str) -> bool:
     """Return whether at least a tenth of a text's letters, and at least one, are in a script of the language.
-    A language that is not listed is expected in Latin script. For a text that is entirely ASCII, return
-    whether Latin is a script of the language.
+    A language that is not in `_LANGUAGES` is expected in Latin script. For a text that is entirely ASCII,
+    return whether Latin is a script of the language.
     """
     scripts = _SCRIPTS.get(language, ("Latin",))
     if text.isascii():

@@ -41,8 +41,9 @@ class WordList(ReadsText, PartStage):
     Entries match whole words, ignoring case. The words of a phrase match within a sentence across any characters
     other than letters, digits and `_`. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
     Burmese), entries match anywhere, as C4's lists do in Japanese, Thai and Chinese. An entry with symbols
-    other than punctuation between words (`s&m`, an emoji) is not searched for; the plan reports how many such
-    entries there are. For a fastText model of toxicity, use the stage `classifier`.
+    other than punctuation (`s&m`, an emoji), or with punctuation and a word of fewer than two letters
+    (`13.`), is not searched for; the plan reports how many such entries there are. For a fastText model of
+    toxicity, use the stage `classifier`.
     """
 
     files: tuple[str, ...]
@@ -95,7 +96,7 @@ class WordList(ReadsText, PartStage):
 
     def setup(self) -> None:
         """Load the lists. Raises UserError if one has changed since the build was planned or is not UTF-8, or
-        if no entry consists of words.
+        if none of the entries of `files`, or of `unless_near` if given, can be searched for.
         """
         if self._read_checksums() != self._checksums:
             raise UserError(

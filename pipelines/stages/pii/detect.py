@@ -203,8 +203,8 @@ class _Match(NamedTuple):
 
 
 def _batches(windows: list[str]) -> Iterator[list[str]]:
-    """Yield lists of consecutive windows with about _BATCH characters in total. Larger batches are avoided
-    because phonenumbers gives up on a text after 65,535 false starts.
+    """Yield lists of consecutive windows with at most _BATCH characters in total, or one longer window.
+    Larger batches are avoided because phonenumbers gives up on a text after 65,535 false starts.
     """
     batch: list[str] = []
     size = 0

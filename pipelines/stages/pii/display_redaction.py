@@ -1,6 +1,5 @@
-"""Redaction of texts for display: everything that a corpus's own `pii` steps find is replaced, by the edits
-of the step or by placeholders. Placeholders also replace data that a step only annotates and data in
-documents that it skipped.
+"""Redaction of texts for display. Everything that the corpus's `pii` steps find is replaced: by a step's own
+edits or, where the step skipped the document or only annotates some finds, by placeholders.
 """
 
 from dataclasses import replace
@@ -47,8 +46,8 @@ def _only_annotates(step: PublishedStep) -> bool:
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Return edits of the stored text that replace everything that a pii step finds in a part with
-    placeholders. The part must have only the annotations that precede the step.
+    """Return edits of the stored text that put placeholders in place of everything that a pii step finds in a
+    part. The part must have only the annotations that precede the step.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     stage = parse(Pii, knobs, step.label)
@@ -60,8 +59,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """Return a part with edits for everything that its pii steps find, also in rows that the `where` of a
-    step excludes. The part must be in memory.
+    """Return a part with edits for everything that its pii steps find, including what a step only annotates
+    and what is in rows that its `where` excludes. The part must be in memory.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

@@ -4,8 +4,8 @@ Presidio is the reference for what counts as personal data, but it is far too sl
 of its pattern recognizers see only windows that can contain an entity (pipelines/stages/pii/detect.py and
 windows.py), in which they find the same entities as in the whole text.
 
-In the reference configuration, each recognizer is used as Presidio ships it and runs alone
-(`recognizer.analyze(text, [entity])`). The recognizers of pipelines/stages/pii/recognizers.py are added.
+In the reference configuration, each of Presidio's recognizers is used as shipped and runs alone
+(`recognizer.analyze(text, [entity])`). Our own recognizers (pipelines/stages/pii/recognizers.py) are added.
 There is no NLP engine unless names are requested, and no context words raise scores. Phone numbers without a
 leading + are those of `phone_regions`, and phonenumbers' leniency is VALID. tldextract uses its bundled
 suffix list. The stage ignores finds that pipelines/stages/pii/false_finds.yaml lists as false.

@@ -1,8 +1,9 @@
-"""The entities of the `pii` stage, and the recognizer for each in the reference configuration.
+"""The entities of the `pii` stage, and the recognizer in the reference configuration (pii.py) for each of
+them that patterns can find.
 
-Most recognizers ship with Presidio. Those for credentials, secrets, addresses, organisations, dates of birth
-and identity documents are our own, and use Presidio's class PatternRecognizer. The recognizers of WHOLE_TEXT
-have no gate: they read every text whole.
+Most recognizers ship with Presidio. Those for credentials, secrets, street addresses, organisations, dates of
+birth and identity documents are our own, and use Presidio's class PatternRecognizer. The recognizers of
+WHOLE_TEXT have no gate: they read every text whole.
 """
 
 import logging

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import UserError
+from gristmill.libraries.model_positions import most_tokens
 
 _TOKENS = 512  # tokens of a window, at most; neighbours share a quarter
 _SHORTEST = 32  # tokens of the shortest batch
@@ -38,8 +39,8 @@ class TokenClassifier:
     Windows and spans are those of transformers' TokenClassificationPipeline with `stride`. Word pieces are
     grouped by `aggregation_strategy` "first" if the tokenizer marks pieces that continue a word, as WordPiece
     does. Otherwise they are grouped by "simple", because "first" would take a line of Chinese for one word.
-    Batches have fixed shapes (16 windows, lengths that are powers of two, up to the model's maximum), so that
-    the finds in a text do not depend on the other texts of the batch.
+    Batches have fixed shapes (16 windows; as length a power of two from 32 tokens, up to 512 or the model's
+    maximum), so that the finds in a text do not depend on the other texts of the batch.
     """
 
     def __init__(self, directory: str, entities: Sequence[str], stage: str = "pii") -> None:
@@ -68,7 +69,7 @@ class TokenClassifier:
             raise UserError(
                 f"{where}: model.safetensors lacks {len(missing)} weights of the model, such as {missing[0]}"
             )
-        tokenizer.model_max_length = min(_TOKENS, tokenizer.model_max_length, _positions(model.config))
+        tokenizer.model_max_length = min(_TOKENS, tokenizer.model_max_length, most_tokens(model.config) or _TOKENS)
         marked = getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
         self.pipeline = transformers.pipeline(
             "token-classification",
@@ -200,13 +201,3 @@ def _plain(label: str) -> str:
 
 def _entity(label: str) -> str:
     return _ENTITY.get(_plain(label), "")
-
-
-def _positions(config: Any) -> int:
-    """Return the longest input of a model in tokens. RoBERTa's positions begin after the position of padding,
-    so two of them cannot be used.
-    """
-    positions = int(getattr(config, "max_position_embeddings", _TOKENS))
-    if positions <= 0:  # relative positions only, as XLNet has them
-        return _TOKENS
-    return positions - 2 if config.model_type in ("roberta", "xlm-roberta", "camembert") else positions

@@ -33,9 +33,9 @@ class Gate(NamedTuple):
     """How to find candidates of an entity: the kinds of hits, and a function that cuts the window around a
     hit, or returns None if no match is possible.
 
-    With `digits`, hits are chains of at least as many digits as `digits` returns for the phone regions. With
-    `codes`, the chains may have the gaps of identity numbers instead of those of phone numbers. With neither
-    kinds nor digits, every text is one window.
+    With `digits`, hits are chains of at least `digits(phone regions)` digits. With `codes`, the gaps within a
+    chain may be those of identity numbers instead of those of phone numbers. With neither kinds nor digits,
+    every text is one window.
     """
 
     kinds: tuple[Kind, ...]
@@ -213,10 +213,11 @@ def _is_word(character: str) -> bool:
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
     """Return the text from the first possible phone number to the end of the chain and of the chains joined
-    to it, such as an extension, or None if the chain cannot be a phone number.
+    to it, such as an extension. The window includes leading brackets and pluses, and neighbours that may make
+    phonenumbers reject a number.
 
-    If no candidate in the chain can be a valid number, the window is empty. Otherwise it includes leading
-    brackets and pluses, and neighbours that may make phonenumbers reject a number.
+    Return None if the chain itself cannot be a phone number, and an empty window if no candidate in the
+    joined chains can be a valid one.
     """
     plus = _PLUS.search(text, max(0, start - _LEAD_REACH), start) is not None
     if not can_be_phone(text[start:end], plus, regions):
@@ -287,7 +288,8 @@ def _may_reject(character: str) -> bool:
 
 
 def can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool = False) -> bool:
-    """Return whether a number in the piece may be valid. When in doubt, this is True.
+    """Return whether the piece may hold a valid phone number; when in doubt, True. `plus` says that the
+    number may begin with a plus, even one before the piece.
 
     With `whole`, the number must consist of all digits of the piece, apart from those of an extension.
     """

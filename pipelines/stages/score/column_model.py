@@ -64,7 +64,7 @@ class ColumnModel:
 
     def evaluate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-odds of documents, float64 [n], and the contributions to them, float64 [n, columns].
-        `values` are the numbers of the documents, float64 [n, columns], with NaN for a missing value.
+        `values` has each document's values of the columns, float64 [n, columns], with NaN for a missing one.
         """
         contributions = np.zeros(values.shape)
         if self.method == "regression":

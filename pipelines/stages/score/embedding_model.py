@@ -28,10 +28,10 @@ LinearMethod = Literal["logistic", "ridge"]
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """A trained linear model over embeddings. Of its `arrays`, `center` is the weighted mean of the training
-    vectors and `weights` the weight of each dimension, both float64 [width]. `intercept`, float64 [1], is the
-    value at the centre. `axis`, float64 [width], is the unit vector from the mean of the negative documents
-    towards the mean of the positive ones (0 if the means are equal).
+    """A trained linear model over embeddings. Its `arrays` are float64. `center` [width] is the mean of the
+    training vectors, each with the weight of its document. `weights` [width] are the coefficients of the
+    dimensions. `intercept` [1] is the value at the centre. `axis` [width] is the unit vector from the mean of
+    the negative training documents towards the mean of the positive ones (zeros if the means are equal).
     """
 
     method: LinearMethod

@@ -5,8 +5,8 @@ import pyarrow as pa
 
 
 def vector_width(kind: pa.DataType) -> int | None:
-    """Return the width of the vectors that a type holds, or None if it does not hold vectors of
-    floating-point numbers with a fixed width.
+    """Return the width of the vectors of a column type, or None if the type is not a fixed-size list of
+    floating-point numbers.
     """
     if pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type):
         return int(kind.list_size)

@@ -26,12 +26,12 @@ class Perplexity(ReadsText, PartStage):
     """Write the perplexity of a document: 10 ** (-(sum of the log10 probabilities of all lines) / (tokens +
     lines)), low for text like the model's training text.
 
-    The model sees each non-blank line as a sentence, with marks of its beginning and its end; the end counts
-    as a token. This is the formula of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality Monolingual
-    Datasets from Web Crawl Data"), but without CCNet's normalisation: tokens are separated by ASCII white
-    space, punctuation and digits are kept, and lower-casing (`lower`) is the only option. The text must be
-    prepared like the model's training text, so this stage does not suit models over SentencePiece pieces. The
-    perplexity of a document without tokens is null.
+    The model sees each non-blank line as a sentence, with marks of its beginning and its end; `+ lines`
+    counts the end marks. The formula is that of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality
+    Monolingual Datasets from Web Crawl Data"), but without CCNet's normalisation: tokens are separated by
+    ASCII white space, punctuation and digits are kept, and lower-casing (`lower`) is the only option. The
+    text must be prepared like the model's training text, so this stage does not suit models over
+    SentencePiece pieces. The perplexity of a document without tokens is null.
     """
 
     model: str

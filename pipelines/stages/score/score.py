@@ -41,8 +41,9 @@ class ColumnScore(CorpusStage):
 
     A value is missing if it is null, NaN or infinite, or if no step writes the column for the source. For
     `rank_sum`, a missing value has the middle rank, 0.5. In a regression, it counts as the mean of the
-    training documents. In boosted trees, it follows the branch that training documents without a value took,
-    if there were any. The score of a document whose values are all missing is null.
+    training documents. In boosted trees, it follows the branch that training documents without a value took
+    or, if there were none, the branch that most documents took. The score of a document whose values are all
+    missing is null.
 
     COLUMN_contributions holds the contribution of each column, and `inspect --doc` shows it. The
     contributions of a document sum to its score minus 0.5 for `rank_sum`, and to its log-odds minus a
@@ -136,9 +137,9 @@ class ColumnScore(CorpusStage):
         return facts if self.method == "rank_sum" else {**facts, "columns_fingerprint": self._model.fingerprint}
 
     def combine(self, values: np.ndarray, ranks: np.ndarray | None) -> pa.Table:
-        """Return the columns that the step writes. `values` are the numbers of documents, float64 [n,
-        columns], with NaN for a missing value. `ranks` are their ranks, float64 [n, columns], if the method
-        is `rank_sum`, otherwise None.
+        """Return the columns that the step writes. `values` has each document's values of the columns,
+        float64 [n, columns], with NaN for a missing one. `ranks` has the ranks of these values, float64 [n,
+        columns], if the method is `rank_sum`, otherwise None.
         """
         if ranks is None:
             odds, contributions = self._model.evaluate(values)

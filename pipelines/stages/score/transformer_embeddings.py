@@ -22,7 +22,7 @@ class TransformerEmbeddings(TransformerStage):
     """Write the column `embedding`: the unit vector, in half precision, that a sentence encoder computes from
     the beginning of each document. `dedup_semantic`, `topics` and `embedding_classifier` use these vectors.
 
-    The model is an encoder with an architecture of transformers, with or without the files of
+    The model is an encoder that Hugging Face's transformers supports, with or without the files of
     sentence-transformers (modules.json, 1_Pooling/config.json). Only the first `max_tokens` tokens, including
     special ones, of the first 32 x `max_tokens` characters are read, so the rest of a long document has no
     influence. An embedding does not depend on neighbouring documents, but its last digits differ between CPU

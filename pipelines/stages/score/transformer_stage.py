@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
+from gristmill.libraries.model_positions import most_tokens
 from gristmill.storage.store import digest, file_checksum
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
@@ -123,9 +124,9 @@ class TransformerStage(ReadsText, PartStage):
                 f"{where}: model.safetensors lacks {len(missing)} weights of the model, such as {missing[0]}; save the model "
                 f"as {self.auto_class}, or name another one"
             )
-        positions = getattr(model.config, "max_position_embeddings", None)
-        if positions is not None and positions < self.max_tokens:
-            raise UserError(f"{where}: max_tokens is {self.max_tokens}, the model has {positions} positions")
+        most = most_tokens(model.config)
+        if most is not None and most < self.max_tokens:
+            raise UserError(f"{where}: max_tokens is {self.max_tokens}, the model has positions for {most}")
         return LoadedModel(tokenizer, model.eval().to(self._device), self._device)
 
     def config(self) -> dict[str, Any]:
@@ -133,8 +134,9 @@ class TransformerStage(ReadsText, PartStage):
         return read_json(Path(self.model) / "config.json")
 
     def outputs(self, texts: pa.Array | pa.ChunkedArray) -> Iterator[tuple[list[int], Any, Any]]:
-        """Yield (rows, outputs of the model, attention mask) for each batch. Only the first len(rows) rows of
-        the tensors are documents; the rest is padding.
+        """Yield (rows, outputs of the model, attention mask) for each batch. `rows` are the indices of its
+        texts, which need not be consecutive. The first len(rows) rows of the tensors belong to these texts;
+        the rest is padding.
         """
         import torch
 

@@ -118,7 +118,7 @@ def _without_beats() -> None:
 
 def _with_poison() -> None:
     """Make `text_hash` fail on documents that contain "poison", and the reader fail on files with "poison" in
-    their path.
+    their path that are not yet set aside.
     """
     from gristmill.errors import PoisonError
     from pipelines.building import read_step

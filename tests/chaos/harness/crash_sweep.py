@@ -1,4 +1,4 @@
-"""Commands that are crashed at every operation on the disk or on an object store, and then run again."""
+"""Commands that are crashed at operations on the disk or on an object store, and then run again."""
 
 import queue
 import random
@@ -24,8 +24,8 @@ GROUP = "Crash points"
 class Case:
     """A command to crash.
 
-    A case holds the names for the table, the arguments of the command, the preparation of its directory, and
-    the function that judges the outcome.
+    `names` holds pairs of a pattern of paths and a name for the table. `begin` prepares the directory, and
+    `outcome` judges it after the second run.
     """
 
     name: str
@@ -74,7 +74,9 @@ def row_of(case: Case, what: str, when: str) -> str:
 
 
 def points_of(case: Case, operations: Sequence[Operation]) -> list[Point]:
-    """Return every crash point: each operation combined with each way of dying."""
+    """Return every crash point: each operation with each way of dying that applies to it, and a kill after
+    the last.
+    """
     crashes: list[Crash] = ["kill"] if case.bucket else ["kill", "names kept", "names lost"]
     points = [Point(number, crash) for crash in crashes for number in range(len(operations))]
     points += [

@@ -3,10 +3,10 @@
 """Commands that die at a chosen operation on the disk or on an object store.
 
 The product has no hooks for this: in the process that is to die, the functions that change durable storage
-are replaced by counting ones. A first pass records the operations of a command. Then the command is run once
-for each operation and killed with SIGKILL just before it, and the disk is left as a crash of the process, or
-of the machine, would leave it. The state after an operation is the state before the next one, so it is enough
-to kill before each operation, and once after the last.
+are replaced by counting ones. A first pass records the operations of a command. Each further run is killed
+with SIGKILL just before one of them, and the disk is left as a crash of the process, or of the machine, would
+leave it. The state after an operation is the state before the next one, so it is enough to kill before each
+operation, and once after the last.
 """
 
 import builtins
@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 Crash = Literal["kill", "torn", "names kept", "names lost"]
-"""What is lost, beside the process. kill: nothing. torn: the second half of the file that the last operation opened, or of
-its last line where it appends. The others are losses of power: what was not fsynced of files is lost, and either all
-their names are kept, or those too that the directories were not fsynced for; removals and replacements are then undone.
+"""What is lost besides the process. kill: nothing. torn: the second half of the file that the last operation opened, or
+of its last line if the file was opened to append. The others are losses of power, in which files lose what was not
+fsynced. names kept: all files keep their names. names lost: changes of names (creations, removals, renames) that were
+not fsynced in their directory are undone.
 """
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _STORE_CALLS = ("Put", "Delete", "Upload", "Complete", "Copy")  # of the API of S3 that change what it holds

@@ -32,7 +32,7 @@ _HEALTH = {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": 
 
 
 def reason_not_to() -> str | None:
-    """Return why such machines cannot be made here, or None if they can."""
+    """Return why simulated machines cannot be made here, or None if they can."""
     name = f"gristmill-{os.getpid()}-probe"
     try:
         _ip("netns", "add", name)

@@ -71,16 +71,18 @@ class Trained:
 
 
 def trained(run: Path, record: Path) -> Trained:
-    """Return what `launching.Record` wrote at `record` while `run` was trained, over all its attempts."""
+    """Return the rows that `launching.Record` wrote at `record` over all attempts of `run`, and the losses of
+    `run`.
+    """
     return Trained(recorded(record), losses(run))
 
 
 def run_outcome(wanted: Trained, found: Trained) -> Outcome:
     """Compare a run that was broken and continued with an undisturbed one.
 
-    A row is doubled if its sample was read at the wrong step, and lost if no attempt read it. Runs are
-    identical if the digests of their rows are equal and their losses agree to 1e-5 (the order of sums depends
-    on the number of workers).
+    A row is lost if no attempt read it at the right step, and doubled if one read it at a wrong step. Runs
+    are identical if the digests of their rows are equal and their losses agree to 1e-5 (the order of sums
+    depends on the number of workers).
     """
     lost, doubled = wanted.rows.keys() - found.rows.keys(), found.rows.keys() - wanted.rows.keys()
     same_losses = wanted.losses.keys() == found.losses.keys() and all(

@@ -61,7 +61,7 @@ def write_config(path: Path, root: str, **more: Any) -> Path:
 
 @dataclass(frozen=True)
 class Small:
-    """A corpus file, the server that builds it, and the undisturbed reference corpus."""
+    """A corpus file, its sources, the server that builds it, and the undisturbed reference corpus."""
 
     server: Server
     config: Path

@@ -14,7 +14,7 @@ LONGEST = 600.0  # seconds that anything may take; longer is a hang
 
 
 class Work:
-    """A command that is started again whenever its driver has been killed."""
+    """A command that is started again whenever its driver or its cluster has been killed."""
 
     def __init__(self, cluster: SoakCluster, command: Sequence[str], log: Path, **variables: str) -> None:
         self.cluster, self._command, self._log, self._variables = cluster, list(command), log, variables

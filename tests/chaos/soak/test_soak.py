@@ -113,7 +113,7 @@ def leftovers(directory):
 
 @pytest.fixture(scope="module")
 def never_killed(soaking):
-    """Return what the same training trains on without a kill, on one worker."""
+    """Return the rows and losses of the training run without a kill, on one worker."""
     worker = Path(__file__).parents[2] / "trainers" / "kill_worker.py"
     command = [sys.executable, str(worker), "never", "0", "0", str(soaking / "record"), *training(soaking, "run")]
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=600)

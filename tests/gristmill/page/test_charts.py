@@ -65,6 +65,8 @@ def test_axes_show_what_they_should():
     for flat in (0.0, 3.0, -2.0):
         same = line_chart("flat", [Series(0, "a", [(1.0, flat), (2.0, flat)], dotted=True)], str, (450, 200))
         assert all(0 <= y <= 200 for _, _, y, _ in same.dots)
+    begun = line_chart("begun", [Series(0, "a", [(0.0, 1.0)], dotted=True)], str, (450, 200))
+    assert [x for _, x, *_ in begun.dots] == [0]
 
 
 def test_a_line_chart_says_in_words_what_it_shows():

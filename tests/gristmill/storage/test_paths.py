@@ -1,6 +1,4 @@
-"""A URL is never taken for a local file or directory, in any argument, setting or field of any package. `~`
-and `$HOME` are expanded in all of them.
-"""
+"""A URL is never taken for a local file or directory. `~` and `$HOME` at the start of a path are expanded."""
 
 import argparse
 import importlib

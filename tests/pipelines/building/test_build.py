@@ -117,9 +117,7 @@ def test_a_second_build_recomputes_nothing_and_reports_it(corpus_file, tmp_path)
 
 @pytest.mark.long
 def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypatch):
-    """The build dies right before or right after a rename, again and again, and the next process continues
-    the build.
-    """
+    """Each run of the build dies after eight to ten writes, and the next one continues, until one finishes."""
     run(corpus_file)
     wanted = files_of(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")

@@ -1,5 +1,5 @@
-"""A build reports where its CPU time went, and the purposes add up to what the operating system counts. It
-starts Ray only for work that takes longer than starting Ray.
+"""A build reports where its CPU time went, and the purposes add up to what the operating system counts. For
+little work, it does not start Ray unless it must.
 """
 
 import resource

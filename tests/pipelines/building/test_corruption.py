@@ -1,8 +1,5 @@
-"""Damage at rest: a flipped bit or a truncation in any file of a corpus is detected when the file is read,
-and the file is named.
-
-Files are damaged one at a time, in a published corpus and in an interrupted build, and everything that reads
-them is run again. Either an error names the file, or the result is unchanged.
+"""Damage at rest: after a flipped bit or a truncation in a file of a corpus or of an interrupted build, an
+error names the file, or the result is unchanged.
 """
 
 import os
@@ -81,7 +78,9 @@ def test_caches_and_reports_are_made_again(config, corpus):
 
 @pytest.mark.parametrize("kind", ["parts", "files", "quarantine", "filter.web", "shards"])
 def test_nothing_is_forgotten_by_way_of_a_damaged_file(kind, corpus, tmp_path):
-    """Forgetting rewrites every file that holds a document; a damaged file is named, and its damage is not copied."""
+    """Forgetting rewrites files. If one of them is damaged, an error names it, so that the damage is not
+    copied.
+    """
     root = tmp_path / "out"
     shutil.copytree(corpus, root)
     table = next(open_corpus(root).parts("web")).table(("id", DROP))

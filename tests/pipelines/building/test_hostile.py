@@ -306,7 +306,7 @@ def test_what_people_see_is_escaped(built, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_exports_hold_the_texts_as_data(built, tmp_path: Path, kind: str) -> None:
-    """In no export format does a cell become a formula, or a line break within a text end the record."""
+    """Formulas and markup at the beginning of a text, and a formula as its URL, are exported unchanged."""
     assert main(["export", str(built[0] / "out"), str(tmp_path / "e"), "--format", kind]) == 0
     names = {path.name for path in (tmp_path / "e").iterdir()}
     assert names == {"README.md", "data", "export.json", "croissant.json"}
@@ -365,7 +365,7 @@ def test_a_corpus_file_of_a_billion_values_is_refused_at_once(tmp_path: Path, ca
 
 
 def test_names_in_messages_do_not_steer_the_terminal(tmp_path: Path, capsys) -> None:
-    """Names of columns, files and directories are escaped in errors and progress lines."""
+    """Names of columns and files are escaped in errors and progress lines."""
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({f"{STEER}\nerror: all is well": ["a"]}), tmp_path / "in" / f"{STEER}.parquet")
     path = tmp_path / "names.yaml"

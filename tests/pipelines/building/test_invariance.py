@@ -1,5 +1,5 @@
-"""Invariance: no column or decision depends on the hash seed, the part size, the number and order of tasks,
-or the names and order of files.
+"""Invariance: no column or decision depends on the hash seed, the part size, or the number and order of
+tasks. The names and order of files change only ids and which copy is kept.
 """
 
 import hashlib
@@ -72,8 +72,8 @@ class Backwards(LocalCluster):
 
 
 def built(place, root, part_bytes, cluster=None, steps=STEPS + DEDUP):
-    """Build a corpus; return all columns of every document by its printed id, with the verdict of every rule
-    set.
+    """Build a corpus; return, by printed id, the columns of every document and the verdicts of the rule sets
+    that read no other columns.
     """
     place.mkdir()
     source = f"{{name: web, root: {root}, format: jsonl, part_bytes: {part_bytes}}}"

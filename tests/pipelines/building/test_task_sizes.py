@@ -1,5 +1,5 @@
-"""The driver's cost per task does not depend on the number of parts: bytes of messages, searches, manifests
-read.
+"""The driver's cost per task hardly grows with the number of parts: the size of messages, the parts searched,
+and the manifests parsed.
 """
 
 import pickle
@@ -32,10 +32,9 @@ KIND = pa.list_(pa.uint32(), 112)
 
 
 class Weighing(LocalCluster):
-    """Records the size in bytes of the largest pickled task of each phase.
+    """Records the largest size in bytes of each phase's pickled tasks, from a sample of them.
 
-    Only the first task of a phase runs, unless its result is given in `results`, which an earlier run has
-    recorded.
+    Only the first task of a phase runs, and none if `results` of an earlier run has the phase.
     """
 
     def __init__(self, results=None):

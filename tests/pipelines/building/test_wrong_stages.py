@@ -1,4 +1,6 @@
-"""User-defined stages that fail or return something invalid: the document is named, and set aside if the user asks for it."""
+"""User-defined stages that fail or return something invalid: a document that causes it is named, and set
+aside if the user asks for it.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +24,7 @@ steps:
 
 @dataclass(frozen=True)
 class Faulty(PartStage):
-    """A stage that goes wrong in the given `way`, in most cases on texts that contain "BAD"."""
+    """A stage that goes wrong in the given `way`, for some ways only on texts that contain "BAD"."""
 
     way: str
 

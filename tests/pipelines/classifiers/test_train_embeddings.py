@@ -82,8 +82,8 @@ def test_a_number_that_is_the_same_in_all_training_documents_has_no_weight():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A built corpus `out`, with judged scores. Its sources `ref` and `books` have mostly good words, `web`
-    mostly bad ones.
+    """A directory with an encoder, a built corpus `out`, and judged scores. The sources `ref` and `books`
+    have mostly good words, `web` mostly bad ones.
     """
     place = tmp_path_factory.mktemp("vectors")
     save_encoder(place / "encoder")

@@ -28,7 +28,9 @@ COUNT = 150
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A built corpus of two sources, each with good and bad words, and a judge's scores from 0 to 4 for most documents."""
+    """A directory with a corpus of two sources, each with good and bad words, and a judge's scores from 0 to
+    4 for most documents.
+    """
     place, draw, rows = tmp_path_factory.mktemp("judged"), random.Random(2), []
     for name in ("web", "forum"):
         lines = []

@@ -1,4 +1,4 @@
-"""Arrow does not load pandas in tasks and commands unless pandas is used."""
+"""Arrow loads pandas in a task only if the task uses pandas."""
 
 import subprocess
 import sys

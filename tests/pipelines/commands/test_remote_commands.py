@@ -57,7 +57,9 @@ def build(root: Path, name: str, output: str, s3, **dedup) -> Path:
 
 
 class Corpora(NamedTuple):
-    """One corpus, built on disk (`near`) and in the store (`far`); `root` holds its sources."""
+    """One corpus, built on disk (`near`) and in the store (`far`); `root` holds its sources, and `file` is
+    the corpus file of `far`.
+    """
 
     root: Path
     near: Path

@@ -162,16 +162,21 @@ def test_this_checkout_can_be_uploaded():
     assert not [name for name in names if name.startswith((".", "data/", "build/")) or name.endswith(".pyc")]
 
 
-def test_links_that_lead_outside_to_directories_or_nowhere_do_not_travel(checkout, tmp_path):
+def test_links_that_lead_outside_to_directories_excluded_files_or_nowhere_do_not_travel(checkout, tmp_path):
     (tmp_path / "outside.txt").write_text(SECRET)
     (checkout / "link.txt").symlink_to(tmp_path / "outside.txt")
     (checkout / "all").symlink_to("/")
     (checkout / "code").symlink_to(checkout / "pipelines")
     (checkout / "gone.txt").symlink_to(checkout / "nothing.txt")
     (checkout / "inside.txt").symlink_to(checkout / "web.yaml")
+    (checkout / ".env").write_text(SECRET)
+    (checkout / "settings.txt").symlink_to(checkout / ".env")
+    (checkout / "run.txt").symlink_to(checkout / "runs" / "a" / "resolved.yaml")
+    (checkout / "runs" / "a" / "resolved.yaml").write_text("a: 1\n")
     upload = collect(checkout)
-    assert upload.left_out == ("all", "code", "gone.txt", "link.txt")
+    assert upload.left_out == ("all", "code", "gone.txt", "link.txt", "run.txt", "settings.txt")
     assert "inside.txt" in dict(upload.files)
+    assert "inside.txt" not in dict(collect(checkout, ["web.yaml"]).files)
 
 
 def test_an_upload_that_is_too_big_names_the_largest_files(checkout, monkeypatch):

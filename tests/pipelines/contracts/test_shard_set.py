@@ -31,7 +31,7 @@ def write(path, documents, dtype=np.uint16, sentences=None, spans=None, targets=
 
 @st.composite
 def shards(draw):
-    """Draw documents, which may be empty, the starts of their sentences or None, and the dtype of tokens."""
+    """Draw documents (some may be empty), the starts of their sentences (or None), and the dtype of tokens."""
     dtype = draw(st.sampled_from([np.uint16, np.uint32]))
     tokens = st.integers(0, np.iinfo(dtype).max)
     documents = draw(st.lists(st.lists(tokens, max_size=5), max_size=5))

@@ -1,4 +1,4 @@
-"""Which tasks of a build read the stored text, which dominates the time of large builds."""
+"""Which tasks of a build read the stored text. These reads dominate the time of large builds."""
 
 from collections import Counter
 

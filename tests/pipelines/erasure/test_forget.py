@@ -1,5 +1,5 @@
-"""Erasure: no trace of forgotten documents is left in the corpus directory, everything else is unchanged, and all counts are
-right.
+"""Erasure: no text of forgotten documents is left in the corpus directory, other documents are unchanged, and
+all counts are right.
 """
 
 import json
@@ -37,7 +37,9 @@ def build(corpus_file, *overrides):
 
 
 def state(directory):
-    """Return everything that a corpus records about its documents: columns by id, and shard rows by id."""
+    """Return the columns of a corpus's documents by id, and by id the split, tokens and number of bytes of
+    those in shards.
+    """
     corpus = open_corpus(directory)
     documents = {}
     for part in corpus.parts():

@@ -1,4 +1,4 @@
-"""`compare-rules` against plain sets of document ids, with parts of any size, and its output and errors."""
+"""`compare-rules` against plain sets of document ids, with small and large parts, and its output and errors."""
 
 import json
 from itertools import combinations

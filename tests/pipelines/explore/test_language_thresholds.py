@@ -16,7 +16,7 @@ SETS = ("fineweb@paper", "gopher_quality@massivetext", "gopher_repetition@massiv
 MEASURED = sorted({rule.signal for name in SETS for rule in RULE_SETS[name]})
 
 # By language and column, a value for each document; other columns are 0.05 everywhere.
-EN, KO, ZH, JA, UND = 10, 20, 5, 1, 30
+EN, KO, ZH, JA, DE, UND = 10, 20, 5, 1, 6, 30
 VALUES = {
     ("en", "p"): [0.2, 0.4, 0.6, 0.8, 0.5, 0.5, 0.2, 0.4, 0.6, 0.8],
     ("ko", "p"): [0.8, 0.9, 0.9, 1.0] * 5,
@@ -29,6 +29,7 @@ VALUES = {
     ("en", "dup_line_ratio"): [0.0, 0.2] * 5,  # mean and deviation are 0.1, so 0.3 is two deviations above the mean
     ("ko", "dup_line_ratio"): [0.4, 0.6] * 10,
     ("zh", "dup_line_ratio"): [0.5] * ZH,
+    **{("de", name): [None] * DE for name in ("p", *MEASURED)},
     ("ko", "terminal_line_ratio"): [k / 100 for k in range(1, KO + 1)],
 }
 
@@ -37,7 +38,7 @@ VALUES = {
 def corpus(tmp_path_factory):
     root = tmp_path_factory.mktemp("thresholds")
     rows = []
-    for language, count in (("en", EN), ("ko", KO), ("zh", ZH), ("ja", JA), ("und", UND)):
+    for language, count in (("en", EN), ("ko", KO), ("zh", ZH), ("ja", JA), ("de", DE), ("und", UND)):
         for row in range(count):
             fields = {name: VALUES.get((language, name), [0.05] * count)[row] for name in ("p", *MEASURED)}
             rows.append({"text": f"{language} document {row}", "lang": language} | fields)
@@ -105,7 +106,7 @@ def test_another_reference(corpus):
 def test_the_yaml_is_a_step_of_a_corpus_file(corpus, tmp_path, capsys):
     assert main(["thresholds", str(corpus / "out"), "language_score", *SETS, "--least", "5"]) == 0
     printed = capsys.readouterr().out
-    assert "# documents: en 10, ko 20, zh 5\n# fewer than 5 values, so `default` holds: ja 1\n" in printed
+    assert "# documents: en 10, ko 20, zh 5\n# fewer than 5 values, so `default` holds: de 0, ja 1\n" in printed
     config = yaml.safe_load((corpus / "c.yaml").read_text())
     config["steps"] += yaml.safe_load(printed)
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config | {"output": str(tmp_path / "out")}))
@@ -113,7 +114,9 @@ def test_the_yaml_is_a_step_of_a_corpus_file(corpus, tmp_path, capsys):
     parts = [part.table(("language", "drop", "language_score")) for part in open_corpus(tmp_path / "out").parts()]
     rows = [row for part in parts for row in part.to_pylist()]
     scored = [row["language"] for row in rows if row["drop"] == "language_score"]
-    assert scored == ["en"] * 2 + ["ko"] * 5 + ["ja"] + ["und"] * UND  # 0.2, 0.8, and the default 0.3
+    assert (
+        scored == ["en"] * 2 + ["ko"] * 5 + ["ja"] + ["de"] * DE + ["und"] * UND
+    )  # 0.2, 0.8, the default 0.3; null is dropped
 
 
 def test_bad_input(corpus, tmp_path, capsys):

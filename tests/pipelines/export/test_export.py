@@ -1,4 +1,4 @@
-"""Exports, in both formats, against the kept, edited text of the corpus that they come from."""
+"""Exports as Parquet and JSON lines, against the kept, edited text of the corpus that they come from."""
 
 import gzip
 import json

@@ -1,5 +1,5 @@
-"""Exports that are killed and resumed, and exports by several workers, give the same bytes, and nothing is
-written twice.
+"""Exports that are killed and resumed, and exports by several workers, give the same bytes; which files a
+resumed export writes again.
 """
 
 import json

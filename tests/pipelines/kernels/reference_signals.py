@@ -1,4 +1,4 @@
-"""Every signal computed one document at a time in plain Python: the reference for the kernels.
+"""Signals computed one document at a time in plain Python: the reference for the kernels.
 
 The code is slow, uses no arrays, and is written to be read. `signals(text)` gives every column except the
 first thirteen (those are in test_quality_signals.py): integers as int, ratios as float (the columns hold them
@@ -81,7 +81,7 @@ def repetition(text: str) -> Columns:
 
 def units_per_word(words: Sequence[str]) -> float:
     """Return how many units count as one word: 1 word, 1.6 Han or kana letters or Tibetan syllables, 3
-    Southeast Asian letters, and the mean for mixed text.
+    Southeast Asian letters, and the harmonic mean for mixed text.
     """
     held = 0.0
     for word in words:
@@ -311,7 +311,8 @@ def length_inside(chunk: str, i: int) -> int:
 
 def repetition_datatrove(text: str) -> Columns:
     """Return datatrove's repetition columns. Ratios of characters are relative to the whole text. With fewer
-    than n tokens, the column of the top n-gram is None and that of duplicate n-grams is 0.
+    than n tokens, the column of the top n-gram is None and that of duplicate n-grams is 0; if the text is
+    empty, all are None.
     """
     found: Columns = {}
     paragraphs = re.split("\n{2,}", text.strip())
@@ -378,7 +379,7 @@ class C4Line(NamedTuple):
     start: int
     end: int
     verdict: str
-    """The first test that it meets, or KEPT. LOREM and CURLY drop the page."""
+    """The first test that the line fails, or KEPT. LOREM and CURLY drop the page."""
     sentences: int
     """Of a kept line; otherwise 0."""
     markers: tuple[tuple[int, int], ...]

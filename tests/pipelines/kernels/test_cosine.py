@@ -138,6 +138,9 @@ def test_vectors_that_are_equal_or_few_can_be_spread():
     same = np.ones((4, 3), np.float16)
     assert spread_first(same, 3, 0).tolist() == same.tolist()
     assert spread_first(same[:0], 3, 0).shape == (0, 3)
+    with_zeros = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 0]], np.float16)
+    for seed in range(20):
+        assert sorted(map(bytes, spread_first(with_zeros, 3, seed))) == sorted(map(bytes, with_zeros))
     assert sorted(map(bytes, spread_first(np.eye(3, dtype=np.float16), 9, 0))) == sorted(
         map(bytes, np.eye(3, dtype=np.float16))
     )

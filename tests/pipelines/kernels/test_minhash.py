@@ -43,7 +43,9 @@ WORD = re.compile(rf"\w[\w{MARKS}]*")
 
 
 def words(text):
-    r"""Return what `\w+` finds, together with the marks and joiners inside a word and after it."""
+    r"""Return what `\w+` finds in the lower-case text, together with the marks and joiners inside a word and
+    after it.
+    """
     return WORD.findall(text.lower())
 
 
@@ -57,8 +59,8 @@ def units(text):
 
 
 def shingles(units, ngram):
-    """Return shingles as long as `ngram` words. Six letters of a script without spaces, or six Tibetan
-    syllables, count as much as five words.
+    """Return shingles at least as long as `ngram` words; a shorter text is one shingle. Six letters of a
+    script without spaces, or six Tibetan syllables, count as much as five words.
     """
     weights = [5 if alone(unit[0]) or TIBETAN.match(unit) else 6 for unit in units]
     found = []

@@ -55,7 +55,7 @@ def test_bytes_with_the_same_hash_are_compared():
 
 @pytest.mark.parametrize("size", [10, 13])
 def test_each_window_is_named_for_the_first_block_of_its_group_that_has_it(size):
-    """The blocks share a middle, with up to eight different bytes on either side; no block contains a window
+    """The blocks share a middle, with up to eight random bytes on either side; no block contains a window
     twice.
     """
     rng = random.Random(size)

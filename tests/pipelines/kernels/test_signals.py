@@ -1,5 +1,5 @@
-"""Every signal equals the plain-Python reference, in a batch with any other documents. Adversarial documents
-are measured, too.
+"""Signals equal the plain-Python reference, in a batch with any other documents. Adversarial documents are
+measured, too.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""Warnings of plan and report about rules that do not suit a source: texts of one line, long texts, words
-without spaces.
+"""Warnings of plan and report about sources: rules that do not suit their texts, and HTML that is read as
+text.
 """
 
 import json

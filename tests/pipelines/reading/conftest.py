@@ -21,8 +21,8 @@ class Outcome(NamedTuple):
 
 
 def read_file(folder: Path, name: str, content: bytes | Path, part_bytes: int = 1 << 20, **fields: Any) -> Outcome:
-    """Write a file with this name and content below `folder`, read it as a source, and check that every
-    record is accounted for.
+    """Read the file `in/NAME` of `folder` as a source, after writing `content` to it if that is bytes, and
+    check that every record is accounted for.
     """
     path = folder / "in" / name
     path.parent.mkdir(exist_ok=True)

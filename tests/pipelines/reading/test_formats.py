@@ -1,4 +1,6 @@
-"""Every format gives the same records from a plain file, from a compressed file and from an archive."""
+"""Formats give the same records from a plain file, from a compressed file and from an archive; and the
+registry of formats.
+"""
 
 import bz2
 import gzip

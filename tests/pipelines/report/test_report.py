@@ -178,9 +178,7 @@ def test_the_page_shows_the_numbers_of_the_json(report, page):
 
 
 def without_identities(report):
-    """Return the report as JSON without what identifies the configuration: fingerprints, directories and the
-    configuration itself.
-    """
+    """Return the report as JSON, without what depends on the directories or on the size of the parts."""
     kept = {
         name: value
         for name, value in report.items()

@@ -108,9 +108,7 @@ def test_words_that_fasttext_would_read_as_marks_are_words(corpus, tmp_path):
 
 
 def test_vectors_begin_where_the_seed_says(tmp_path):
-    """The seed determines all initial rows, not only those of fastText's first block. A learning rate near 0
-    leaves the rows unchanged.
-    """
+    """The seed determines all initial rows. A learning rate near 0 leaves them unchanged."""
     path = tmp_path / "words.txt"
     path.write_text("a b c d e f g h\n" * 10)
     counts = Counter(dict.fromkeys("abcdefgh", 10))

@@ -1,4 +1,4 @@
-"""Alignment of two vector spaces with a known relation, words that moved between them, and the commands."""
+"""Alignment of two vector spaces, words that moved between them, and the commands."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The commands of docs/vectors.md run exactly as written."""
+"""The commands of docs/vectors.md run in the order of the page."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""Commands of pipelines as functions for agents: the product's code from taking the lease onwards, without
-the command line.
+"""Commands of pipelines as functions for agents: the product's code without the command line.
 
 Each function here returns a function for a simulated process to run. Its result is 0 or the message with
 which the command ends: UserErrors, StorageErrors and OSErrors are caught.
@@ -23,7 +22,7 @@ from tests.schedules.agents.small_corpora import EXPORT, FORGOTTEN, OUTPUT, inve
 
 _WORKER_SECONDS = 20.0
 TASK = " task "
-"""In the names of processes that run tasks of another."""
+"""Occurs in the names of processes that run a task of another process."""
 
 
 class TaskCluster:

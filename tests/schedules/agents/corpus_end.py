@@ -39,10 +39,11 @@ def files_below(disk, root=OUTPUT):
 
 
 def check_ends(world, allowed=()):
-    """Check that every process that was not killed ended with 0 or with an allowed message.
+    """Check that every process that was not killed ended with 0 or with an allowed message. Tasks of workers
+    are not checked.
 
     `allowed` holds message patterns, either for all processes or as a mapping by process. If a process was
-    suspended, messages that another process has taken over the lease are allowed too.
+    suspended, a message that a process has stopped while taking over the lease is allowed too.
     """
     suspended = any(decision.action == "suspend" for decision in world.record)
     stopped = (r"taking over the lease has stopped and keeps others from it",) if suspended else ()
@@ -59,8 +60,8 @@ def _says(process, patterns):
 
 
 def run_again(world, name, make, allowed=()):
-    """Run one more command, alone and undisturbed, with a limit on the number of operations; return its
-    simulation.
+    """Run one more command, alone, undisturbed and with a limit on the number of operations, and check that
+    it ends with 0 or an allowed message. Return its simulation.
     """
     again = Simulation(Default(), disk=world.disk)
     process = again.start(name, make(again), machine="later")
@@ -71,8 +72,8 @@ def run_again(world, name, make, allowed=()):
 
 
 def check_corpus(world, config, reference, objects=None, root=OUTPUT):
-    """Build once more and check that the corpus is complete, equals the reference (if given), and leaves
-    nothing over.
+    """Build once more and check that the corpus equals the reference (if given), except in files that may
+    vary, and that nothing is left over.
     """
     said = _build_again(world, config)
     if not _has_nothing_to_do(said):

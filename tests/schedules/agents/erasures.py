@@ -1,7 +1,6 @@
 """Scenarios: builds concurrent with gc, forget, export and readers, on an output with a published corpus.
 
-Each command may end only with messages that fit the scenario: that another command is working there, that
-another has taken over, or that something has changed.
+Each command may end only with success or with a message that fits the scenario (`_MESSAGES`).
 """
 
 import re
@@ -270,7 +269,6 @@ class _Leases:
 
 
 def _forget_again(world, commands):
-    """Run `forget` once more: it finishes an interrupted run, or reports that the document is not there."""
     run_again(world, "build", lambda again: build(corpus(), again.say), allowed=("forgetting was interrupted",))
     if len(commands) > 1:  # one refuses to begin before the other is finished
         run_again(world, "forget", lambda again: finish_forgetting(), allowed=(_NOT_THERE,))
@@ -299,8 +297,8 @@ def _index_again(world):
 def _export_again(world, others):
     """Export once more and check that nothing is left over.
 
-    Unless `others` change the corpus or the export, at most one existing file is rewritten, namely a file
-    that the killed export had not yet recorded.
+    If `others`, the number of other commands that change something, is 0, at most one existing file is
+    rewritten: a file that the killed export had not yet recorded.
     """
     said = ("is not empty", "holds another export", *_MESSAGES["export"])
     written, place = [], f"{EXPORT}/data"

@@ -1,9 +1,9 @@
 """Invariants of an output, checked after every operation of any command.
 
 - The files of a published step exist and match its manifest.
-- A step is never published twice with different bytes.
+- A reproducible step is never published twice with different bytes.
 - A forgotten document stays forgotten, and no step of the published corpus holds it.
-- An export with `export.json` is complete.
+- A corpus is published only if all its steps are.
 """
 
 import json
@@ -112,7 +112,7 @@ class Published:
 
     def check_late(self):
         """Check that every command that was not killed has removed the receipts it wrote into published
-        steps.
+        steps. Runs with failed operations or losses of power are not checked.
         """
         if any(decision.action in ("fail", "power") for decision in self.world.record):
             return

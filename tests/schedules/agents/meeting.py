@@ -11,8 +11,8 @@ def start_commands(world, names, make, faults):
 
 
 def check_commands(world, names, messages):
-    """Check that every command ended with one of its allowed `messages`, or with a disk error if a disk
-    operation was made to fail.
+    """Check that every command succeeded, was killed or ended with one of its allowed `messages`. If a disk
+    operation was made to fail, disk errors are allowed too.
     """
     failed = DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ()
     check_ends(world, {f"{name} {number + 1}": (*messages[name], *failed) for number, name in enumerate(names)})

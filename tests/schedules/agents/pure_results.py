@@ -146,7 +146,7 @@ _OF_TABLES = (
     (funnel, "count_part", _funnel_key),
     (funnel, "_merge_samples", lambda tables: _ids(*tables)),
 )
-"""Functions of tables, and what their arguments are known by."""
+"""(module or class, name of a function of tables, function that returns the key of its arguments in the cache)."""
 _COMPUTED_ONCE = tuple((where, name, once(getattr(where, name), key)) for where, name, key in _OF_TABLES)
 
 

@@ -24,8 +24,8 @@ _kept_directories: list[tempfile.TemporaryDirectory] = []
 
 @cache
 def sources_directory(parts: int = 3) -> Path:
-    """Return a directory with the sources `web` and `books`, each with `parts` files of three documents. Each
-    file becomes one part.
+    """Return a directory with the sources `web` and `books`, each with `parts` files of three documents. With
+    the default `part_bytes` of `corpus`, each file becomes one part.
     """
     directory = tempfile.TemporaryDirectory(prefix="schedules-")
     _kept_directories.append(directory)
@@ -56,7 +56,7 @@ SHAPES = {
     "whole": ("length short elect learn pack", ("web", "books"), 3),
     "small": ("length short learn", ("web",), 2),
 }
-"""Name -> (names of steps, sources, parts of each source). Reading each source and the funnel are steps too."""
+"""Name -> (names of steps, sources, parts of each source). Reading a source is a step too, and so is the funnel."""
 _shape = SHAPES["whole"]
 
 

@@ -1,4 +1,6 @@
-"""Processes that write the same new file, or publish the same step of a corpus."""
+"""Processes that write the same new file, publish the same step of a corpus, or write what another process
+removes.
+"""
 
 import json
 from contextlib import suppress
@@ -37,8 +39,8 @@ _MANIFEST = f"{ROOT}/{_STEP}/manifest.json"
 
 
 def write_new() -> Scenario:
-    """Two processes write the same new file while a third sweeps temporary files. One of the two writers
-    succeeds, and its bytes stay.
+    """Two processes write the same new file while a third sweeps temporary files. Unless a process is killed,
+    one of the two writers succeeds, and its bytes stay.
     """
     path = f"{ROOT}/file"
 
@@ -100,7 +102,7 @@ def publish_the_first() -> Scenario:
 
 def publish_a_step(units: int = 1) -> Scenario:
     """Two builds publish a step with `units` units of work. Whenever the step is published, its files exist
-    and are complete, and nothing is left over.
+    and are complete. After one more build, nothing is left over.
     """
 
     def build_step(root: LocalPath) -> StepManifest:
@@ -174,7 +176,7 @@ def publish_a_removed_step() -> Scenario:
 
 def write_while_forgetting() -> Scenario:
     """A task that started earlier writes a file while `forget` writes its tombstone and removes the step.
-    After the removal, no file is left and none appears later.
+    After the removal, no file holds the forgotten text, and none with it appears later.
     """
     text, root = b"to be forgotten", LocalPath(ROOT)
 
@@ -252,8 +254,8 @@ def write_while_old_files_are_removed() -> Scenario:
 
 
 def write_while_removed() -> Scenario:
-    """A process writes a file into a directory that another process also creates and then removes. The file
-    is written, either before or after the removal.
+    """A process writes a file into a directory that another process also creates and then removes. Neither
+    process fails.
     """
     place = LocalPath(ROOT) / "units"
 

@@ -157,7 +157,7 @@ def _replace(name: str) -> bool:
 
 def replace_twice() -> Scenario:
     """Two processes replace an export of step 1, one with step 2 and the other with step 3. The export is
-    always complete or absent, and in the end it is the later one.
+    always complete or absent, and unless a process is killed, one of the two is there in the end.
     """
 
     def start(world: Simulation) -> None:

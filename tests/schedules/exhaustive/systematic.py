@@ -302,6 +302,8 @@ def explore_all(
 ) -> Report:
     """Run all schedules of a scenario that are not equivalent, with up to the given numbers of faults, until
     one fails.
+
+    A suspension lasts one of `seconds`. If `commuting` is false, equivalent orders are run too.
     """
     search, report = _Search(kills, suspensions, seconds, commuting), Report()
     while True:

@@ -1,5 +1,5 @@
-"""Publishing in every interleaving of two processes, with a kill or suspension at any point. Prints the
-number of states explored.
+"""Publishing in every interleaving of two or three processes, with a kill or suspension at any point; two
+scenarios are only sampled. Prints the number of states explored.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""The exhaustive search on toy scenarios: it finds bugs that occur in only one order, and skipping commuting
-orders does not hide any.
+"""The exhaustive search on toy scenarios: it reaches all ends, and skipping orders of commuting operations
+hides none of them.
 """
 
 import itertools
@@ -13,7 +13,9 @@ from tests.schedules.simulation import Simulation
 
 
 def counting(processes: int, ends: set, *, locked: bool = False) -> Scenario:
-    """Return a scenario of processes that each write a file of their own, then add 1 to a shared file."""
+    """Return a scenario of processes that each write a file of their own, then add 1 to a shared file. At the
+    end of a run, (number of killed processes, contents of the shared file) is added to `ends`.
+    """
 
     def add(world: Simulation, name: str) -> None:
         with world.host.open(f"{ROOT}/{name}", "wb") as own:

@@ -4,8 +4,8 @@ schedules take long to find.
 One agent is stopped before an operation that publishes or removes something. Another agent runs to its end,
 or to one of its operations in the same directory, and then the first agent continues. In other schedules, the
 machine loses power right after such an operation, or the first agent is suspended for a long time if the two
-do not share a machine. Last come schedules in which one agent checks what it publishes between two operations
-of the other.
+do not share a machine. There are also schedules in which one agent checks what it publishes between two
+operations of the other.
 """
 
 import itertools
@@ -23,7 +23,9 @@ Directed = tuple[Decision, ...]
 
 
 def directed_schedules(scenario: Scenario) -> Iterator[Directed]:
-    """Yield lists of decisions: first those with one switch, then the others in random order."""
+    """Yield lists of decisions: first those with one switch or fault, then those of `_windows`, then the
+    others in random order.
+    """
     alone = _operations(scenario, ())
     agents = tuple(name for name in alone if "." not in name)  # not heartbeats
     later = []

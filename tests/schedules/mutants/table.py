@@ -1,7 +1,7 @@
 """Mutants: each patch in `patches/` removes one safeguard from the product.
 
-The first line of a patch names the commands that must run concurrently for the bug to show. The rest is a
-diff hunk without line numbers, which applies wherever its lines are found.
+The first line of a patch names the scenario in which the bug shows. The rest is a diff hunk without line
+numbers, whose lines must occur exactly once in the module.
 """
 
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ def count_without_lock(choices):
 
 
 def count_with_lock(choices):
-    """Like `count_without_lock`, but with a lock that cannot be lost."""
+    """Let three processes each add 2 to a counter with a lock that cannot be lost; return the counter."""
     world, count, holder = World(choices), [0], []
 
     def add():
@@ -242,7 +242,7 @@ def test_a_failing_run_is_shrunk_to_the_one_switch_that_it_needs():
 
 
 def disturbed(choices):
-    """Run three processes with pauses and operations of all kinds, some of them critical, and return the
+    """Run three processes with pauses and operations of several kinds, some of them critical, and return the
     world.
     """
     world = World(choices)

@@ -84,9 +84,6 @@ def _next_run(world: Simulation, work):
 
 
 def _all_ended(world: Simulation) -> None:
-    """Check that all processes have ended. If anything but a kill occurred, a process may end with an error
-    of the store.
-    """
     disturbed = any(decision.action != "kill" for decision in world.record)
     for process in world.processes.values():
         assert process.done or process.killed, f"{process.name} has not ended"

@@ -81,7 +81,8 @@ def _submit(cluster, work, say):
 
 def meeting_of_submissions(*works):
     """Return a scenario in which processes submit the same command at the same moment. Unless a process is
-    killed or a request fails, one job runs in the end, and every process knows its name.
+    killed or a request fails, one job runs in the end, and the results and ConflictErrors of the processes
+    name this job.
     """
 
     def start(world):
@@ -128,7 +129,7 @@ def two_slots():
 
 
 def two_versions():
-    """Return a scenario that submits the same command with two versions of the code, and with the first
-    version twice.
+    """Return a scenario that submits the same command for two slots with different code, and for the first
+    slot twice.
     """
     return meeting_of_submissions(_work("mon"), _work("tue", "other code"), _work("mon"))

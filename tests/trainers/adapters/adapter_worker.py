@@ -1,6 +1,6 @@
-"""Worker of test_adapters_zero. Every method is trained from the beginning under three ZeRO stages, and
-resumed half way from each of these runs under another stage. At stage `partitioned`, every tensor is
-partitioned, however small.
+"""Worker of test_adapters_zero. The methods of MODELS are trained from the beginning under ZeRO stages 0, 2
+and 3 (`lora` under all stages), and resumed half way from each of these three runs under another stage. Stage
+`partitioned` is stage 3 with every tensor partitioned, however small.
 
 Started by `run_workers` as `adapter_worker.py OUTPUT`. The first worker writes {case: {stage: {"losses",
 "trained"}}}, and for resumed runs {case: {"STAGE after STAGE": {...}}}.

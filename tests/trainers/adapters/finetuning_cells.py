@@ -3,7 +3,7 @@
 job -> rows of a task -> two steps -> checkpoint -> a fresh model -> the same predictions
 
 `docs/finetuning_matrix.py` runs all cells. The tests run a selection that covers every pair of values of two
-axes.
+axes that occurs in a trainable cell.
 """
 
 import itertools
@@ -65,8 +65,8 @@ def every_cell():
 
 
 def is_sensible(method, architecture, kind):
-    """Return whether a cell can be trained. Encoders do not generate text, and generation has no head to
-    train, so such cells are refused.
+    """Return whether a cell can be trained. Some methods refuse some architectures, encoders do not generate
+    text, and generation has no head to train.
     """
     if kind == "generate" and (ARCHITECTURES[architecture].family == "encoder" or method in ("head", "features")):
         return False
@@ -188,8 +188,8 @@ def fail(message):
 
 
 def train_steps(forward, job, corpus):
-    """Train for two steps. Check that every loss is finite, and that exactly the trainable parameters have
-    gradients and change.
+    """Train for two steps. Check that losses and gradients are finite, that the trainable parameters and no
+    others have gradients, and that no frozen parameter changes.
     """
     data, parameters = task_training(corpus, job), dict(forward.model.named_parameters())
     before = {name: parameter.detach().clone() for name, parameter in parameters.items()}

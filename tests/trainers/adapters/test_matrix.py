@@ -1,5 +1,5 @@
-"""Every method on every architecture: which parameters are trained, packed rows, saving and loading, and
-merging.
+"""Every method on every transformer that it supports: which parameters are trained, packed rows, saving and
+loading, and merging.
 """
 
 from dataclasses import fields

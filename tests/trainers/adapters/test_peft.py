@@ -225,7 +225,6 @@ def test_a_prefix_of_the_decoder_computes_what_past_keys_compute(name):
 
 @pytest.mark.long
 def test_adalora_removes_the_ranks_that_peft_removes():
-    """The run uses the orthogonality penalty on singular vectors and peft's schedule."""
     steps, warmup, final = STEPS, 2, 8
     method = replace(CASES["adalora"], warmup=warmup / steps, final=final / steps, interval=3)
     network, removed = applied("llama", method), 0

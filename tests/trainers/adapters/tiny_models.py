@@ -1,4 +1,4 @@
-"""Tiny models of every architecture, and packed rows with virtual tokens for them."""
+"""Tiny models of every architecture that is not recurrent, and packed rows with virtual tokens for them."""
 
 from functools import cache
 
@@ -49,8 +49,8 @@ def applied(architecture, method, seed=0):
 
 
 def row(texts, method, first):
-    """Return (ids, positions, segments), each [1, length], of documents packed into one row. Virtual tokens
-    precede each document, and positions start after the prefix, if there is one.
+    """Return (ids, positions, segments), each [1, length], of documents packed into one row. Virtual tokens,
+    the first with id `first`, precede each document, and positions start after the prefix, if there is one.
     """
     virtual = np.arange(first, first + method.virtual_tokens)
     documents = [np.concatenate([virtual, text]) for text in texts]

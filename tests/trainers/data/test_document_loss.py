@@ -45,8 +45,8 @@ def total(data, config, size=8, world=1):
 
 
 def texts(source, budget):
-    """Return (tokens, bytes) of the documents with the smallest ids, as many as are needed to reach `budget`
-    bytes.
+    """Return (tokens, number of bytes) of the nonempty documents with the smallest ids, as many as are needed
+    to reach `budget` bytes.
     """
     found = []
     for record in source.shards:
@@ -60,7 +60,9 @@ def texts(source, budget):
 
 
 def by_hand(corpus, config, half, budget):
-    """Return the bits and bytes of each source, computed chunk by chunk with the plain model."""
+    """Return {source: (bits, bytes)}. Each chunk of `half` tokens is scored with the chunk before it as
+    context, by the plain model.
+    """
     model = build_model(config.model, SPECIAL_IDS, 0).eval()
     found = {}
     for name, source in sorted(corpus.validation.items()):

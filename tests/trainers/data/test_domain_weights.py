@@ -1,5 +1,5 @@
-"""Domain weights: any level may be given a weight, and a domain without one shares that of the nearest level
-above it.
+"""Domain weights: any level may be given a weight, and a domain without one shares the weight of the nearest
+level above it that has one.
 """
 
 import shutil

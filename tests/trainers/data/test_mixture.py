@@ -42,7 +42,7 @@ def order(stages=THREE, sizes=SIZES, epochs=None, length=16):
 
 def request(stages, caps, tokens):
     """Return the cumulative tokens requested from each source after every token, computed in a loop as a
-    reference for the closed form.
+    reference for `SourceMixture.requested`.
     """
     given, done = np.zeros(len(caps)), 0
     table = [given.copy()]
@@ -192,8 +192,8 @@ class Reading(Causal):
 def test_the_ledger_is_what_rows_hold_and_within_a_sequence_of_the_request_at_every_step(
     numbered_directory, frame, packing, phases
 ):
-    """The mixture has three stages and a cap. No shard repeats a token, so a token seen twice in an epoch
-    would reveal text that is read twice.
+    """The mixture has three stages and a cap. No token occurs twice in the corpus, so a token seen twice in
+    an epoch would reveal text that is read twice.
     """
     corpus = open_corpus((str(numbered_directory),), None, frame)
     stages = (MixtureStage(1_500, {"plays": 1.0, "code": 3.0}), MixtureStage(4_000, {"plays": 1.0, "notes": 0.05}))
@@ -236,7 +236,7 @@ def test_the_ledger_is_what_rows_hold_and_within_a_sequence_of_the_request_at_ev
 
 
 def _cut_short(data, numbers):
-    """Return the (source, epoch) pairs that were being read when a phase ended."""
+    """Return the (source index, epoch) pairs that the end of a phase may have cut short."""
     ends = [phase.until for phase in data.order.phases[:-1]]
     return {
         max((key for key in numbers if key[0] == index and min(numbers[key]) < end), default=None)

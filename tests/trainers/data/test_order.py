@@ -1,5 +1,5 @@
-"""The order of samples: the sources keep their shares at every sample, every sequence is read once per epoch,
-and a sample depends on its number alone.
+"""The order of samples: sources keep their shares at every sample, no sequence is read twice in an epoch, and
+within an order, a sample depends on its number alone.
 """
 
 import itertools
@@ -124,8 +124,8 @@ def listed(rng, tokens, length):
 
 
 def random_order(seed, phases=3):
-    """Return a random two-stage mixture read in phases of different sequence lengths, and the epoch limits of
-    some of its sources. Some sources list their sequences and some do not.
+    """Return an order of random sources in a two-stage mixture, with phases of random sequence lengths, and
+    the caps, in epochs, of some of its sources. Some sources list their sequences and some do not.
     """
     rng = np.random.default_rng(seed)
     names = [f"s{i}" for i in range(int(rng.integers(1, 6)))]

@@ -1,5 +1,5 @@
-"""Properties of orders and packings for arbitrary sources, weights, lengths and stopping points: every token
-is read once per epoch, and the sample number is the only state.
+"""Properties of orders and best-fit packing for arbitrary sources, weights and stopping points: nothing is
+read twice in an epoch, and a sample depends on its number alone.
 """
 
 import json

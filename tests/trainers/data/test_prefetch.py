@@ -1,4 +1,4 @@
-"""Prefetching yields the same batches in the same order, and raises an error in place of the batch that
+"""Prefetching yields results in the order of their items, and raises an error in place of the result that
 failed.
 """
 

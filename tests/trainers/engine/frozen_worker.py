@@ -1,8 +1,8 @@
-"""Worker of test_frozen: trains only the first block of a model under every ZeRO stage, and resumes from each
-stage's checkpoint under the next stage.
+"""Worker of test_frozen: trains only the first block of each stack of a model under every ZeRO stage, and
+resumes from each stage's state under the next stage.
 
-Started by `run_workers` as `frozen_worker.py CORPUS OUTPUT`; the first worker writes {name: {stage:
-{"losses", "resumed", "state", "frozen"}}}.
+Started by `run_workers` as `frozen_worker.py CORPUS OUTPUT`; the first worker writes {recipe: {stage:
+{"losses", "resumed", "state", "gradients"}}} and, under the key "bf16" of a recipe, {stage: losses}.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Execution settings that must not change the loss: offload, activation checkpointing, torch.compile, and
-ZeRO stages under Muon and averaged SGD. Runs with dropout must resume exactly.
+ZeRO stages under Muon and averaged SGD. Runs with dropout must resume exactly on as many workers.
 
-Two workers train small runs of 6 steps in one launch; one worker then continues some of them.
+Two workers train small runs of up to 6 steps in one launch; one worker then continues some of them.
 """
 
 import json
@@ -101,7 +101,9 @@ def launched(corpus_directory, tmp_path_factory):
 
 
 def expect(output, name, before, places):
-    """Assert that run `name` has the losses of run `before`, from the step at which `name` starts."""
+    """Assert that run `name` has the losses of run `before`, to `places` decimals, from the step at which
+    `name` starts.
+    """
     if not (output / name).exists():
         pytest.skip("DeepSpeed's Muon needs a C++ compiler, g++ is not there")
     expected, found = losses(output / before), losses(output / name)
@@ -163,7 +165,7 @@ def test_one_worker_resumes_the_run_of_two(launched, name, before):
 def test_muons_first_update_is_a_rotation_of_every_hidden_matrix(launched, corpus_directory):
     """Newton-Schulz brings the singular values of an update near 1 (0.5 to 1.5 in Jordan et al., 2024). The
     update is scaled by the learning rate and, for tall matrices, by the square root of rows over columns.
-    Parameters other than hidden matrices get AdamW's step, which is as large as the learning rate.
+    Parameters other than hidden matrices get AdamW's step, which is at most as large as the learning rate.
     """
     path = launched / "muon-step"
     if not path.exists():

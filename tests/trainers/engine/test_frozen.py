@@ -1,6 +1,5 @@
 """Models in which only the first blocks are trained, under every ZeRO stage on two workers: the losses equal
-those of plain torch, frozen parameters have no optimizer state, and training resumes exactly under another
-stage.
+those of plain torch, frozen parameters have no optimizer state, and training resumes under another stage.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""The attention mask is omitted only if every position of every row may then attend to all that it sees."""
+"""The attention mask is omitted only where it would change nothing, and only for some architectures and
+position schemes.
+"""
 
 from dataclasses import replace
 

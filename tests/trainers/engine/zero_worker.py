@@ -1,6 +1,6 @@
-"""Worker of test_zero: trains under every ZeRO stage, and one model of each family, in the same processes.
+"""Worker of test_zero: trains a model under every ZeRO stage, and recipes of FAMILIES, in the same processes.
 Launches with several workers also resume runs; launches with two also train runs in which one worker gets a
-NaN loss.
+NaN loss or is slow to write.
 
 Started by `run_workers` as `zero_worker.py CORPUS OTHER OUTPUT`, where OTHER has the columns `spans` and
 `target`. Each run is a directory below OUTPUT, with a record of what it read next to it. If names of runs
@@ -52,7 +52,7 @@ POISONED_STEP = 5
 
 def execution(stage: int, world: int) -> dict[str, int]:
     """Return the execution settings for a ZeRO stage with `world` workers, chosen so that the runs together
-    cover every pair of settings.
+    cover every pair of values of any two settings.
     """
     return {"zero_stage": stage, "micro_batch": 1 + (stage + world) % 3, "loader_threads": (stage + 2 * world) % 3}
 
@@ -149,8 +149,8 @@ def no_process(*arguments: object, **named: object) -> None:
 
 
 def slow_writer(rank: int, seconds: float) -> None:
-    """On the first worker, delay every checkpoint, export and search for a checkpoint from now on by one and
-    a half times `seconds`, the time limit of collectives.
+    """Set the time limit of collectives to `seconds`. From now on, delay every checkpoint, export and search
+    for a checkpoint on the first worker by one and a half times as long.
     """
     import torch
 

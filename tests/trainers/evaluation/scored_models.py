@@ -97,7 +97,8 @@ def likelihoods(network, wanted, **arrays):
 
 def reference(name, folder, context, continuation, word_ends=None):
     """Return the log-likelihood of the ids of a continuation, computed in a plain loop. When an encoder
-    predicts token i of the continuation, the tokens from i up to `word_ends[i]` are masked.
+    predicts token i of the continuation, the tokens from i to before `word_ends[i]` are masked, by default
+    only token i.
     """
     _, network = network_of(name)
     specials, both = SPECIAL_IDS, [*context, *continuation]

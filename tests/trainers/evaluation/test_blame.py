@@ -68,7 +68,7 @@ steps:
 
 @pytest.fixture(scope="module")
 def found(directory, tmp_path_factory):
-    """(run, data, step): the run's checkpoint at step 3 holds a model trained on everything but the garbage
+    """(run, data, step): the run's checkpoint at step 3 holds a model trained on 80 rows without the garbage
     document, which the run reads at `step`.
     """
     corpus = open_corpus((str(directory),), None)

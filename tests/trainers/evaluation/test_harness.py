@@ -47,7 +47,7 @@ def sentence(draw, count):
 
 @pytest.fixture(scope="module")
 def items(tmp_path_factory):
-    """Four tasks in the style of HellaSwag, WinoGrande, LAMBADA and BLiMP."""
+    """The items of four tasks in the style of HellaSwag, WinoGrande, LAMBADA and BLiMP."""
     folder, draw = tmp_path_factory.mktemp("tasks"), np.random.default_rng(4)
     numbers = range(12)
     choice = [

@@ -176,6 +176,8 @@ def test_numbers_match_by_value():
     assert METRICS["number_match"].statistics(outcomes)[:, 0].tolist() == [1, 0, 0]
     with pytest.raises(UserError, match="number_match needs a number in each accepted text"):
         METRICS["number_match"].statistics(Outcomes(texts=["1"], references=[["one"]]))
+    unanswerable = Outcomes(texts=["3", "", "4"], references=[["3"], [], []], no_answer=True)
+    assert METRICS["number_match"].statistics(unanswerable)[:, 0].tolist() == [1, 1, 0]
 
 
 QA = {

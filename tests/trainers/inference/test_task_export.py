@@ -360,7 +360,9 @@ def test_peft_loads_an_adapter_with_the_head_of_its_task(name, kind, method, bas
 
 
 def test_an_adapter_on_another_base_is_refused_whatever_the_base_lacks(bases, files, tmp_path):
-    """A base without its language-model head counts as the same base; a base with other weights does not."""
+    """A base with another language-model head counts as the same base; a base with other weights elsewhere
+    does not.
+    """
     job = job_of(bases("roberta"), files, "classify", method="lora")
     run = LocalPath(tmp_path / "run")
     run_of(run, job)

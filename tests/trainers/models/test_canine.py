@@ -59,7 +59,7 @@ def hidden(model, ids, segments, **others):
 
 def stock(network, codes, width=None):
     """Return the states that `transformers` computes for the code points of a text. The text is padded to
-    `width`, or by default to a multiple of 128 that leaves at least 8 characters.
+    `width`, or by default to the smallest multiple of 128 that leaves at least 8 characters after the text.
     """
     width = width or -(-(len(codes) + 8) // 128) * 128
     ids = torch.tensor([[*codes, *[0] * (width - len(codes))]])
@@ -163,9 +163,9 @@ def test_characters_beyond_the_table_share_its_last_position_and_rows_of_padding
 
 
 def test_the_published_size_has_the_parameters_of_transformers():
-    """The checkpoints have 133 M parameters, or 121 M without the positions beyond 2,048, which were not
-    trained (google-research/language, canine/README.md). Neither count includes an output layer. The pooler
-    is part of a head in our implementation, so it is added.
+    """The authors give 121 M parameters, without the positions beyond 2,048, which were not trained
+    (google-research/language, canine/README.md). The count includes no output layer. The pooler is part of a
+    head in our implementation, so it is added.
     """
     from transformers import CanineConfig, CanineModel
 

@@ -37,7 +37,7 @@ def build(model):
 
 def bucket(distance):
     """Return the bucket of a distance. Up to half of BUCKETS, every distance has its own bucket; beyond that,
-    bucket widths grow logarithmically up to the longest distance.
+    buckets are spaced logarithmically up to the longest distance.
     """
     half = BUCKETS // 2
     if abs(distance) <= half:
@@ -47,8 +47,8 @@ def bucket(distance):
 
 
 def row_of(i, j, first):
-    """Return delta(i, j) of equation 3, the row in the table of 2k distances. In version 1, k is the number
-    of positions.
+    """Return delta(i, j) of equation 3, the row in the table of 2k distances. Here k is the number of
+    positions in version 1 (`first`), and BUCKETS from version 2 on.
     """
     distance, most = (i - j, POSITIONS) if first else (bucket(i - j), BUCKETS)
     return min(max(distance + most, 0), 2 * most - 1)

@@ -147,8 +147,7 @@ def test_a_model_with_rotary_positions_does_not_see_where_its_text_begins(archit
 
 def bucket(distance, buckets):
     """Return the bucket of a distance (Raffel et al., 2020, section 2.1). The first half of the buckets hold
-    one distance each; the widths of the rest grow logarithmically up to 128, and larger distances share the
-    last one.
+    one distance each; the rest are spaced logarithmically up to 128, and larger distances share the last one.
     """
     exact = buckets // 2
     if distance < exact:

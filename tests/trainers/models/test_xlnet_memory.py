@@ -134,9 +134,9 @@ def test_a_window_keeps_the_order_of_its_targets():
 
 
 def train(bptt=WINDOW, parts=1, steps=2, length=LENGTH, model=MODEL, **execution):
-    """Train for a few steps, and return the losses, the gradient norms and the final weights.
+    """Train for a few steps, and return (loss, gradient norm, updates) for each step, and the final weights.
 
-    One row ends before the other, and the columns after the last token of each micro-batch are dropped.
+    The second row ends after 26 tokens; as a micro-batch of its own, it is cut to 32 columns.
     """
     config = Pretraining(
         name="x", model=model, objective=OBJECTIVE, batch=BatchSize(sequences=2), budget=TrainingBudget(steps=steps),

@@ -133,7 +133,7 @@ def one_side(batch):
 
 def over_workers(data, documents, size, world):
     """Collect {(sample, segment): value} from `documents`, which is applied to the micro-batches of `size`
-    rows of all workers.
+    rows of all workers, for the first 24 samples.
     """
     found = {}
     for rank in range(world):

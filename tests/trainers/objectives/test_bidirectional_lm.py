@@ -45,8 +45,8 @@ def forward_of(seed=0):
 
 
 def plain_nats(model, ids):
-    """Return {(direction, position): nats} of a document: p(t_k | t_1 .. t_k-1) and p(t_k | t_k+1 .. t_n)
-    (Peters et al., 2018, section 3.1).
+    """Return {(name of the loss, position): nats} of a document: p(t_k | t_1 .. t_k-1) and p(t_k | t_k+1 ..
+    t_n) (Peters et al., 2018, section 3.1).
 
     The position is that of the token read last. For each prediction, the model reads only the tokens before,
     or only the tokens after.

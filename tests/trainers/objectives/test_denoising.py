@@ -134,8 +134,8 @@ def test_infilling_takes_its_share_in_spans_of_poisson_lengths():
 
 @pytest.mark.long
 def test_single_spans_are_poisson():
-    """Only one token in a hundred is removed, so the spans before the first nonempty one are empty, and
-    hardly any follow it.
+    """Only one token in a hundred is removed, so a document has a single nonempty span, and hardly any empty
+    ones follow it.
     """
     count, size = 50_000, 100
     text = Ragged(np.tile(np.arange(size) + FIRST, count), np.arange(count + 1) * size)
@@ -215,8 +215,8 @@ def test_every_order_of_sentences_is_as_likely():
 
 @given(st.integers(0, 1000))
 def test_what_no_noise_meets_is_in_the_input(seed):
-    """All kinds of noise except permutation keep the order, so the text that remains in the input is a
-    subsequence of the original.
+    """The kinds of noise used here keep the order, so the text that remains in the input is a subsequence of
+    the original.
     """
     rows = random_rows(seed, 4)
     objective = Denoising(infilling=0.3, masking=0.2, deletion=0.2, permute_sentences=False)

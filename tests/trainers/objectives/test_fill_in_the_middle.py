@@ -34,7 +34,9 @@ def test_the_papers_orders():
 
 
 def parts(tokens):
-    """Return (prefix, middle, suffix) of a text that has been cut, for either order."""
+    """Return (prefix, middle, suffix) of a text that has been cut. If the suffix comes first, the prefix is
+    empty and the middle begins with it.
+    """
     suffix, middle = tokens.index(SUFFIX), tokens.index(MIDDLE)
     return tokens[1:suffix], tokens[middle + 1 :], tokens[suffix + 1 : middle]
 

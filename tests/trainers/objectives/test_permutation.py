@@ -67,7 +67,7 @@ def assert_alike(found, expected):
 
 
 def chosen_of(made, segment=0):
-    """Return the targets of a document of each row, bool [rows, length of the document]."""
+    """Return which tokens of a document of each row are targets, bool [rows, length of the document]."""
     here = made.segments[0] == segment
     return (made.targets != IGNORED)[:, here]
 

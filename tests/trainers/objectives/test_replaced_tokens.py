@@ -1,6 +1,5 @@
 """Replaced token detection against a direct implementation of the paper, one token at a time, and against the
-loss of `transformers`. Also tests that samples depend only on seed and sample number, and which
-configurations are refused.
+loss of `transformers`. Draws do not depend on the batch, and unsuitable configurations are refused.
 """
 
 import math

@@ -85,7 +85,7 @@ def texts_of(batch):
 
 
 def units(document, unit, types):
-    """Return the numbers of the spans of the given types, grouped by document or by sentence."""
+    """Return the numbers of a document's spans of the given types, in one group or grouped by sentence."""
     _, spans, starts = document
     found = {}
     for number, (first, _, kind) in enumerate(spans):

@@ -1,4 +1,4 @@
-"""Span corruption against the T5 paper's table and its published lengths, and for every placement of spans."""
+"""Span corruption against the published examples and lengths, and the distribution of the noise."""
 
 from collections import Counter
 from dataclasses import replace

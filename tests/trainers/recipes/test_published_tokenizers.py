@@ -1,4 +1,6 @@
-"""Recipes with tokenizers of the published sizes and special tokens: each recipe trains and exports."""
+"""Recipes with tokenizers of the published sizes and special tokens: every recipe resolves, and at least one
+of each architecture trains and exports.
+"""
 
 import json
 import os
@@ -285,8 +287,8 @@ def test_an_unknown_token_parts_documents_of_no_objective_that_reads_them_back(c
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("specials", [{"[PAD]": 2, "[CLS]": 0, "[SEP]": 1, "[MASK]": 3}, {"<|endoftext|>": 399}])
 def test_roberta_takes_padding_of_any_id(specials, corpora, tmp_path):
-    """Rows are full, so the last position is read. Plain `transformers` gives the same logits, even for
-    padded rows.
+    """One row is full, so that the last position is read, and the other is padded. Plain `transformers` gives
+    the same logits at all tokens but padding.
     """
     import transformers
 

@@ -1,4 +1,4 @@
-"""Recipes: parameter counts against the published ones, and the settings that recipes share."""
+"""Recipes: parameter counts and settings against the published ones."""
 
 from dataclasses import replace
 
@@ -67,8 +67,8 @@ COUNTS = {
     "xlnet_base": 116_750_336,
     "xlnet_large": 360_300_800,
 }
-"""With the published vocabularies; embeddings that are the output layer as well count once. Those of ELECTRA and of
-DeBERTaV3 are of both networks.
+"""Counts with the published vocabularies. Embeddings that are also the output layer count once, and the counts of
+ELECTRA and DeBERTaV3 include both networks.
 """
 
 
@@ -85,8 +85,8 @@ def test_a_recipe_has_the_published_parameters(name):
 
 
 def test_the_recipes_without_a_count_are_those_that_the_page_of_training_files_names():
-    """The parameters of all other large recipes are counted below or in the tests of their architectures.
-    ELMo is counted there without its vocabulary.
+    """The recipes in `elsewhere` are counted below or in the tests of their architectures, ELMo without its
+    vocabulary.
     """
     elsewhere = {"awd_lstm", "byt5_small", "elmo", "skip_thought"}
     large = {name for name in RECIPES if "tiny" not in name and name != "demo_decoder"}
@@ -220,7 +220,7 @@ def test_an_xlm_of_the_published_size_differs_by_its_language_embeddings_and_the
 def test_skip_thoughts_have_the_matrices_of_the_papers_equations():
     """Kiros et al. (2015, section 2.1) define W and U for the reset gate, the update gate and the state, and
     also C in the decoders. Embeddings have 620 dimensions, states 2,400, and the vocabulary 20,000 words. The
-    biases are our addition: two for each of these three, and one for the output.
+    biases are our addition: two for each gate, two for the state, and one for the output.
     """
     words, embedding, state = 20_000, 620, 2400
     encoder = 3 * (state * embedding + state * state)
@@ -304,8 +304,8 @@ def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
     ],
 )
 def test_a_recipe_trains_as_published(name, published):
-    """Compares batch size in sequences, steps, peak learning rate and warm-up steps, where the paper gives
-    them for AdamW.
+    """`published` is (batch size in sequences, steps, peak learning rate, warm-up steps). None is not
+    compared.
     """
     config = RECIPES[name]()
     set_ = (config.batch.sequences, config.budget.steps, config.optimizer.learning_rate, config.schedule.warmup_steps)

@@ -36,8 +36,8 @@ def step_fields(step, loss, source="web"):
 
 
 def make_run(directory, parts, source="web", **changes):
-    """Make a run whose parts are given as (first step, losses of its steps). A validation follows the last
-    step of each part.
+    """Make a run of parts, each given as (the step after which it begins, the losses of its steps). A
+    validation follows the last step of each part.
     """
     config = plain(RECIPES["llama_tiny"]())
     config["batch"] = {"tokens": 2048, "sequences": 16}

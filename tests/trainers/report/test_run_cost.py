@@ -44,6 +44,7 @@ def test_the_time_between_two_parts_costs_nothing():
     before = [{"event": name, "time": 900, "step": 2, "message": ""} for name in ("warning", "resume", "excluded")]
     assert run_cost(part(0, 100) + before + part(1000, 1050)).device_hours == pytest.approx(150 / 3600)
     assert run_cost(part(0, 100) + before).device_hours == pytest.approx(100 / 3600)
+    assert run_cost(part(0, 100) + before[:1]).device_hours == pytest.approx(900 / 3600), "a warning of the run"
 
 
 def test_measured_energy_counts_and_that_of_a_part_without_is_nominal():

@@ -1,5 +1,5 @@
-"""Rows of pair objectives are never wider than the sequence length, for documents of any length, and no text
-is lost, read twice or miscounted.
+"""Rows are never wider than the sequence length after an objective has changed them, for documents of any
+length, and no text is lost, read twice or miscounted.
 """
 
 from collections import Counter
@@ -201,9 +201,7 @@ def test_workers_micro_batches_and_resuming_change_nothing(corpora, objective):
 
 
 def test_rows_are_full_where_the_next_token_has_no_room(corpora):
-    """With T5's sequence length of 64, a row ends where one more token would not fit. Only the last row of
-    each of the three shards may be shorter.
-    """
+    """Only the last row of each of the three shards may have fewer than 62 tokens."""
     data = read(corpora["any", True], SpanCorruption())
     samples = epoch_of(data)
     held = (data.rows(samples).segments != PADDING).sum(axis=1)

@@ -1,5 +1,5 @@
-"""Rows of sentence pairs: every token is read once in any exchange, parts consist of whole sentences, and
-labels are true.
+"""Rows of sentence pairs: which tokens each exchange reads, where parts are cut, and which pairs are
+exchanged.
 """
 
 from bisect import bisect_left, bisect_right

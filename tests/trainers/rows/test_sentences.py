@@ -38,7 +38,9 @@ def sentences_of(offsets, values, value_offsets, lead, marks):
 
 
 def sequences(documents, length, across):
-    """Return the sizes of sequences of whole sentences, filled with as many sentences as fit."""
+    """Return the sizes of sequences that take as many whole sentences as fit, from several documents if
+    `across`. Sentences longer than a sequence are cut.
+    """
     rows, room = [], []
     for document in documents:
         for sentence in document:

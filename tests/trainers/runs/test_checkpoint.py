@@ -1,5 +1,5 @@
-"""Checkpoints are complete, verified and few. A corrupt checkpoint is skipped with a warning, and the last
-good one survives every kill.
+"""Checkpoints are complete and verified, and old ones are removed. Corruption is reported, and the last good
+checkpoint survives every kill.
 """
 
 import os

@@ -1,5 +1,6 @@
-"""Damage at rest: a flipped bit or a truncated end of any file of a run, an export or the cache of packings
-is either detected on reading and reported with the file's name, or does not change what is read.
+"""Damage at rest: a flipped bit or a truncated end of any file of a run (except its log), an export or the
+cache of packings is either detected on reading and reported with the file's name, or does not change what is
+read.
 """
 
 import shutil
@@ -41,7 +42,7 @@ def config(corpus):
 
 @pytest.fixture(scope="module")
 def run(corpus, config, tmp_path_factory) -> Path:
-    """A run with every kind of file that is ever read. Its checkpoint is a freshly initialised model."""
+    """A run with an excluded document, a ledger and a checkpoint of a freshly initialised model."""
     path = tmp_path_factory.mktemp("runs") / "run"
     open_run(path, config, corpus)
     source = corpus.train["plays"]
@@ -80,7 +81,7 @@ def weights_of(path: Path) -> list:
 
 
 def run_says(run: Path, config, corpus, heard: list[str]) -> str:
-    """Return a digest of everything that a resumed run, our commands and the report read of a run."""
+    """Return a digest of what resuming, loading the model and the report read of a run."""
     opened = open_run(run, config, corpus)
     found = checkpoint.newest(run, heard.append)
     state = checkpoint.read_state(found)

@@ -1,4 +1,6 @@
-"""Excluded documents keep their positions and lose their targets; nothing else changes."""
+"""Excluded documents keep their places in the rows and lose their targets. The tokens and targets of other
+documents do not change.
+"""
 
 from dataclasses import replace
 

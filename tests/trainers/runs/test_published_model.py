@@ -73,7 +73,7 @@ def test_sizes_are_read_back_from_a_configuration(name, tmp_path):
 
 
 def test_the_published_sizes_are_those_of_the_recipes(tmp_path):
-    """The configurations have the fields with which they were published."""
+    """The configurations are abridged from the published ones."""
     published = {
         "bert_base": {
             "model_type": "bert",

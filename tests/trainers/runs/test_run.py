@@ -1,4 +1,4 @@
-"""A run's directory belongs to one run, one configuration and one corpus."""
+"""A run's directory belongs to one run, whose configuration and corpus change only where that is allowed."""
 
 from dataclasses import replace
 from unittest.mock import Mock

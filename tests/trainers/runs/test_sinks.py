@@ -1,4 +1,6 @@
-"""Sinks get every number once, their failures do not stop training, and no secret reaches them."""
+"""Sinks get every step once. Their failures do not stop a run that has begun, and messages contain no
+secrets.
+"""
 
 import json
 import struct

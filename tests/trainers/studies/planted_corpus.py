@@ -1,5 +1,5 @@
-"""A corpus with a planted truth: `clean` text, `kin` in the same language, and `garbage` from which nothing
-can be learned. Only `clean` has held-out documents.
+"""A corpus with a planted truth: `clean` text, `kin` in the same language, and `garbage` of uniformly random
+tokens. Only `clean` has held-out documents.
 """
 
 import numpy as np

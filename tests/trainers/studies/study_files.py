@@ -42,7 +42,7 @@ def opened(file, *overrides):
 
 
 def planted(run):
-    """Return the bits per byte of each domain. A larger share of a domain lowers its own value most, and
+    """Return the bits per byte of `code` and `plays`. A larger share of either lowers its own value most, and
     `plays` also lowers that of `code` a little. Noise from the seed is shared by all mixtures; a run's own
     noise is a hundredth of it.
     """

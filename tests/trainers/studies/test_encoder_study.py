@@ -1,5 +1,5 @@
-"""The study of docs/encoders: the shipped budgets are equal in tokens and in operations, and the table makes
-paired comparisons of predictions.
+"""The study of docs/encoders: encoders with full rows have budgets of equal tokens and of nearly equal
+operations, and the table makes paired comparisons of predictions.
 """
 
 import importlib.util

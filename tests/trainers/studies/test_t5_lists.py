@@ -1,4 +1,6 @@
-"""The studies of table 2 of the T5 paper: its ten rows, the same text for every row, and comparable targets."""
+"""The studies of table 2 of the T5 paper: its ten rows, as many tokens for every row, and losses that cannot
+be compared.
+"""
 
 from pathlib import Path
 

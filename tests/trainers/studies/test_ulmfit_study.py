@@ -1,5 +1,5 @@
-"""The study of docs/ulmfit: the shipped settings parse, each arm lacks one trick, and the table makes paired
-comparisons of predictions.
+"""The study of docs/ulmfit: the shipped settings parse, each arm differs from the whole as its name says, and
+the table makes paired comparisons of predictions.
 """
 
 import importlib.util

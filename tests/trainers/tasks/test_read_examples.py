@@ -1,6 +1,4 @@
-"""Examples of every kind and format. Every flaw in a file is reported in one line with file, row, value and
-remedy.
-"""
+"""Examples of tasks in every format. Flaws in a file are reported in one line that names the file."""
 
 import gzip
 import json

@@ -88,8 +88,8 @@ def test_a_better_run_is_told_from_an_equal_one():
 
 @pytest.mark.long
 def test_the_paired_test_of_a_mean_is_that_of_all_swaps():
-    """With few examples, every swap can be tried. The p value is the share of swaps whose difference is at
-    least as large as the measured one.
+    """With few examples, all combinations of swaps can be tried. The p value is the share of combinations
+    whose absolute difference is at least the measured one.
     """
     first = Outcomes(np.zeros(8, int), np.array([1, 1, 1, 1, 0, 0, 1, 0]), labels=("a", "b"))
     second = Outcomes(np.zeros(8, int), np.array([0, 0, 0, 0, 0, 0, 0, 1]), labels=("a", "b"))

@@ -1,4 +1,4 @@
-"""Every metric equals its reference library or script, on ordinary and on adversarial cases."""
+"""Metrics equal their reference library, script or definition, on ordinary and on adversarial cases."""
 
 import random
 import re

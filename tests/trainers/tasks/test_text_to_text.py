@@ -1,4 +1,4 @@
-"""Tasks of any kind are converted to text-to-text tasks, and predictions are converted back."""
+"""Examples are converted to text-to-text form, and outputs are converted back to predictions."""
 
 import json
 

@@ -47,8 +47,8 @@ def task_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(task_file, corpus_directory, tmp_path_factory):
-    """A function that returns the run of a method under an execution. If a step is given, the run is killed
-    at that step and continued under the last execution.
+    """A function that returns the run of a method under an execution. If a moment is given, the run is killed
+    at that moment of step KILLED_AT and continued under the last execution.
     """
     folder = LocalPath(tmp_path_factory.mktemp("runs"))
 
@@ -103,8 +103,8 @@ def check_equal(run, reference):
 
 
 def executions():
-    """Return all pairs of a method and an execution. By default, each execution runs with one method only;
-    the other pairs run in `make chaos`.
+    """Return all pairs of a method and an execution other than `alone`. By default, each execution runs with
+    one method only; the other pairs run in `make chaos`.
     """
     return [
         pytest.param(method, execution, marks=[pytest.mark.chaos] * (row != column))

@@ -1,4 +1,4 @@
-"""Jobs of several kinds are distinguished by `kind` and trained by one loop. This module defines a second
+"""Jobs of several kinds are distinguished by `kind` and trained by one loop. This module defines one more
 kind.
 """
 

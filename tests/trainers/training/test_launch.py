@@ -85,8 +85,9 @@ def test_the_interface_of_an_address():
 
 @pytest.fixture
 def cluster(monkeypatch, tmp_path):
-    """A function that plays a scripted cluster and returns the sizes of its launches. For each launch in
-    turn, `fits` gives (step of the newest checkpoint afterwards, nodes afterwards, what was lost).
+    """A function that plays a scripted cluster and returns the number of workers of each launch. For each
+    launch in turn, `fits` gives (step of the newest checkpoint afterwards, CPUs of each node afterwards, what
+    was lost or None).
     """
 
     def play(workers, nodes, fits):

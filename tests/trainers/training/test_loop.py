@@ -1,4 +1,6 @@
-"""The training loop with one worker in this process, whose steps fail on demand."""
+"""The training loop with one worker: resuming, steps that are not finite, full memory and disks, and trainers
+that others have replaced.
+"""
 
 from dataclasses import replace
 
@@ -71,7 +73,7 @@ def launched(corpus, run, execution):
 
 @pytest.fixture
 def not_finite(monkeypatch):
-    """A function that makes the loss of a micro-batch, or only its gradient, non-finite at given steps,
+    """A function that makes the loss of a micro-batch, or only its gradient, non-finite at given updates,
     counted from 1.
     """
     import torch
@@ -109,9 +111,9 @@ def weights(run, step):
 
 @pytest.mark.parametrize("recipe", ["tiny_awd_lstm", "tiny_character_elmo"])
 def test_a_recurrent_model_with_dropout_resumes_exactly(corpus_directory, tmp_path, not_finite, recipe):
-    """No state outlives a step, and dropout masks depend only on the step number. Models that read characters
-    take them from the tokenizer, in training and afterwards. With windows, a step makes several updates, or
-    fewer if one of them is not finite.
+    """Recurrent states do not outlive a step, and dropout masks depend on the step number. Models that read
+    characters take them from the tokenizer, in training and afterwards. With windows, a step makes several
+    updates, or fewer if one of them is not finite.
     """
     run, whole, windows = tmp_path / "run", RECIPES[recipe](), recipe == "tiny_awd_lstm"
     corpus = open_corpus((str(corpus_directory),), None, whole.objective.frame)

@@ -12,8 +12,9 @@ class Bottleneck(torch.nn.Module):
     """
 
     def __init__(self, width: int, inner: int, relu: bool, scale: float, start_at_zero: bool) -> None:
-        """Initialise the weights with standard deviation 0.01 (Houlsby et al., 2019, section 2.1), so that
-        the output is initially near 0. With `start_at_zero`, the second matrix is 0.
+        """Initialise the weights with standard deviation 0.01 (Houlsby et al., 2019, section 3.6), so that
+        the output is initially near 0. With `start_at_zero`, the second matrix, and so the output, is
+        initially 0.
         """
         super().__init__()
         self.down, self.up = torch.nn.Linear(width, inner), torch.nn.Linear(inner, width)

@@ -70,9 +70,9 @@ def refuse_prefixes(architecture: str) -> str | None:
 
 
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:
-    """Freeze the network and give every attention layer `tokens` prefix keys and values. They are computed
-    from `encoder` or, if it is None, are parameters themselves. Layers that share their attention also share
-    its prefix.
+    """Freeze the network, except the task's head, and give every attention layer `tokens` prefix keys and
+    values. They are computed from `encoder` or, if it is None, are parameters themselves. Layers that share
+    their attention also share its prefix.
 
     Raises ConfigError for clipped relative positions (Shaw et al., 2018): positions are counted along the
     row, so each segment of a row would have a different distance from the prefix.

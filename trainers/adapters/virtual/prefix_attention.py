@@ -70,7 +70,8 @@ def add_prefix(attention: Any, prefix: Prefix) -> None:
 
 def use_prefixes(network: Any) -> None:
     """Make the attention layers of a network read the prefixes that `add_prefix` gave them, through the
-    attention interface of `transformers`.
+    attention interface of `transformers`. Layers with eager attention, other than GPT-1's, ignore their
+    prefixes.
     """
     for module in network.modules():
         config: Any = getattr(module, "config", None)

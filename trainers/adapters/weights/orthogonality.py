@@ -20,13 +20,13 @@ class _Penalised(torch.autograd.Function):
 
 
 def penalise(layer: Any, weight: float, matrices: int) -> None:
-    """Penalise a layer whose singular vectors are not orthogonal, with `weight` as the weight of the penalty.
-    Only the gradients of the penalty are added, in the backward pass.
+    """Add a penalty, multiplied by `weight`, that keeps the layer's singular vectors orthogonal. Only its
+    gradients are added, in the backward pass; the loss does not include it.
 
-    The penalty is the sum, over the layer's two matrices P with singular vectors as rows, of the norm of P
-    P^T - I. It is divided by `matrices`, the number of such matrices in all layers, as in peft. The paper
-    squares the norm. The penalty is also divided by `layer.passes`, so that a step of that many passes adds
-    it once.
+    The penalty is the sum of the norm of P P^T - I over the layer's two matrices P with singular vectors as
+    rows. It is divided by `matrices`, the number of such matrices in all layers, as in peft. The paper
+    squares the norm. The penalty is also divided by `layer.passes`, the number of passes per step, which is 1
+    until the caller changes it.
     """
     layer.passes = 1
 

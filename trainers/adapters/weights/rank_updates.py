@@ -29,8 +29,8 @@ class RankUpdates:
                 module.passes = accumulation
 
     def gradients(self) -> dict[str, Any]:
-        """Return the gradients of AdaLoRA's parameters by name, to be read before a step changes the weights;
-        empty for other methods. This is a collective operation.
+        """Return the gradients of AdaLoRA's parameters by name; empty for other methods. Call this before the
+        step changes the weights. This is a collective operation.
         """
         if self._allocation is None:
             return {}

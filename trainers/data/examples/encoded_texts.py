@@ -126,7 +126,7 @@ class TextEncoder:
 def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the first and of the last token of each passage's first answer, each int64 [n].
     Both are -1 if there is no answer or it begins after the last token. `spans` has the answers of each
-    passage as (start, end) in bytes.
+    passage as (start, end) in bytes, ends exclusive. `passages` must come from `TextEncoder.encode_located`.
 
     The first token is the first one that ends after the answer's start. The last token is the first one that
     ends after the answer's last byte; if there is none, it is the passage's last token.

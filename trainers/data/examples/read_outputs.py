@@ -19,12 +19,12 @@ Scores = Sequence[np.ndarray] | np.ndarray | None
 def read_outputs(task: TaskInputs, examples: Examples, outputs: TaskOutputs) -> tuple[np.ndarray | list[str], Scores]:
     """Return predictions and scores for the examples of a split, in the form that
     `trainers.tasks.predictions.predictions_of` takes. `outputs` are the head's outputs for all inputs of the
-    split.
+    split, in the order of the inputs.
 
     The candidate or class with the highest score is predicted. A word gets the tag of its first token; a word
     that no input predicts gets `O`, or the first label if there is no `O`. The predicted answer is the one
-    with the highest sum of start score and end score in any window; the no-answer score is the lowest of any
-    window (Devlin et al., 2019, section 4.3).
+    with the highest sum of start score and end score in any window (Devlin et al., 2019, section 4.2); the
+    no-answer score is the lowest of any window (in their code for SQuAD).
     """
     assert len(outputs.numbers) == len(task), f"{len(outputs.numbers)} outputs of {len(task)} inputs"
     scores, offsets = outputs.scores, outputs.offsets
@@ -61,7 +61,8 @@ def best_answers(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return (first token, last token, score of the answer, no-answer score) for the best answer in each
     window. Tokens are indices into the window's part of the passage; an answer has at most LONGEST_ANSWER
-    tokens. In a window without passage tokens, the score of the answer is -inf.
+    tokens. In a window without passage tokens, the score of the answer is -inf. `scores` and `offsets` are
+    those of `TaskOutputs`.
     """
     first, last = np.zeros((2, len(task)), np.int64)
     best, none = np.empty((2, len(task)))

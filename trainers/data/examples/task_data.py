@@ -1,8 +1,8 @@
 """The samples of a fine-tuning run: the inputs of its tasks in the order of `trainers.data.order`.
 
 Every epoch of a task is a permutation of its inputs. The tasks of the samples follow the mixing rates of
-Raffel et al. (2020, section 3.5.2), which count examples. The order counts tokens, so a task's rate is
-multiplied by the mean length of its inputs.
+Raffel et al. (2020, section 3.5.2), computed from the numbers of inputs. The order counts tokens, so a task's
+rate is multiplied by the mean length of its inputs.
 """
 
 import math

@@ -52,8 +52,8 @@ class TaskInputs:
     """The n inputs of a split, with s segments. Input i belongs to example `example[i]` and has the segments
     `offsets[i]` to `offsets[i + 1] - 1`.
 
-    The gold of classify and choose is in `labels`, int64 [n] (-100 if hidden); that of regress is in
-    `values`, float64 [n] (NaN if hidden).
+    The gold of classify and choose is in `labels`, int64 [n] (-100 if hidden, or if no candidate is right);
+    that of regress is in `values`, float64 [n] (NaN if hidden).
 
     Tags: input i predicts the words at `word_offsets[i]` to `word_offsets[i + 1] - 1` of three flat arrays:
     `words` (the word's index in the split), `word_tokens` (the position of the word's first token in the
@@ -138,8 +138,8 @@ class TaskInputs:
         return self.offsets[inputs][owner] + within, owner
 
     def render(self, chosen: np.ndarray) -> Rendered:
-        """Return the segments `chosen` as the model reads them, with special tokens: their texts or, in text
-        to text, their sources.
+        """Return the texts of the segments `chosen` or, in text to text, their sources, with special tokens
+        but without virtual tokens.
         """
         form = self.format
         marks = (form.before, form.between if self.reads == 2 else (), form.after)

@@ -16,8 +16,9 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 
 @dataclass(frozen=True)
 class ChosenInputs:
-    """The inputs of one task in a batch. `numbers`, `samples` and `epochs`, all int64 [n], give the index of
-    each input within the task, its sample index and its epoch. `source` is the index of the task.
+    """The inputs of one task in a batch: those of `inputs`, all inputs of the task, whose indices are
+    `numbers`. `samples` and `epochs` are their sample indices and epochs; all three are int64 [n]. `source`
+    is the index of the task.
     """
 
     inputs: TaskInputs
@@ -31,7 +32,8 @@ def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
     """Return the batch of the chosen inputs. All must be of one kind, and their formats may differ only in
     `first_virtual`. Each row holds inputs of one task only.
 
-    Without `packed`, every segment has its own row. Without inputs, the batch is one row of padding.
+    Without `packed`, every segment has its own row. `chosen` has at least one entry; if no entry has inputs,
+    the batch is one row of padding.
     """
     form, kind = chosen[0].inputs.format, chosen[0].inputs.kind
     picked = [each.inputs.segments_of(each.numbers) for each in chosen]

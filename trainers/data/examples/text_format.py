@@ -6,10 +6,10 @@ represents them (unless states are pooled).
     decoder            <bos> a <cls>         <bos> a <sep> b <cls>         last token
     encoder-decoder    <bos> a <eos>         <bos> a <eos> b <eos>         last token of the decoder
 
-The formats are those of BERT (Devlin et al., 2019, figure 3), RoBERTa (Liu et al., 2019, section 4.1), GPT
-(Radford et al., 2018, section 3.3: start, delimiter, extract) and BART (Lewis et al., 2020, section 3.1: the
-same text on both sides). T5 has no `<bos>`. A decoder whose tokenizer has no separate `<sep>` or `<cls>`
-reads `<eos>` instead.
+The formats are those of BERT (Devlin et al., 2019, figure 4), RoBERTa (in fairseq,
+`RobertaHubInterface.encode`), GPT (Radford et al., 2018, section 3.3: start, delimiter, extract) and BART
+(Lewis et al., 2020, section 3.1: the same text on both sides). T5 has no `<bos>`. A decoder whose tokenizer
+has no separate `<sep>` or `<cls>` reads `<eos>` instead.
 
 In text to text, a decoder reads `<bos> source target` and predicts `target <eos>`. An encoder-decoder reads
 `source <eos>`; BART also reads `<bos>` first, on both sides.

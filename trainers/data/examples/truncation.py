@@ -52,7 +52,8 @@ def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple
     `room` tokens. `first` and `second` are the sizes before the cut.
 
     If both texts are longer than half of `room`, each gets half. The longer text, or the second if they are
-    equally long, also gets the odd token, as in `tokenizers`.
+    equally long, also gets the odd token, as in `tokenizers`. In other pairs, only the longer text is cut, if
+    any.
     """
     shorter, half = np.minimum(first, second), room // 2
     fits = first + second <= room
@@ -77,7 +78,8 @@ class Windows:
     def of_tokens(self, texts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Return, for each k, the window that gives token `tokens[k]` of text `texts[k]` the most context,
         int64. The context of a token is its distance to the nearer end of the window; of two windows with
-        equal context, the earlier one is chosen (Devlin et al., 2019, in the code for SQuAD).
+        equal context, the earlier one is chosen. (The SQuAD code of Devlin et al., 2019, also adds 0.01 per
+        token of the window.)
         """
         best, most = self.first[texts].copy(), np.full(len(texts), -1, np.int64)
         count = np.diff(self.first)

@@ -10,8 +10,8 @@ from trainers.config.job import Job
 
 
 def needs_compiler(config: Job) -> list[str]:
-    """Return the settings of a configuration that need a C++ compiler. They include the optimizer Muon, which
-    DeepSpeed compiles with torch.compile.
+    """Return the settings of a job that need a C++ compiler, such as `optimizer.kind: muon`: DeepSpeed
+    compiles Muon with torch.compile.
     """
     needs = {
         "execution.compile: true": config.execution.compile,

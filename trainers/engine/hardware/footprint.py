@@ -116,9 +116,9 @@ def footprint(
     joules: float | None = None,
     measured_by: str = "",
 ) -> Footprint:
-    """Return the cost of `device_seconds` on devices of one kind. `threads` is the number of threads of a
-    worker on a CPU. Without `joules`, energy is computed from nominal power, and unknown for a GPU that is
-    not in GPU_WATTS.
+    """Return the cost of `device_seconds` on devices of one kind. `joules` is the energy measured by the
+    meters named in `measured_by`. Without it, energy is computed from nominal power, and unknown for a GPU
+    that is not in GPU_WATTS. `threads` is the number of threads of a worker on a CPU.
     """
     hours = device_seconds / 3600
     if joules is not None:

@@ -102,8 +102,8 @@ def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
 
 
 class _Kept(torch.nn.Module):
-    """A module that leaves out the head of a task, because the head looks up positions by value, and tensors
-    on `meta` have no values.
+    """A forward pass without the head of a task. The head looks up positions by value, and tensors on `meta`
+    have no values.
     """
 
     def __init__(self, inner: Forward) -> None:
@@ -136,7 +136,8 @@ def _free_bytes(forward: Forward, config: Job, world: int) -> float:
 
 
 def set_threads(threads: int | Literal["auto"]) -> int:
-    """Set how many CPU threads this worker computes with, and return the number.
+    """Set how many CPU threads this worker computes with, and return the number. With `auto`, it is at most
+    the worker's share of the cores, or left to OMP_NUM_THREADS if that is set.
 
     Raises ConfigError if `threads` is more than the number of cores that the process may run on.
     """

@@ -8,12 +8,13 @@ from trainers.rows.batch import PADDING
 
 
 def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, count: int) -> tuple[Any, Any]:
-    """Return the vectors of the segments of each row, fp32 [rows, count, width], and which segments exist,
-    bool [rows, count].
+    """Return the vectors of the segments 0 to `count` - 1 of each row, fp32 [rows, count, width], and which
+    segments exist, bool [rows, count].
 
     `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in
     every segment. If `pooling` is `first`, a vector is the state of the segment's first token; if it is
-    `mean`, the mean of the states of all tokens except the first and the last.
+    `mean`, the mean of the states of all tokens except the first and the last, or zeros if there are no
+    others.
     """
     begins = positions == 0
     if pooling == "mean":

@@ -170,8 +170,8 @@ def _variance(history: ScoreHistory, name: str) -> float:
 
 
 def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
-    """Yield comparisons of every pair of runs on the same items: one for each averaged task score, and one
-    for the mean of the suite if there is a suite. The test is a normal approximation over items.
+    """Yield, for every pair of runs, the difference in each averaged task score and, if there is a suite, in
+    its mean. All runs must have been evaluated on the same items. The tests are normal approximations.
     """
     for a, b in combinations(histories, 2):
         scales, differences = [], []
@@ -189,7 +189,9 @@ def _difference(a: ScoreHistory, b: ScoreHistory, name: str) -> PairedDifference
     first, second = a.averages[name], b.averages[name]
     assert first.influences is not None
     assert second.influences is not None
-    value, error = second.score.value - first.score.value, standard_error(second.influences - first.influences)
+    value = second.score.value - first.score.value
+    # One item says nothing about others.
+    error = standard_error(second.influences - first.influences) if len(first.influences) > 1 else math.inf
     return _tested(a.run, b.run, name, "average of checkpoints", value, error)
 
 
@@ -199,7 +201,8 @@ def _mean_difference(
     assert a.suite is not None
     count = len(differences)
     value = sum(scale * each.difference for scale, each in zip(scales, differences, strict=True)) / count
-    errors = [scale * (each.high - each.low) / (2 * Z) for scale, each in zip(scales, differences, strict=True)]
+    intervals = [(scale, each.high - each.low) for scale, each in zip(scales, differences, strict=True)]
+    errors = [scale * width / (2 * Z) if scale else 0.0 for scale, width in intervals]
     error = math.sqrt(sum(each**2 for each in errors)) / count
     return _tested(a.run, differences[0].b, a.suite.name, "mean", value, error)
 

@@ -39,8 +39,8 @@ class ProbeExamples:
 
 
 def probe_split(task: Task, split: str, data: Location | None, limit: int | None) -> Examples:
-    """Return the first `limit` examples of a split, or all if `limit` is None. Raises ConfigError for a task
-    that cannot be probed, and UserError if the gold of the split is hidden.
+    """Return the first `limit` examples of a split, or all if `limit` is None. Raises ConfigError unless the
+    task labels words or single texts, and UserError if the gold of the split is hidden.
     """
     if task.kind not in ("tag", "classify") or "text_b" in task.roles:
         what = "two texts" if "text_b" in task.roles else f"kind {task.kind}"

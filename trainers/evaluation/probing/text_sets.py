@@ -1,4 +1,4 @@
-"""Probing sets made from arbitrary texts, after SentEval (Conneau et al., 2018, "What you can cram into a
+"""Probing sets made from arbitrary texts, after the tasks of Conneau et al. (2018, "What you can cram into a
 single vector").
 
 length           the number of words of a sentence, in up to six classes of about equal size

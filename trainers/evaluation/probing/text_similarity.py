@@ -1,6 +1,6 @@
-"""Measure how well the states of a model reflect the similarity of two texts, without training. The cosine of
-their pooled states is correlated with gold similarities (as Reimers and Gurevych, 2019, section 4.1, do on
-STS-B).
+"""Measure, without training, how well the states of a model reflect the similarity of two texts: correlate
+gold similarities with the cosines of the texts' pooled states (as Reimers and Gurevych, 2019, section 4.1, do
+on STS-B).
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,7 @@
 """The forms in which models of each family score a continuation, given its context. For an encoder-decoder,
-the encoder reads what is left of the arrow, the decoder what is right of it. Only the continuation is scored;
-an encoder scores each of its tokens from a copy of the text in which that token is masked.
+the encoder reads what is left of the arrow, the decoder what is right of it. Only the continuation is scored.
+For each of its tokens, an encoder reads a copy of the text in which that token is masked, alone or with the
+rest of its word.
 
     decoder             <bos> context continuation
       multitask         <bos> context <eos> continuation

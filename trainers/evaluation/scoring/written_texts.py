@@ -47,7 +47,8 @@ class TextWriter:
         self, contexts: Sequence[np.ndarray], generators: Sequence[np.random.Generator]
     ) -> list[tuple[WrittenText, Piece]]:
         """Return, for each of `contexts` (int64 ids), the text that the model writes after it, and the piece
-        that the model read to write it. Sampling needs `generators`, one for each context.
+        that the model read to write it. Each context must leave room for `how.tokens` tokens. Sampling needs
+        `generators`, one for each context.
         """
         self._forward.eval()
         made: dict[int, tuple[WrittenText, Piece]] = {}

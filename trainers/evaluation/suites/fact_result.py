@@ -1,5 +1,5 @@
-"""Measure which facts a model knows: which object of a relation it chooses for a subject, given each
-statement (a sentence with gaps for subject and object) of the relation.
+"""Measure which facts a model knows: which of a relation's objects it chooses for a subject in each statement
+of the relation. A statement is a sentence with gaps for subject and object.
 """
 
 from collections.abc import Iterator

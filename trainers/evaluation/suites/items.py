@@ -67,8 +67,8 @@ class Items:
 
     @property
     def chance(self) -> float:
-        """The accuracy of a model without knowledge, which chooses a random candidate or, in `classify`,
-        always the most common label. It is 0 if the model must write the answer itself.
+        """The accuracy of a model without knowledge, which chooses a random candidate or, in a `classify`
+        task, always the most common label. It is 0 for tasks without candidates (`generate` and `span`).
         """
         if self.task.kind == "classify":
             return float(np.bincount(self.gold).max() / len(self.gold))
@@ -80,12 +80,12 @@ def read_items(
     calibrate: bool = False, balanced: bool = False,
 ) -> Items:  # fmt: skip
     """Read a split and render its prompts. Each prompt is preceded by `shots` solved examples, which are
-    drawn for every item with `seed`. With `balanced`, the examples of `classify` are drawn so that the counts
+    drawn for every item with `seed`. With `balanced`, those of a `classify` task are drawn so that the counts
     of any two labels differ by at most one.
 
-    Only the first `limit` items are read, or the first `limit` of each subtask if there are subtasks. With
-    `calibrate`, the items of `classify` are also rendered with content-free texts; for other kinds, a note
-    says that they are not calibrated. Items with equal candidates are left out, and a note counts them.
+    Only the first `limit` items are used, or the first `limit` of each subtask if there are subtasks. With
+    `calibrate`, the items of a `classify` task are also rendered with content-free texts; for other kinds, a
+    note says that they are not calibrated. Items with equal candidates are left out, and a note counts them.
 
     Raises UserError for a missing file, hidden gold, invalid rows and too few examples for the shots, and if
     no item is left. Raises ConfigError for a task that cannot be given to a language model, and for shots if

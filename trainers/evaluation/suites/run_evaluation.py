@@ -42,7 +42,7 @@ Asked = Items | FactSet | Examples | HarnessItems
 class EvaluationSettings:
     """How tasks are presented to a model.
 
-    - `shots`: the number of solved examples before each item.
+    - `shots`: the number of solved examples before each item; a `HarnessTask` has its own.
     - `seed`: determines these examples and any sampled answers.
     - `limit`: only the first `limit` items of a split or subtask are used.
     - `pseudo`: how tokens are masked in encoders (`Pseudo`).
@@ -72,7 +72,7 @@ class EvaluationSettings:
 @dataclass(frozen=True)
 class Evaluation:
     """The results of several models on the same tasks, ordered by model, then by task. `clean` has the scores
-    with and without the items that the corpora of the models contain. `seed_groups` are groups of models that
+    with and without the items that the model's own corpora contain. `seed_groups` are groups of models that
     differ only in their seed.
     """
 
@@ -197,8 +197,8 @@ def evaluate_models(
     """Return the results of every model on every (task, split) and then on `texts`. `tell` is called with
     messages, for example about items that were left out.
 
-    Raises UserError for missing and invalid files, before a model is loaded, and for a model that gives no
-    likelihoods. Raises ConfigError if a model is given twice.
+    Raises the errors of `read_columns` before a model is loaded, UserError for a model that gives no
+    likelihoods, and ConfigError if a model is given twice.
     """
     if len({str(model) for model in models}) < len(models):
         raise ConfigError("models: the same model is given twice; give each once")
@@ -219,7 +219,8 @@ def read_columns(
     tell: Callable[[str], None],
 ) -> list[Asked]:
     """Read the items of every (task, split). Notes on items that were left out are passed to `tell`. Raises
-    UserError for missing and invalid files.
+    UserError for missing and invalid files, and ConfigError for a task that cannot be given to a language
+    model, or for shots if a task has no prompt.
     """
     read = [_read(task, split, data, settings) for task, split in columns]
     for items in read:

@@ -75,8 +75,9 @@ def without_shots(name: str) -> str:
 
 
 def suite_parts(suite: Suite, results: Sequence[TaskResult]) -> dict[str, list[int]]:
-    """Return, by the name of each mean of a suite, the indices of the results that it averages. There is one
-    mean for all results or, if task names include numbers of shots, one for each number of shots.
+    """Return, by the name of each mean of a suite, the indices of the results that it averages. All results
+    must be of one model. There is one mean for all results or, if task names include numbers of shots, one
+    for each number of shots.
     """
     parts: dict[str, list[int]] = {}
     for place, result in enumerate(results):

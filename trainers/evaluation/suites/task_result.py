@@ -185,8 +185,9 @@ def ratio_of(statistics: np.ndarray, score: str) -> tuple[float, np.ndarray]:
 
 
 def standard_error(influences: np.ndarray) -> float:
-    """Return the standard error of a score, or of a difference of scores, by the delta method. `influences`,
-    float64 [n], has the influence of each item.
+    """Return the standard error of a score by the delta method; 0 for a single item. `influences`, float64
+    [n], has the influence of each item. The difference of the influences of two scores gives the error of
+    their difference.
     """
     n = len(influences)
     return float(np.sqrt((influences**2).sum() * n / max(1, n - 1)))
@@ -268,9 +269,6 @@ def _measured(
 
 
 def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
-    """Return bits per byte with the outcomes of the gold answers. This metric improves before accuracy rises
-    above chance (Magnusson et al., 2025, DataDecide).
-    """
     return METRICS["bits_per_byte"], Outcomes(
         nats=-log_likelihood, text_bytes=np.maximum(text_bytes, 1).astype(np.float64)
     )

@@ -1,8 +1,8 @@
 """GPT (Radford et al., 2018), with the blocks of `transformers`: learned positions, post-norm blocks, GELU,
 tied embeddings.
 
-`transformers` computes its attention eagerly and takes one mask per row. Its blocks are therefore called here
-one by one, with a mask per position.
+The GPT model of `transformers` takes only one mask per row. Its blocks are therefore called here one by one,
+with a mask per position.
 """
 
 from dataclasses import replace

@@ -28,8 +28,8 @@ last molecule of a row, and upsampling reads two characters beyond a text. More 
 
 
 def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> list[bytes]:
-    """Return the UTF-8 bytes of all tokens: `spelled` for the tokens of text, and code points for the special
-    tokens. `specials` maps the names of special tokens to their ids.
+    """Return the UTF-8 bytes of every token: those in `spelled`, with the special tokens replaced with
+    CANINE's code points. `specials` maps the names of special tokens to their ids.
     """
     whole = list(spelled)
     for name, number in sorted(specials.items(), key=lambda item: item[0] in CODE_POINTS):
@@ -89,8 +89,8 @@ class Spelling:
         - `types`: token types, or None.
         - `covered`, int64 [rows, length] or None: where it is above 0, a token's characters are replaced with
           this number of masks.
-        - `read`, int64 [rows, length] or None: the index of the character whose state stands for a token; the
-          default is its first character.
+        - `read`, int64 [rows, length] or None: which of a token's characters, counted from 0, has the state that
+          stands for the token; the default is the first.
 
         A token in which no character begins shares the state of the character before it.
         """

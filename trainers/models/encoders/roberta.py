@@ -1,4 +1,5 @@
-"""RoBERTa (Liu et al., 2019), with the blocks of `transformers`: BERT without token types and sentence pairs.
+"""RoBERTa (Liu et al., 2019), with the blocks of `transformers`: BERT without token types and without a head
+for sentence pairs.
 
 `transformers` counts positions from the id of the padding token + 1. In the published models this id is 1,
 and the table has two more rows than there are positions. A model with another padding id is trained with a

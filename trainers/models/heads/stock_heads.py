@@ -27,7 +27,8 @@ def stock_task_model(
     """Return the stock model with the weights of `network` and its `task_head`. If the encoder and the
     decoder of `network` share parameters, call `models.untie_stacks` first.
 
-    `labels` are the names of classes or tags. The head must have a stock class (`why_not_stock_head`).
+    `labels` are the names of the classes or tags, needed for `classify` and `tag`. The head must have a stock
+    class (`why_not_stock_head`).
     """
     import torch
     import transformers

@@ -163,7 +163,8 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 @contextmanager
 def recorded_layers(blocks: Sequence[Any], convert: Callable[[Any], Any] | None = None) -> Iterator[list[Any]]:
     """Record, in the list that this context manager yields, the input of the first of `blocks` and the output
-    of every block, [rows, length, width]. A block that several layers share is recorded each time it runs.
+    of every block, [rows, length, width], for one forward pass. A block that several layers share is recorded
+    each time it runs.
 
     `convert` converts the states of blocks that use another shape.
     """

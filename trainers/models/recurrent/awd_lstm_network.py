@@ -52,7 +52,8 @@ class AwdLstmConfig(PreTrainedConfig):
 
 def drop_variational(states: Any, sequences: Sequences, rate: float) -> Any:
     """Return the states with the same units dropped at all positions of a sequence (Gal and Ghahramani 2016;
-    arXiv 1708.02182, section 4.2). `states` [tokens, width] are in the order of `sequences`.
+    arXiv 1708.02182, section 4.2). `states` [tokens, width] are in the order of `sequences`. Only for
+    training.
     """
     mask = torch.nn.functional.dropout(states.new_ones(sequences.count, states.shape[1]), rate)
     return states * mask[sequences.owner]
@@ -74,11 +75,11 @@ class AwdLstmLayer(torch.nn.Module):
 
     def forward(self, states: Any, sequences: Sequences, state: LayerState | None = None) -> Any:
         """Return the outputs of the layer [rows, length, outputs] for the inputs `states` [rows, length,
-        inputs]. Every sequence in `sequences` begins with a state of zeros.
+        inputs]. Without `state`, every sequence in `sequences` begins with a state of zeros.
 
         With `state`, the rows are the next window of longer rows: a sequence that continues from the previous
-        window begins with the state stored for its row, and the final state of every row is stored in
-        `state`.
+        window (`Sequences.continued`) begins with the state stored for its row, and the final state of every
+        row is stored in `state`.
         """
         packed = sequences.pack(states)
         weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])

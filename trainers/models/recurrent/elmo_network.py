@@ -18,8 +18,8 @@ from trainers.models.recurrent.projected_lstm import ProjectedLstm
 class ElmoConfig(PreTrainedConfig):
     """The configuration of an ELMo: sizes and the dropout rate. `hidden_size` is the width of the states of
     both directions together, twice the width of the embeddings; `cell_size` is the number of cells per
-    direction. With `character_filters`, the number of convolution filters, tokens are read as characters;
-    `highway_layers` highway layers follow the filters, and the output layer is not tied.
+    direction. If `character_filters` is given, a convolution with that many filters, followed by
+    `highway_layers` highway layers, reads the characters of tokens, and the output layer is not tied.
     """
 
     model_type = "elmo"

@@ -4,7 +4,7 @@ the next and the previous sentence from its last state.
 Two details differ from the paper. The reset gate acts on the product of the recurrent matrix U and the old
 state h, and on its bias, as in torch and cuDNN, while in the paper it acts on h before the multiplication by
 U (equation 3). The update gate is the share of the old state, while in the paper it is the share of the new
-state (equation 4); both describe the same set of functions.
+state (equation 4); this does not change which functions the GRU can compute.
 """
 
 from typing import Any

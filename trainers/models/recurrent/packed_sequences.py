@@ -81,7 +81,7 @@ class Sequences:
     def initial(self, states: Any) -> Any:
         """Return the initial state of every sequence, [1, sequences, units]. A sequence that continues from
         the previous window begins with the state of its row, from `states` [rows, units]; all others begin
-        with zeros.
+        with zeros. Requires `continued`.
         """
         first = self.order[: self.count]
         length = len(self.order) // len(states)
@@ -90,8 +90,9 @@ class Sequences:
         return torch.where(continues[:, None], states[row], 0)[None]
 
     def keep(self, state: LayerState, rows: int, hidden: Any, cell: Any) -> None:
-        """Store in `state` the final state of a layer in every row, given the final states of its sequences,
-        [1, sequences, units].
+        """Store in `state`, without gradients, the final state of a layer in each of the `rows` rows: that of
+        the row's last sequence. `hidden` and `cell`, [1, sequences, units], are the final states of all
+        sequences.
         """
         last = torch.empty_like(self.owner).index_copy(0, self.order, self.owner).view(rows, -1)[:, -1]
         state.hidden, state.cell = hidden[0, last].detach(), cell[0, last].detach()

@@ -52,8 +52,9 @@ class ProjectedLstm(torch.nn.Module):
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
 
     def initialise(self) -> None:
-        """Draw weights as the authors' code does (allenai/bilm-tf, training.py): Glorot and Bengio's uniform
-        distribution, with the gates as one matrix. The biases of the forget gates are 1, all others 0.
+        """Draw weights as the authors' code does (allenai/bilm-tf, bilm/training.py): from Glorot and
+        Bengio's uniform distribution, with the input and recurrent weights of all gates as one matrix. The
+        biases of the forget gates are 1, all others 0.
         """
         width, cells = self.projection.shape
         for weight in (self.input_weight, self.recurrent_weight):

@@ -107,9 +107,9 @@ def _choose(
 
     `words`, `segments` and `counts`, int64 [rows, length], are the first column of each token's word (-1 for
     none), its document (-1 for padding) and its number of characters. The words of a document are taken in
-    ascending order of `draws` until the document's budget of characters is used up. `last` decides whether
-    the word that would exceed the budget is taken. `draws` and `last` are float64 [rows, length] and are read
-    at the first column of each word.
+    ascending order of `draws` until they contain a share `rate` of the characters of all its words. `last`
+    decides whether the word that would exceed this share is taken. `draws` and `last` are float64 [rows,
+    length] and are read at the first column of each word.
     """
     rows, length = words.shape
     places = np.arange(rows)[:, None] * length
@@ -144,8 +144,8 @@ def divide_words(
     longest: int,
     words: np.ndarray,
 ) -> None:
-    """Set `words`, int64 [rows, length], to the first column of each token's word. Special tokens, padding
-    and white space keep -1.
+    """Set `words`, int64 [rows, length] and filled with -1, to the first column of each token's word. Special
+    tokens, padding and white space keep -1.
 
     A word begins with each of these tokens:
 
@@ -195,13 +195,14 @@ def read_characters(
     codes: np.ndarray,
     owners: np.ndarray,
 ) -> None:
-    """Write the characters that begin in `chosen` tokens, bool [rows, length], in the order of the text:
-    their `columns`, the number of characters before them in their token (`places`), their code points
-    (`codes`) and their documents (`owners`), all int64 [rows, targets].
+    """Write the characters that begin in `chosen` tokens, bool [rows, length], in the order of the text: the
+    columns of their tokens (`columns`), the number of characters before them in their token (`places`), their
+    code points (`codes`) and their documents (`owners`), all int64 [rows, targets]. Entries after the last
+    character of a row are left as they are.
 
     The bytes of a character may be spread over several tokens. A character that is cut off by a special
-    token, by the end of its document or row, or by another character counts as U+FFFD. `content` and
-    `offsets` are those of `divide_words`.
+    token, by the end of its document or row, or by another character counts as U+FFFD. `content`, `offsets`
+    and `special` are those of `divide_words`.
     """
     length = inputs.shape[1]
     for row in range(len(inputs)):

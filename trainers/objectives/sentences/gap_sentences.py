@@ -26,8 +26,8 @@ class GapSentences(PairObjective):
     """Write the sentences that were removed from a document, one after another in the order of the document.
 
     Each removed sentence leaves one `<mask>`. Of n sentences, max(floor(`rate` n), 1) are removed, as in the
-    authors' code (google-research/pegasus). The paper compared rates from 0.15 to 0.75 and took 0.3 for its
-    large model (section 6.1). `choose` says which sentences are removed:
+    authors' code (google-research/pegasus). The paper compared rates from 0.15 to 0.75 and took an effective
+    rate of 0.3 for its large model (section 6.1). `choose` says which sentences are removed:
 
     - `principal`: those with the highest ROUGE-1 F1 between the sentence and the rest of the document. Each is scored
       by itself, and repeated tokens count as often as they occur: the paper's Ind-Orig, its best.
@@ -46,8 +46,8 @@ class GapSentences(PairObjective):
     cuts inputs at 512 tokens and targets at 256.
 
     Left out: masked tokens in the rest of the document (section 3.2), which the paper's large model does not
-    use either; and chosen sentences that stay in the input. The large model keeps 20 % of them, with a rate
-    of 0.45 (section 6.2).
+    use either; and chosen sentences that stay in the input. The large model keeps 20 % of them, and makes up
+    for this with a rate of 0.45 (section 6.2).
     """
 
     rate: float = 0.3

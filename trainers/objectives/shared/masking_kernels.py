@@ -162,7 +162,7 @@ def replace_chosen(
     targets: np.ndarray,
 ) -> None:
     """Write `masked`, the inputs with the chosen tokens replaced, and `targets`, the original tokens at these
-    positions.
+    positions and -100 elsewhere.
 
     `kinds` and `others` [rows, length] are uniform numbers. `kinds` choose between `mask`, a random token and
     no change; `others` choose the random token from the `ordinary` ids.

@@ -10,9 +10,9 @@ the same way as documents. How pairs are written to rows depends on the family o
   the input as well. The positions up to the end of the input may be marked as a prefix, in which they see one
   another in both directions (Raffel et al., 2020, section 3.2.1).
 
-Positions restart in every document. Packing takes into account how many positions of a row each document
-needs (`PairObjective.room`), so the pairs of a row never take more positions than the sequence length. A
-batch is as wide as its fullest row, rounded up to a multiple of 8.
+Positions restart in every document. Packing reserves the positions that each document needs
+(`PairObjective.room`), so that the pairs of a row fit in the sequence length. A batch is as wide as its
+fullest row, rounded up to a multiple of 8.
 """
 
 from dataclasses import dataclass, replace
@@ -208,8 +208,8 @@ def decoder_rows(
 ) -> Batch:
     """Return the batch with `<bos> input target` in rows of a decoder; the token `mode`, if given, follows
     `<bos>`. The last token of this text is not an input. With `bidirectional` the batch marks the positions
-    up to the end of each input as a prefix. With `loss_on_prefix` the tokens of an input are targets too,
-    unless the target of the pair is empty.
+    up to the end of each input as a prefix. With `loss_on_prefix` the tokens of an input, and `mode`, are
+    targets too, unless the target of the pair is empty.
     """
     count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
     sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1

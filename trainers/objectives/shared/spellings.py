@@ -12,12 +12,15 @@ _METASPACE = "▁".encode()  # SentencePiece's mark of a space
 
 
 def spellings(definition: Definition) -> list[bytes]:
-    """Return the UTF-8 bytes that each id stands for in a text, including the spaces between words. The bytes
-    of consecutive tokens make up the text. Special tokens, the unknown token and unused ids have no bytes.
+    """Return the UTF-8 bytes that each id stands for in a text, including the spaces between words. Special
+    tokens, the unknown token and unused ids have no bytes.
+
+    The bytes of consecutive tokens make up the normalised text: if a vocabulary lower-cases letters or
+    removes punctuation, the original cannot be restored. With WordPiece and word-level vocabularies, every
+    word and punctuation mark has a space before it, whether or not the text has one.
 
     A token of a byte-level vocabulary may begin or end within a character. If a vocabulary marks the ends of
-    words, the space comes after a word, otherwise before it. The bytes are those of the normalised text: if a
-    vocabulary lower-cases letters or removes punctuation, the original cannot be restored.
+    words, the space comes after a word, otherwise before it.
     """
     model = definition.data["model"]
     prefix, suffix = (model.get("continuing_subword_prefix") or "").encode(), (definition.end_of_word or "").encode()

@@ -15,12 +15,12 @@ _BLOCK = 256  # points of the Sobol sequence per call; a power of two
 
 
 def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: MixtureConstraints) -> np.ndarray:
-    """Return the mixtures of `design`, [mixtures, domains]. Each mixture sums to 1, is rounded to six digits,
-    and satisfies `constraints` to about that precision. `prior`, [domains], must sum to 1. The result is
-    deterministic.
+    """Return the mixtures of `design`, [mixtures, domains]. Each mixture sums to 1, is rounded to six decimal
+    places, and satisfies `constraints` to about that precision. `prior`, [domains], must sum to 1. The result
+    is deterministic.
 
     Raises ConfigError if `constraints` leave fewer than two domains free to vary, or if fewer than the
-    requested number of mixtures are found within them.
+    requested number of mixtures, `design.distance` apart, are found within them.
     """
     if isinstance(design, Swarm):
         return _select(_dirichlet(design, prior, constraints), design.runs, design.distance, constraints)

@@ -41,7 +41,7 @@ class ReusedRatios:
     def settings(self, settings: ProposalSettings) -> ProposalSettings:
         """Convert `settings`, which name the real domains, to settings for the virtual domain and the domains
         that are not kept. The virtual domain gets the lowest floor that satisfies its own floor and those of
-        all kept domains, and the highest cap that satisfies all of their caps.
+        all kept domains, and the highest cap that satisfies all of their caps. `settings.tokens` must be set.
 
         Raises ConfigError for settings that do not fit the kept ratios.
         """

@@ -74,8 +74,8 @@ class OpenCorpora:
         self._built: dict[str, bool] = {}
 
     def has(self, variant: CorpusVariant | None) -> bool:
-        """Return whether the corpus of `variant` is built. Always True for None, which stands for a corpus
-        that the study does not build.
+        """Return whether the corpus of `variant` was built when this was first asked. Always True for None,
+        which stands for a corpus that the study does not build.
         """
         if variant is None:
             return True
@@ -145,9 +145,9 @@ def _documents(corpus: TrainingCorpus, name: str) -> str:
 
 
 def check_changes(section: str, study: Study, changes: Mapping[str, Any]) -> None:
-    """Check `changes`, the fields of the corpus file that an entry changes. Raises ConfigError if the study
-    has no corpus file, or if one of the fields must be the same for all entries. `section` names the entry in
-    messages.
+    """Check `changes`, the fields of the corpus file that an entry changes. Raises ConfigError if there are
+    changes but the study has no corpus file, or if one of the fields must be the same for all entries.
+    `section` names the entry in messages.
     """
     if changes and study.corpus_file is None:
         raise ConfigError(f"{section}.corpus: needs a corpus file to change; set corpus_file instead of corpora")

@@ -82,9 +82,9 @@ def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
 
 
 def recipe_of(study: Study, name: str) -> Pretraining:
-    """Return the job of the recipe `name` with the study's settings applied. The job reads the corpora that
-    the study file names; it has none if the study builds its corpora. Raises ConfigError if the recipe is
-    unknown or invalid.
+    """Return the job of the recipe `name` with the study's settings applied and without stages of the
+    mixture. Its corpora are those that the study file names, or none if the study builds its corpora. Raises
+    ConfigError if the recipe is unknown or invalid.
     """
     if name in RECIPES:
         data = plain(RECIPES[name]())

@@ -241,7 +241,8 @@ class OpenStudy:
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
         """Convert `weights`, which may name domains at any level, to the shares of all leaf domains, which
-        sum to 1. `section` names the weights in messages.
+        sum to 1. The names must be domains of the corpus (`require_domains`). `section` names the weights in
+        messages.
         """
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.leaves}

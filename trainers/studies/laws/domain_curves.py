@@ -16,10 +16,10 @@ def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: n
     domains keep their proportions in the mixture `centre` [domains].
 
     The `shares` of a curve span the range of the domain's shares in `runs` [runs, domains]. `mean` is the
-    mean of the metrics weighted by `weights` [metrics]. `low` and `high` bound its 95 % bootstrap interval,
-    and are None without bootstrap draws. `metrics` has the values of each metric. All values except `shares`
-    are differences from the values at `centre`. A domain has no curve if its share is the same in all runs or
-    is 1 in `centre`.
+    mean of the metrics weighted by `weights` [metrics], which must sum to 1. `low` and `high` bound its 95 %
+    bootstrap interval, and are None without bootstrap draws. `metrics` has the values of each metric. All
+    values except `shares` are differences from the values at `centre`. A domain has no curve if its share is
+    the same in all runs or is 1 in `centre`.
     """
     curves: dict[str, Any] = {}
     mixtures = {}

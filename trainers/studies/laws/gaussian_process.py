@@ -2,8 +2,8 @@
 that follows no formula. It usually needs more runs than a law with a formula, and may have several local
 minima.
 
-The kernel of two mixtures x and z is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z, with noise n^2. The four
-parameters s, l, a and n maximise the marginal likelihood.
+The kernel of two mixtures x and z is s^2 exp(-|x - z|^2 / (2 l^2)) + a^2 x.z, and the variance of the noise
+is n^2. The four parameters s, l, a and n maximise the marginal likelihood.
 """
 
 from dataclasses import dataclass

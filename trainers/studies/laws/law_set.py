@@ -53,15 +53,16 @@ class LawSet:
         return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
 
     def effects(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the change of each metric when a domain gains one percentage point, [metrics, domains], from
-        the gradients of the laws. The point is taken from all domains in proportion to their shares in the
-        mixture `ratios` [domains].
+        """Return the change of each metric, [metrics, domains], when one percentage point is added to a
+        domain and taken from all domains, that one included, in proportion to their shares in the mixture
+        `ratios` [domains]. It is computed from the gradients of the laws.
         """
         return _effects(self.laws, ratios)
 
     def mean_effects(self, ratios: np.ndarray, weights: np.ndarray) -> dict[str, dict[str, float | None]]:
         """Return the effect (`effects`) of each domain on the mean of the metrics weighted by `weights`
-        [metrics], with its 95 % interval. The ends of the interval are None if there are no draws.
+        [metrics], which must sum to 1, with its 95 % interval. The ends of the interval are None if there are
+        no draws.
         """
         best = weights @ _effects(self.laws, ratios)
         drawn = np.array([weights @ _effects(laws, ratios) for laws in self.resampled])
@@ -82,9 +83,10 @@ def fit_laws(
     seed: int = 0,
 ) -> LawSet:
     """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], and to `draws` bootstrap draws
-    of the runs. `ratios` has the mixtures of the runs, [runs, domains], followed by the size columns for laws
-    with sizes (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. From laws with sizes,
-    only the laws of mixtures are returned, which apply at the size of the target.
+    of the runs. If 20 attempts at a draw give too few measured runs for a fit, all runs are used instead.
+    `ratios` has the mixtures of the runs, [runs, domains], followed by the size columns for laws with sizes
+    (`SizedLaw`). `censored`, bool [runs, metrics], marks missing values. From laws with sizes, only the laws
+    of mixtures are returned, which apply at the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

@@ -70,7 +70,7 @@ class ScalingFit:
 def fit_scaling(
     parameters: np.ndarray, tokens: np.ndarray, losses: np.ndarray, draws: int = 200, seed: int = 0
 ) -> ScalingFit:
-    """Fit the law to runs with finite `losses` above 0. `parameters`, `tokens` and `losses` are [runs].
+    """Fit the law to runs with `parameters`, `tokens` and finite `losses` above 0, each [runs].
 
     The bootstrap draws residuals in log L and adds them to the fitted losses. It does not draw runs, because
     there are usually few and a draw would often lack a whole size. Residuals are scaled by (1 - 5 / runs)^-.5

@@ -1,4 +1,5 @@
-"""Fit the laws of a study to the results of its runs, propose a mixture, and read both results back.
+"""Fit the laws of a study to the results of its runs, propose a mixture, and read the fit and the proposal
+back.
 
 `fit.json` and `proposal.yaml` hold `basis`, a digest of the runs and settings from which they were computed.
 It tells later steps whether the files are up to date.
@@ -147,10 +148,10 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
-    """Return the mixture in `proposal.yaml`, with shares rounded to six digits. If the study keeps ratios
-    (`ReusedRatios`), the share of the virtual domain is rounded before it is divided between the kept
-    domains. Raises UserError if there is no proposal yet, and ConfigError if the proposal names a domain that
-    the corpus lacks.
+    """Return the mixture in `proposal.yaml`, with shares rounded to six decimal places. If the study keeps
+    ratios (`ReusedRatios`), the share of the virtual domain `reused` is rounded before it is divided between
+    the kept domains. Raises UserError if there is no proposal yet, and ConfigError if the proposal names a
+    domain that the corpus lacks.
     """
     record = _load_proposal(root)
     opened.require_domains(PROPOSAL, record["weights"])

@@ -45,8 +45,8 @@ def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tup
 
 
 def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
-    """Return a list of one line, which names the metrics without a value in any finished run. The list is
-    empty if all metrics have a value, or if none has.
+    """Return a list with one line, which names the metrics without a value in any finished run; an empty list
+    if all metrics have a value, or if none has.
     """
     there = measured_metrics(opened, results)
     missing = [name for name in opened.metrics if name not in there]

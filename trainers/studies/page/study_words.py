@@ -29,7 +29,7 @@ def verdict_words(
 ) -> list[str]:
     """Return a text for each entry except the baseline: its overall verdict and, if there are several
     metrics, those in which it is better or worse. The entry `first` comes first. `unit` is the unit of the
-    metrics. `mixtures` maps entries to their mixtures by domain; entries without a mixture are not described.
+    metrics. A text describes the mixture of its entry if `mixtures`, by entry and domain, has one.
     """
     others = [each for each in verdict.overall if each.entry != verdict.baseline]
     others.sort(key=lambda each: each.entry != first)

@@ -79,7 +79,7 @@ class StudyPlan:
 
     def seconds(self, stage: StagePlan) -> float | None:
         """Return the estimated seconds that the remaining runs of a stage take, including the start of its
-        worker processes. None if the speed is unknown.
+        worker processes. None if the speed is unknown, 0 if no run remains.
         """
         if self.rate is None:
             return None
@@ -131,8 +131,8 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
-    """Return two short runs per worker, made from the first runs of the design whose corpora are built. The
-    first run of a worker includes the start-up of its process; the second does not.
+    """Return two short runs per worker, made from the first runs of the design whose corpora are built; at
+    least one must be. The first run of a worker includes the start-up of its process; the second does not.
     """
     runs = []
     ready = [run for run in opened.points if run.is_ready]

@@ -18,8 +18,8 @@ _STARTS = 12  # random starting points if a law is not convex
 @dataclass(frozen=True)
 class MixtureObjective:
     """The function that a proposal minimises: the mean of the predicted metrics, weighted by `weights`
-    [metrics], plus `kl` times the Kullback-Leibler divergence, in nats, of the mixture from `prior`
-    [domains].
+    [metrics], which sum to 1, plus `kl` times the Kullback-Leibler divergence, in nats, of the mixture from
+    `prior` [domains].
     """
 
     laws: LawSet
@@ -54,9 +54,9 @@ def minimise(
 ) -> np.ndarray:
     """Return the mixture [domains] with the lowest objective found within the constraints.
 
-    The search is sequential quadratic programming (SLSQP; Kraft, 1988) from each of `starts`. By default, it
-    starts from the prior, from uniform shares and, unless every law is convex, from random mixtures. If a law
-    has no derivatives, random mixtures are searched instead.
+    The search is sequential quadratic programming (SLSQP; Kraft, 1988) from each of `starts`, which must
+    satisfy the constraints. By default, it starts from the prior, from uniform shares and, unless every law
+    is convex, from random mixtures. If a law has no derivatives, random mixtures are searched instead.
     """
     from scipy.optimize import minimize
 

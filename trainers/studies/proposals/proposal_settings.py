@@ -17,7 +17,7 @@ class ProposalSettings:
     weight.
 
     `prior` has a share for each domain; only the proportions matter. By default, it is proportional to
-    `tokens`, the tokens of each domain. `floors` are minimum shares; `fixed` shares do not change.
+    `tokens`, the tokens of each domain. `floors` are minimum shares, and `fixed` are exact shares.
     `target_tokens` is the budget of the run that the mixture is for. If `tokens` and `target_tokens` are
     known, no domain is read more than `max_epochs` times. `max_epochs` is one number for all domains, or a
     number for each domain that has a limit; the default is 4, because four epochs are almost as good as fresh

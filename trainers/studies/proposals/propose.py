@@ -66,8 +66,8 @@ def propose(
     seed: int = 0,
     others: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Proposal:
-    """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains]. The proposal is
-    compared with the baselines and the mixtures `others`, each [domains].
+    """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains] and to bootstrap
+    draws. The proposal is compared with the baselines and the mixtures `others`, each [domains].
 
     Raises ConfigError if the settings do not fit the domains and metrics of the laws, or if no mixture
     satisfies them.

@@ -58,9 +58,9 @@ def train_on_ray(
     line when a run ends, and when its task is lost or killed.
 
     If the task of a run is lost, the run continues from its last checkpoint in another task. A run that loses
-    MOST_LOST tasks in a row is recorded as failed. Once all runs have begun, the task of a run that takes far
-    longer than expected (`_Pace.slow`) is killed, and the run continues in another task. This happens at most
-    once per run.
+    two tasks in a row is recorded as failed. Once all runs have begun and three have finished, the task of a
+    run that takes longer than four times the expected time plus two minutes is killed, and the run continues
+    in another task. This happens at most once per run.
 
     Raises UserError if the cluster cannot be joined, if no node has enough CPUs and GPUs for a run, or if the
     disk fails, and KeyboardInterrupt after SIGINT or SIGTERM; the tasks then end, and the same command

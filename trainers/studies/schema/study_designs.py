@@ -32,12 +32,12 @@ def check_weights(section: str, weights: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Swarm:
-    """A swarm of `runs` mixtures, drawn from Dirichlet distributions around the prior. Their centre is the
-    prior's shares raised to the power of `temperature` and normalised. With a temperature below 1, small
-    domains get more than their prior share (.5 as in RegMix; Liu et al., 2024). The concentration parameters
-    are the centre's shares times the number of free domains times a strength; successive draws cycle through
-    `strengths`. With a uniform centre, a strength of 1 draws uniformly from all mixtures. Smaller strengths
-    favour the corners; larger ones stay near the centre.
+    """A swarm of `runs` mixtures, drawn from Dirichlet distributions. Their centre is the prior's shares
+    raised to the power of `temperature` and normalised. With a temperature below 1, small domains get more
+    than their prior share (.5 as in RegMix; Liu et al., 2024). The concentration parameters are the centre's
+    shares times the number of domains whose share is not fixed, times a strength; successive draws cycle
+    through `strengths`. With a uniform centre, a strength of 1 draws uniformly from all mixtures. Smaller
+    strengths favour the corners; larger ones stay near the centre.
 
     Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. If
     almost all mixtures are rejected, those outside the limits are moved to the nearest mixture within them

@@ -49,11 +49,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Proxies:
-    """The small training runs, usually of `tokens` tokens each.
+    """The small training runs, of `tokens` tokens each unless an entry of the design sets `budget.tokens`.
 
     With `matched`, a proxy reads only a fixed random sample of each domain: the share `tokens` /
-    `target.tokens` of its sequences. A given weight then means the same number of epochs as in the target
-    run. Without a `target`, `matched` has no effect.
+    `target.tokens` of its sequences. In a proxy of `tokens` tokens, a weight then means the same number of
+    epochs as in the target run. Without a `target`, `matched` has no effect.
 
     In a mixture design, the prior is trained with `anchors` seeds, beginning with `seed`, and the spread of
     these runs is the noise of a metric. All other mixtures are trained with the first seed only, so their

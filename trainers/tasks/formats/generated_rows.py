@@ -168,9 +168,9 @@ _SYNONYMS = (
 
 
 def negation() -> list[Row]:
-    """Return rows such as `hot, it was really`, each with a second adjective in `passage`. The candidates are
-    words to put in front of the text: `not` is right if the two adjectives are antonyms, `really` if they are
-    synonyms.
+    """Return rows whose `text`, such as `hot, it was really`, continues with the adjective in `passage`. The
+    candidates are words to put in front of the text: `not` is right if the two adjectives are antonyms,
+    `really` if they are synonyms.
     """
     return [
         {"text": f"{first}, it was really", "passage": second, "candidates": ["not", "really"], "label": label}

@@ -74,8 +74,9 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
     """Read ReCoRD as SuperGLUE distributes it: one row per query. The candidates are the distinct entities of
     the passage.
 
-    The columns are `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts) and
-    `label` (the index of the first candidate that is an answer, or -1 if none is).
+    The columns are `id` (passage/query), `passage` (with `- ` in place of each `@highlight` line), `query`,
+    `candidates`, `answers` (accepted texts) and `label` (the index of the first candidate that is an answer,
+    or -1 if none is).
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):

@@ -286,10 +286,10 @@ def _generation(path: Path, data: Mapping[str, Any]) -> Generation:
 
 
 def read_generation(place: str, given: Mapping[str, Any], until: tuple[str, ...]) -> Generation:
-    """Convert the library's `generation_kwargs` to settings for generating answers. `until` is used if
-    `given` does not include it. Decoding is greedy by default, at temperature 0, and with `do_sample: false`;
-    with `do_sample: true`, the default temperature is 1. Raises ConfigError, with a message that begins with
-    `place`, for unknown names and values that are not allowed.
+    """Convert the library's `generation_kwargs` (`given`) to settings for generating answers. If they name no
+    texts at which answers end, `until` is used. Decoding is greedy by default, at temperature 0, and with
+    `do_sample: false`; with `do_sample: true`, the default temperature is 1. Raises ConfigError, with a
+    message that begins with `place`, for unknown names and values that are not allowed.
     """
     how = dict(given)
     stops, sampled = how.pop("until", None), how.pop("do_sample", None)

@@ -89,8 +89,15 @@ def token_f1s(outcomes: Outcomes) -> np.ndarray:
 
 
 def number_matches(outcomes: Outcomes) -> np.ndarray:
-    """Return, for each example, 1 if the last number of its predicted text is right, else 0, float64 [n]."""
-    return answer_values(outcomes, number_match)
+    """Return, for each example, 1 if the last number of its predicted text is right, else 0, float64 [n]. To
+    a question without an answer, a text without a number is right.
+    """
+
+    def score(text: str, reference: str) -> float:
+        unanswerable = outcomes.no_answer and not reference
+        return float(last_number(text) is None) if unanswerable else number_match(text, reference)
+
+    return answer_values(outcomes, score)
 
 
 def _counted(values: np.ndarray) -> np.ndarray:
@@ -99,7 +106,8 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
     """Return the threshold for no-answer scores that maximises the mean score of the examples, as SQuAD 2.0's
-    script does. The empty answer is predicted if the no-answer score is above the threshold.
+    script does, but without splitting examples of equal no-answer score. The empty answer is predicted if the
+    no-answer score is above the threshold.
 
     All arrays have one entry per example: `values` is the score of the predicted answer, `answerable` whether
     there is a gold answer, `answered` whether the prediction is not empty, and `no_answer` the no-answer

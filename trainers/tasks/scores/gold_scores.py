@@ -24,13 +24,13 @@ def gold_scores(
 ) -> dict[str, tuple[TaskMetric, Outcomes]]:
     """Return the two metrics for n items by name, each with the outcomes that it is computed from.
 
-    `gold_probability` is the likelihood of the gold candidate, divided by the sum over all candidates of the
-    item. `reciprocal_rank` is 1 / rank, where the rank of the gold candidate is 1 plus the number of
-    candidates with a higher score.
+    `gold_probability` is the likelihood of the gold candidate, divided by the sum of the likelihoods of all
+    candidates of the item. `reciprocal_rank` is 1 / rank, where the rank of the gold candidate is 1 plus the
+    number of candidates with a higher score.
 
     `likelihoods` (log-likelihoods in nats) and `scores` are flat float64 arrays over the candidates of all
     items; item i has the entries from `offsets[i]` up to, but not including, `offsets[i + 1]`. `gold`, int64
-    [n], is the index of each item's gold candidate.
+    [n], is the index of each item's gold candidate; every item must have one.
     """
     first, sizes = offsets[:-1], np.diff(offsets)
     right = first + gold

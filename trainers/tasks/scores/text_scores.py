@@ -1,4 +1,5 @@
-"""Metrics of text: ROUGE, BLEU and chrF of generated texts, perplexity and bits per byte of given texts.
+"""Metrics of text: ROUGE, BLEU and chrF of texts that a model has written, perplexity and bits per byte of
+texts that it has scored.
 
 ROUGE is computed by rouge-score, BLEU and chrF by sacrebleu, because their tokenization is part of the
 metric. The extra `finetune` installs both.

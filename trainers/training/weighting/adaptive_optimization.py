@@ -118,12 +118,12 @@ class ADOWeights(OnlineWeights[ADOState]):
 
 
 def fit_power_law(amounts: np.ndarray, losses: np.ndarray) -> tuple[float, float]:
-    """Fit loss = floor + coefficient x amount ^ -exponent to the points given by `amounts` and `losses`, both
-    [points], and return (coefficient, exponent).
+    """Fit loss = floor + coefficient x amount ^ -exponent to the points given by `amounts` (positive) and
+    `losses`, both [points], and return (coefficient, exponent).
 
     The fit is by least squares, with floor and coefficient at least 0 and the exponent from 0.01 to 0.8, the
-    paper's bound. Points of loss 0 have no targets and are left out. With fewer than 5 points, both results
-    are 0.
+    paper's bound. Points of loss 0 have no targets and are left out. If fewer than 5 points remain, both
+    results are 0.
     """
     usable = losses > 0
     if usable.sum() < _FEWEST_POINTS:

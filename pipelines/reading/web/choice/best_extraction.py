@@ -11,7 +11,7 @@ trafilatura does not run if that judgement is certain, resiliparse's text has mo
 there is enough prose to judge. Otherwise trafilatura's own rules run once, and the lines of both are judged
 together. trafilatura's fallbacks are turned off, because resiliparse's lines take their place. A line that
 both have is written as trafilatura writes it, because resiliparse writes a space after every link and
-emphasis. The exception is Markdown with formulas, code or tables, which is written as resiliparse writes it.
+emphasis. In Markdown, however, a line with a formula, code or a table is written as resiliparse writes it.
 
 If no line is kept, the text is trafilatura's, or resiliparse's if trafilatura finds none.
 """

@@ -48,9 +48,9 @@ Forms = dict[str, list[float]]
 
 
 def text_features(lines: Sequence[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
-    """Return TEXT_FEATURES of each line. `links` are the keys (`letters_of`) of the page's link texts.
-    `forms` is a cache of the features that depend only on a line's text and `links`; pass the same dict to
-    several calls with the same `links`, so that nothing is computed twice.
+    """Return TEXT_FEATURES of each line; no line may have an empty `key`. `links` are the keys (`letters_of`)
+    of the page's link texts. `forms` is a cache of the features that depend only on a line's text and
+    `links`; pass the same dict to several calls with the same `links`, so that nothing is computed twice.
     """
     rows = _forms(lines, links, {} if forms is None else forms)
     letters = [len(line.key) for line in lines]

@@ -231,8 +231,8 @@ def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: floa
 
 def _lost(documents: pa.Table, winners: np.ndarray, winner: np.ndarray) -> pa.Table:
     """Return a table of the dropped documents: the part, the row, the winner's row in `winners`, and the
-    similarity to the winner. `winner` has the winner's row for each of `documents`, or STAYS for a kept
-    document. `winners` are vectors.
+    similarity to the winner. `winners` holds the vectors of the electorates. `winner` has, for each of
+    `documents`, the winner's row in `winners`, or STAYS if the document is kept.
     """
     lose = np.flatnonzero(winner != STAYS)
     similarity = pair_cosines(vectors_of(documents[EMBEDDING])[lose], winners[winner[lose]])

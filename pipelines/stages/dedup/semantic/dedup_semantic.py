@@ -26,8 +26,8 @@ from pipelines.stages.dedup.semantic.cells import CellSearch
 @dataclass(frozen=True)
 class DedupSemantic(CorpusStage):
     """Drop documents whose `embedding`, written by `transformer_embeddings`, is similar to that of a kept
-    document. Documents that an earlier step dropped do not compete, nor do documents of a given validation or
-    test split.
+    document. Documents that an earlier step dropped do not compete, nor do documents in their source's own
+    validation or test split.
 
     k-means divides the documents into cells of about 10,000 on average, unless `cells` says otherwise. In the
     order of preference, a document is dropped if its cosine similarity to a kept document of its cell is

@@ -115,8 +115,8 @@ class _SampleTask:
 
 
 def sample_topics(task: _SampleTask) -> FileRecord:
-    """Commit the vectors and words of the part's sample: the documents that have a vector and whose number
-    from `uniform_numbers` is below `share`. Returns the file.
+    """Commit the vectors and words of the part's sample: the documents that have a vector and whose id,
+    hashed to [0, 1), is below `share`. Returns the file.
     """
     unit = f"sample.{task.number:05d}"
     receipt = task.out.receipt(unit)

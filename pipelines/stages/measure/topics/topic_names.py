@@ -46,8 +46,8 @@ def _is_long(word: str) -> bool:
 
 
 def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[list[str]]:
-    """Return up to WORDS of the most characteristic words of each of `count` clusters, given the words of
-    each document, list<string> [n], and its cluster, int64 [n].
+    """Return up to WORDS of the most characteristic words of each of `count` clusters, given the distinct
+    words of each document, list<string> [n], and its cluster, int64 [n].
 
     Words are ordered by the z-score of the log-odds ratio of their frequencies inside and outside the
     cluster, with the frequencies in all documents as prior (Monroe, Colaresi and Quinn 2008, "Fightin'

@@ -53,7 +53,7 @@ class Topics(ReadsText, CorpusStage):
     text: str = field(default="edited_text", kw_only=True)
     """The text whose words name the topics: `text`, `edited_text` or `text@STEP`."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def check(self) -> None:
         if not 1 <= self.topics <= _MOST:

@@ -28,8 +28,8 @@ from pipelines.stages.measure.quality_signals import QualitySignals
 
 
 def configuration(root, texts, output, least=2, rules="paper"):
-    """Return a configuration of two sources: `web`, filtered by word count and edited by line, and `books`,
-    which no step touches.
+    """Write `texts`, and return a configuration with a source for each name in it. Only `web` is filtered by
+    word count and edited by line.
     """
     for name, records in texts.items():
         (root / name).mkdir(exist_ok=True)

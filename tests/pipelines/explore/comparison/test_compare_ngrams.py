@@ -50,7 +50,7 @@ steps:
 
 
 def counts(texts, words):
-    """Count the n-grams of texts in plain Python; the texts have no punctuation between letters."""
+    """Count the n-grams of `words` words in the texts, in plain Python."""
     found = Counter()
     for text in texts:
         each = re.findall(r"[a-z0-9_]+", text.replace(MAIL, "<EMAIL_ADDRESS>").lower())

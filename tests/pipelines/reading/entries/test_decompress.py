@@ -110,8 +110,8 @@ def test_bomb_stops_at_the_limit(codec: str) -> None:
 
 
 def test_no_chunk_at_the_limit_is_empty() -> None:
-    """A caller that takes one chunk at a time would take an empty chunk for the end of the stream, and never
-    learn the reason.
+    """A caller that takes one chunk at a time would take an empty chunk for the end of the stream, and miss
+    the error.
     """
     stream = DecodeBudget(4).bound(iter([b"aaaa", b"bbbb"]))
     assert next(stream, b"") == b"aaaa"

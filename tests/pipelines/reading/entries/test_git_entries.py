@@ -156,7 +156,7 @@ def test_large_files(tmp_path):
 
 
 def evil_config(marker: Path) -> str:
-    """Return a git configuration that runs a command through every setting that a reader might trigger."""
+    """Return a git configuration with many settings through which a reader might run a command."""
     run = f"touch {marker}"
     return (
         f"[core]\n fsmonitor = {run}\n sshCommand = {run}\n pager = {run}\n alternateRefsCommand = {run}\n hooksPath = .\n"
@@ -224,8 +224,8 @@ def test_damaged_objects_are_set_aside(tmp_path, damage):
 
 @pytest.mark.long
 def test_a_damaged_pack(tmp_path):
-    """A wrong byte anywhere in a pack: the texts that are read are correct, and the other files are set aside
-    or the repository is refused.
+    """If one byte of a pack is wrong, the texts that are read are correct. The other files are set aside, or
+    the repository is set aside or refused.
     """
     files = {f"{number}.txt": "".join(f"{number} {line}\n" for line in range(200)) for number in range(8)}
     root = bare(repository(tmp_path / "work", files), tmp_path / "r.git")
@@ -264,7 +264,7 @@ def test_a_tree_of_billions_of_files_ends(tmp_path, monkeypatch):
 
 def test_trees_that_attack(tmp_path):
     """The trees have names that climb out of the repository, nested and repeated entries, invalid modes and
-    trees, and a directory entry that is a file.
+    trees, a directory entry that is a file, and a file entry that is a directory.
     """
     root = empty_repository(tmp_path / "r.git")
     blob = object_of(root, "blob", b"x = 1\n")

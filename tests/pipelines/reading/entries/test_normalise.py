@@ -109,7 +109,7 @@ TWEETS = st.lists(st.tuples(PIECES, st.sampled_from([" ", "", "\n"])).map("".joi
 
 def plain_tweet(text: str) -> tuple[str, int, int]:
     """Replace user names and URLs by definition, one character at a time within each word; return the text
-    and both counts.
+    and the numbers of user names and URLs replaced.
     """
     words, names, urls = [], 0, 0
     for word in re.split(r"(\s+)", text):

@@ -97,7 +97,7 @@ def test_a_file_that_was_cut_off_gives_its_first_batches(read: Callable, kind: s
 
 
 def test_large_batches_are_not_expanded(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that claims more memory than allowed ends the file before Arrow allocates anything."""
+    """A batch that claims more memory than allowed ends the file."""
     monkeypatch.setattr(module, "_BATCH_BYTES", 1 << 20)
     table = pa.table({"text": ["x" * 100_000] * 20})
     for compression in (None, "zstd"):

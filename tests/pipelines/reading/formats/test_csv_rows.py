@@ -70,8 +70,8 @@ def test_an_unclosed_quote_costs_its_line(read: Callable) -> None:
 
 
 def test_a_file_of_unclosed_quotes_ends(read: Callable) -> None:
-    """Every line opens a quote that no other line closes. After 16 of them, the text held so far is set aside
-    as one record.
+    """Each line closes the quote that the line before opened, and opens another, so no row ends. After 16
+    such rows, all lines held for a row are set aside together.
     """
     found = read("a.csv", b"id,text\n" + b'x","y\n' * 2000, format="csv", max_document_bytes=600)
     reasons = [bad[2] for bad in found.bad]
@@ -82,7 +82,7 @@ def test_a_file_of_unclosed_quotes_ends(read: Callable) -> None:
 
 @pytest.mark.long
 def test_an_unclosed_quote_does_not_swallow_the_file() -> None:
-    """Memory stays within a few times max_document_bytes if a quote is never closed."""
+    """The file of 2 MB is not held in memory if a quote is never closed."""
     chunks = (b"words and words\n" * 4096 for _ in range(30))  # 2 MB
     source = Source(name="s", root=".", format="csv", max_document_bytes=50_000)
 

@@ -116,7 +116,7 @@ def test_damage_in_the_middle_keeps_earlier_row_groups(read: Callable) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("store_schema", [True, False])  # False: the column comes back as plain strings
 def test_bomb_is_not_expanded(read: Callable, store_schema: bool) -> None:
-    """The column is a dictionary of one long value with many rows: small on disk, hundreds of megabytes when expanded."""
+    """Many rows share one long value of a dictionary: small on disk, hundreds of megabytes when expanded."""
     rows = 600
     table = pa.table({"text": pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * 1_000_000])})
     data = parquet(table, compression="zstd", store_schema=store_schema)
@@ -136,9 +136,7 @@ def test_bomb_is_not_expanded(read: Callable, store_schema: bool) -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_pages_are_known_by_their_headers(tmp_path: Path, version: str) -> None:
-    """The column `kind` has a single page. `text` has many, with statistics so long that a header extends
-    beyond the first bytes read.
-    """
+    """The column `kind` has a single data page, `text` has many."""
     path = tmp_path / "a.parquet"
     texts = ["x" * 9_000 + str(number) for number in range(500)]
     options = {

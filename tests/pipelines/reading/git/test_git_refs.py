@@ -1,4 +1,4 @@
-"""Which directories are repositories, and which commits names refer to, compared with git; and malicious
+"""Which directories are repositories, and the commits that names refer to, compared with git; and malicious
 refs.
 """
 

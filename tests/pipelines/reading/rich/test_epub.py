@@ -22,7 +22,7 @@ CHAPTERS = {
 
 
 def renamed(data: bytes) -> bytes:
-    """Store the members of an EPUB whose names are percent-encoded under their decoded names."""
+    """Return the EPUB with each `%20` in the names of its members replaced by a space."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return zipped({name.replace("%20", " "): archive.read(name) for name in archive.namelist()}, ["mimetype"])
 

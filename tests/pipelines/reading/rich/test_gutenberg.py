@@ -1,5 +1,5 @@
-"""Project Gutenberg books of several decades: the header and licence around a book are removed, and nothing
-of the book itself.
+"""Project Gutenberg files in forms since 1993: the header, credits and licence around a book are removed, and
+nothing of the book itself.
 """
 
 import json

@@ -92,7 +92,7 @@ def test_a_broken_table_of_objects_is_repaired(read: Callable) -> None:
 
 
 def drawn_by_itself(times: int) -> bytes:
-    """Return a page whose text is followed by a form that draws itself `times` times."""
+    """Return a PDF of one page whose text is followed by a form that draws itself `times` times."""
     form = b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X 5 0 R >> >>"
     page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 6 0 R"
     page += b" /Resources << /Font << /F1 4 0 R >> /XObject << /X 5 0 R >> >> >>"

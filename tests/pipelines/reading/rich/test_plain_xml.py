@@ -82,6 +82,10 @@ def test_what_is_not_plain_is_left_to_the_parser(data):
     assert calls(read_elements, data)
 
 
+def test_a_text_is_without_the_elements_that_are_left_out():
+    assert calls(read_elements, b"<a><t>x<tabs>y</tabs>z</t></a>") == [("text", "xz")]
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

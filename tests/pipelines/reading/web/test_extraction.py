@@ -1,4 +1,6 @@
-"""trafilatura's caches do not influence any text, and are cleared before they hold too many pages."""
+"""trafilatura's caches do not influence any text, and are cleared after a number of characters; and
+trafilatura's rules alone.
+"""
 
 import pytest
 import trafilatura

@@ -1,5 +1,5 @@
-"""Metadata that pages declare (title, date, author, language) comes from the first declaration that has a
-value.
+"""Metadata that pages declare (title, date, author, language) comes from the declaration of highest
+precedence that has a value.
 """
 
 import json

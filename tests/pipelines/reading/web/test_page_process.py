@@ -103,7 +103,7 @@ def test_a_page_is_not_blamed_for_what_it_survives_alone(tmp_path: Path, failing
 @pytest.mark.long
 @pytest.mark.parametrize("label", ["\U0001f600" * 40, "\x01" * 40])
 def test_labels_without_sense_do_not_fill_the_pipe(label: str) -> None:
-    """256 of these charset labels, escaped, exceed the capacity of a pipe. Both processes could then block on
+    """Many such charset labels, escaped in JSON, would fill a pipe. Both processes could then block on
     writing while neither reads.
     """
     pages = (RawRecord(page(i, "<p>more</p>" * 50), label, 9, None, {}) for i in range(800))

@@ -1,4 +1,4 @@
-"""Synthetic web archives: one record of each kind, every kind of damage, and the metadata kept with the text."""
+"""Synthetic web archives: records of each kind, damaged archives, and the metadata kept with the text."""
 
 import base64
 import gzip

@@ -1,4 +1,6 @@
-"""Real files from sixteen crawlers and tools: every record becomes a document or is set aside with a reason."""
+"""Sixteen files from the repositories of crawlers and tools: every record becomes a document or is set aside
+with a reason.
+"""
 
 import gzip
 import json

@@ -139,9 +139,6 @@ def test_blank_lines_and_indentation_go():
 
 @given(texts, st.sampled_from(("tfds", "datatrove")))
 def test_what_the_codes_leave_is_the_stripped_lines_joined(documents, variant):
-    """Lines have no trailing white space, which would break a rule on line ends, and the last line has no
-    line feed.
-    """
     text, column = edits_of(variant, *documents)
     for before, after in zip(documents, apply_edits(text, column).to_pylist(), strict=True):
         lines = [before[r.start : r.end] for r in reference_lines(before, variant) if r.verdict in (KEPT, LOREM, CURLY)]

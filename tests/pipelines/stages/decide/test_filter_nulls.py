@@ -33,7 +33,7 @@ TIBETAN = (
 
 
 def without_language(count):
-    """Yield `count` texts of each kind that no model identifies as a language: base64, lists of numbers,
+    """Yield `count` texts of each kind in which resiliparse identifies no language: base64, lists of numbers,
     Amharic, Tibetan.
     """
     chance = random.Random(5)

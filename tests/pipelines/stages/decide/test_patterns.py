@@ -1,5 +1,5 @@
-"""User-defined regular expressions: counts and edits equal those of Python's `re`; expressions that explode
-or would split a character.
+"""User-defined regular expressions: counts and texts equal those of Python's `re`, time is linear, and what
+is not supported is refused.
 """
 
 import re

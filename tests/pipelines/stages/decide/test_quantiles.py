@@ -17,8 +17,8 @@ from pipelines.stages.decide.rules import Quantile
 
 
 def built(tmp_path, rules, part_bytes=8000, name="q", before="", poison=None):
-    """Build two sources of documents with known word counts, up to the filter; return the drops by id, and
-    the thresholds.
+    """Build two sources of documents with known word counts, up to the filter; return the rows (source, word
+    count and drop) and the plan.
     """
     for source, sizes in (("a", range(1, 61)), ("b", [5] * 20 + [*range(100, 140)])):
         root = tmp_path / "raw" / source

@@ -1,5 +1,5 @@
-"""RefinedWeb's line-wise corrections: the examples of the paper, byte offsets, and the share of affected
-words.
+"""RefinedWeb's line-wise corrections: which lines are corrected and how, byte offsets, and the share of
+affected words.
 """
 
 import time

@@ -1,5 +1,5 @@
 """Samples: plain shares depend only on seed and id. All other samples equal those of an oracle, for any
-number of parts, ranges and workers.
+number of parts and ranges and any order of tasks.
 """
 
 import json

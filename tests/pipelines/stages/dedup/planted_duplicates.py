@@ -34,8 +34,8 @@ def edited(rng: random.Random, text: str, rate: float) -> str:
 
 
 def plant(seed: int, originals: int = 12) -> list[Planted]:
-    """Return originals of 120 words, shuffled together with documents made from them and others, of these
-    kinds:
+    """Return `originals` random texts of 120 words, shuffled together with documents of these kinds, the
+    first six made from such a text:
 
     - `exact`: the same characters.
     - `near`: one word in 60 replaced (Jaccard of word 5-grams about 0.84).

@@ -30,7 +30,7 @@ def _array(values, kind):
 
 @dataclass
 class Bench:
-    """Runs a deduplication stage over rows given as (source, columns, rule that dropped the row earlier)."""
+    """Writes parts with one measured column, and runs a deduplication stage over them."""
 
     root: Path
 
@@ -138,7 +138,9 @@ def test_one_document_of_each_url_is_kept(bench):
 
 
 def brute_force_clusters(signatures, alive, bands, rows):
-    """Return the connected components of the relation "some band is equal", by comparing all pairs."""
+    """Return a label for each row, by comparing all pairs of rows that are alive. Rows that equal bands
+    connect, directly or through others, have the same label.
+    """
     parent = list(range(len(signatures)))
 
     def find(i):

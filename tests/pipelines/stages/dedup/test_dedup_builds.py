@@ -44,8 +44,8 @@ def steps(*stages):
 
 
 def corpus(root, sources, *stages, part_bytes=1 << 20):
-    """Build a corpus from {source: texts} and return its rows by `source/number`, with the winner's name in
-    each cluster column.
+    """Build a corpus from {source: texts} and return the deduplication columns and `drop` of its rows, by
+    `source/number`.
     """
     declared = []
     for name, texts in sources.items():

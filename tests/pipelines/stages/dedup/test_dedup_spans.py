@@ -1,5 +1,5 @@
-"""Span deduplication against brute force: the first occurrence of each span is kept, and dropping a document
-never removes the only copy.
+"""Span deduplication against brute force: each span is kept where it first occurs in a document that is not
+dropped.
 """
 
 import itertools
@@ -89,8 +89,8 @@ def plain(text: str) -> str:
 
 
 def removed_units(documents, window, min_words):
-    """Return the set of units to remove from each document: those in any window whose text has occurred
-    before.
+    """Return the set of units to remove from each document: those in any window of at least `min_words` words
+    whose text has occurred before.
     """
     seen, removed = set(), []
     for units in documents:
@@ -339,8 +339,8 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path):
     ids=["line", "sentence", "window"],
 )
 def test_no_sentence_of_real_laws_is_lost(shared_data, tmp_path, knobs):
-    """The emergency, temporary and permanent versions of an act share most of their spans; one copy of each
-    span must remain.
+    """The emergency, temporary and permanent versions of an act share many spans. A copy of each span of a
+    document that is not dropped must remain.
     """
     import gzip
     import json

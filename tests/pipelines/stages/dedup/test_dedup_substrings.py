@@ -51,9 +51,10 @@ def run(stage, parts, root, name="step", cluster=None):
 
 
 def repeats_of(texts, size):
-    """Return two lists, computed from a dictionary of all windows of `size` bytes. The first marks the bytes
-    of each document that belong to whole characters inside a repeated window. The second maps the start of
-    each repeated window to the document in which the window first occurs.
+    """Return two lists, computed from a dictionary of all windows of `size` bytes. A window is repeated if it
+    first occurs in an earlier document, or in the same document without overlap. The first list marks the
+    bytes of each document that belong to whole characters inside a repeated window. The second maps the start
+    of each repeated window to the document in which the window first occurs.
     """
     firsts, covered, owners = {}, [], []
     for number, text in enumerate(map(str.encode, texts)):
@@ -292,9 +293,9 @@ def test_nothing_may_drop_documents_after_it(tmp_path, later):
 
 
 def named_windows(documents, size):
-    """Return the concatenated bytes, a number for each position, and the first position of each number. Two
-    positions have the same number if the next `size` bytes are equal. The numbers are computed for substrings
-    of doubling length (Karp, Miller and Rosenberg 1972).
+    """Return the concatenated bytes, a number for each window of `size` bytes, and the first position of each
+    number. Equal windows have the same number. The numbers are computed for substrings of doubling length
+    (Karp, Miller and Rosenberg 1972).
     """
     data = np.frombuffer(b"".join(documents), np.uint8)
     names, length = data.astype(np.int64), 1

@@ -91,7 +91,7 @@ def domains(root, manifest):
 
 
 def expected():
-    """Return {text: domain} for the texts of `web` that are kept, computed independently of the product."""
+    """Return {text: domain} for the texts of `web` that are kept."""
     kept = [record for number, record in enumerate(records()) if number % 8 != 7]
     scores = sorted(record["score"] for record in kept if record["score"] is not None)
     bounds = [scores[int(share * len(scores))] for share in (0.2, 0.4, 0.6, 0.8)]

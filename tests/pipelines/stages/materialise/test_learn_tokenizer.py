@@ -1,5 +1,5 @@
-"""Tokenizer training and encoding in builds: shares, several tokenizers over the same documents, and the loss
-of a tokenizer.
+"""Tokenizer training and encoding in builds: shares, several tokenizers over the same documents, and lost
+tokenizers.
 """
 
 import json
@@ -62,7 +62,7 @@ steps:
 
 
 def documents(root, corpus, name):
-    """Return {id: (tokens, sentence starts)} for every document of a shard set."""
+    """Return {id: (tokens, sentence starts or None)} for every document of a shard set."""
     found = {}
     for record in corpus.shard_sets[name].shards:
         shard = open_shard(root, record.file)
@@ -255,7 +255,7 @@ def test_shares_without_temperature_know_no_sizes():
 
 @pytest.mark.parametrize(("temperature", "ratio"), [(1.0, 1000.0), (2.0, 1000**0.5), (1 / 0.3, 1000**0.3)])
 def test_a_temperature_flattens_sizes(temperature, ratio):
-    """With temperature 1 / 0.3, shares are proportional to p ** 0.3, as in XLM-R and mT5."""
+    """With temperature 1 / 0.3, shares are proportional to size ** 0.3, as in XLM-R and mT5."""
     weights = weigh(cells(en__en=10**6, sw__sw=10**3), {"en": 1.0, "sw": 1.0}, temperature)
     assert weights[SampleCell("en", "en")] / weights[SampleCell("sw", "sw")] == pytest.approx(ratio)
 

@@ -1,4 +1,4 @@
-"""The `target` column marks where the second side of each pair begins, with every kind of tokenizer, after
+"""The `target` column marks where the second text of each pair begins, with every kind of tokenizer, after
 edits and takedowns.
 """
 
@@ -58,7 +58,9 @@ def made(directory, options, kinds=("byte_bpe",), steps="", target="de"):
 
 
 def documents(root, shard_set):
-    """Return {record number: (tokens, target, bytes, sentences, spans)} of all documents."""
+    """Return {record number: (tokens, target, number of bytes, sentences, spans)} of all documents, with None
+    for columns that the shard lacks.
+    """
     numbers = {row["id"]: int.from_bytes(row["id"][8:], "big") for p in open_corpus(root).parts()
                for row in p.table(("id",)).to_pylist()}  # fmt: skip
     found = {}

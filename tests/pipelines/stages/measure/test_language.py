@@ -225,9 +225,7 @@ def base64_lines(count: int) -> str:
 
 @pytest.mark.parametrize("prose", [ENGLISH, RUSSIAN])
 def test_long_paragraphs_without_a_language_count_against_the_share(prose):
-    """Run the default model. Lengths are in characters, even for scripts such as Cyrillic with two bytes per
-    character.
-    """
+    """Lengths are in characters, even for scripts such as Cyrillic with two bytes per character."""
     prose = " ".join([prose] * 12)
     blob = base64_lines(len(prose) // 77 + 1)[: len(prose)]
     assert len(prose) == len(blob) > 200

@@ -30,7 +30,9 @@ MAIL = "jane.doe@example.org"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two sources in which each document consists mostly of one topic word, mixed with words of a subtopic."""
+    """Return a folder with an encoder and two sources, whose documents mostly repeat one topic word and one
+    subtopic word.
+    """
     place, draw = tmp_path_factory.mktemp("topics"), random.Random(1)
     save_encoder(place / "encoder")
     for name, topics in (("ref", ["milla", "sacka"]), ("web", ["milla", "sacka", "winda"])):
@@ -125,7 +127,7 @@ def test_topics_are_domains_at_two_levels(folder):
 
 
 def test_telling_words_are_those_of_the_cluster():
-    """The words found match the formula evaluated one word at a time."""
+    """The words equal those of the z-score of the log-odds ratio, evaluated one word at a time."""
     rng = np.random.default_rng(0)
     clusters = rng.integers(0, 3, 300)
     texts = []

@@ -1,5 +1,5 @@
-"""URL rules: normalisation against the RFC's examples, block lists against a slow reference, words, and null
-URLs.
+"""URL rules: normalisation against the examples of RFC 3986, block lists against a slow reference, words, and
+null URLs.
 """
 
 import pickle

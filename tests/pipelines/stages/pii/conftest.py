@@ -1,6 +1,4 @@
-"""A fixture that records the messages of all loggers, of any library, for tests that nothing sensitive is
-logged.
-"""
+"""A fixture that records what all loggers log, for tests which check that nothing sensitive is logged."""
 
 import logging
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""The PII stage: Presidio finds the same entities behind the stage's gates as without them, and edits cover
-the right bytes.
+"""The PII stage: its gates, which pass only windows around possible hits to Presidio, change no result, and
+edits cover the right bytes.
 """
 
 import gzip
@@ -383,8 +383,8 @@ def test_gate_changes_nothing_on_2000_forum_posts(shared_data):
 
 @pytest.mark.slow
 def test_recognizers_one_by_one_are_an_analyzer(shared_data):
-    """Recognizers called one by one give the same results as Presidio's AnalyzerEngine with the same
-    recognizers and a blank spaCy model.
+    """Called one by one, the recognizers find the same entities in the same places as Presidio's
+    AnalyzerEngine with these recognizers and a blank spaCy model.
     """
     import spacy
     from presidio_analyzer import AnalyzerEngine, RecognizerRegistry

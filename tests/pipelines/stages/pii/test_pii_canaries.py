@@ -1,4 +1,6 @@
-"""Planted personal data appears nowhere in what a build writes: logs, manifests, reports, errors and metrics."""
+"""Planted personal data appears in no message, log, manifest or report of a build and of the commands that
+follow.
+"""
 
 import json
 

@@ -1,5 +1,5 @@
-"""Personal data in `url` and `meta` is found, counted, and replaced in every export, while the stored columns
-stay unchanged.
+"""With `fields`, personal data in `url` and `meta` is found, counted, and replaced in every export, while the
+stored columns stay unchanged.
 """
 
 import gzip

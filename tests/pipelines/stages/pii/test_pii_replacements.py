@@ -70,7 +70,7 @@ def test_the_same_value_has_the_same_replacement(entity, action):
 @pytest.mark.long
 @pytest.mark.parametrize("entity", PSEUDONYMS)
 def test_a_pseudonym_is_valid_in_form_and_hides_the_value(entity):
-    """In every layout, Presidio recognises the pseudonym as the same entity, with a valid checksum."""
+    """Presidio finds each pseudonym as the same entity, with a score that the stage accepts."""
     for number in range(40):
         for value in filter(None, VALUES[entity]):
             new = replacement("pseudonym", entity, value, f"{KEY}{number}".encode())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 _STEMS = "mill ston river wheel grain sack bread dust beam gear flour water wind sail roof door"
 SYNONYMS = [(f"{stem}a", f"{stem}o") for stem in _STEMS.split()]
-"""Pairs of words: the second means what the first means."""
+"""Pairs of words that mean the same."""
 
 
 def save_encoder(folder: Path, **config) -> Path:

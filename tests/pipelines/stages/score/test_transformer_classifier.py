@@ -40,6 +40,21 @@ def save_model(folder: Path, **config) -> Path:
     return folder
 
 
+def save_roberta(folder: Path) -> Path:
+    """Save a model with 34 positions, two of which RoBERTa does not use."""
+    import json
+
+    from transformers import RobertaConfig, RobertaForSequenceClassification
+
+    save_model(folder)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    labels = {"id2label": {0: "0", 1: "1"}}
+    config = RobertaConfig(vocab_size=15, max_position_embeddings=34, pad_token_id=0, **shape, **labels)
+    RobertaForSequenceClassification(config).save_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "roberta"
+    return folder
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("model"), id2label={0: "poor", 1: "fair", 2: "good"})
@@ -108,8 +123,12 @@ def test_models_that_do_not_fit_are_errors(model, tmp_path):
 
     with pytest.raises(UserError, match="label: got 'best', the model has 3: poor, fair, good"):
         TransformerClassifier(str(model), label="best", max_tokens=64).setup()
-    with pytest.raises(UserError, match="max_tokens is 512, the model has 128 positions"):
+    with pytest.raises(UserError, match="max_tokens is 512, the model has positions for 128"):
         TransformerClassifier(str(model), label="good").setup()
+    with pytest.raises(UserError, match="max_tokens is 33, the model has positions for 32"):
+        TransformerClassifier(str(save_roberta(tmp_path / "roberta")), label="1", max_tokens=33).setup()
+    stage = stage_of(tmp_path / "roberta", label="1", max_tokens=32)
+    assert stage.annotate(table(["a " * 100])).num_rows == 1
     copy = shutil.copytree(model, tmp_path / "copy")
     stage = TransformerClassifier(str(copy), label="good", max_tokens=64)
     stage.depends()

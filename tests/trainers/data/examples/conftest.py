@@ -1,4 +1,4 @@
-"""A small tokenizer of each kind, and a text encoder for each tokenizer, with a cache private to the test."""
+"""Small tokenizers of five kinds, and a text encoder for each, with a cache private to the test."""
 
 import numpy as np
 import pyarrow as pa

@@ -56,8 +56,8 @@ def test_another_tokenizer_has_another_cache(encoder_of):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_of_tokens_are_those_that_tokenizers_reports(kind, encoder_of, tokenizer_files):
-    """A token ends where `tokenizers` says. It begins there or earlier, because it also covers white space or
-    dropped characters.
+    """A token ends where `tokenizers` says. It may begin earlier than `tokenizers` says, because it also
+    covers white space or dropped characters.
 
     Byte-level tokenizers may split a character that `tokenizers` reports as a whole.
     """
@@ -126,8 +126,8 @@ def test_answers_become_tokens_and_characters_again(kind, tokenizer_files, data,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_know_their_first_token(kind, encoder_of):
-    """A word's first token is the token of the word's first byte, as found by locating every byte of the
-    text.
+    """A word's first token is the token of the word's first byte, as found from the byte positions of all
+    tokens.
     """
     values = sentences(30, seed=5)
     starts = [[0, *(i + 1 for i, byte in enumerate(value.encode()) if byte == 32)] for value in values]

@@ -90,9 +90,7 @@ def test_each_candidate_follows_the_text(maker_of, tmp_path, passage):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_word_is_predicted_once_where_it_begins(kind, maker_of, tmp_path):
-    """In a long text split into windows, each word is predicted only in the window that gives it the most
-    context.
-    """
+    """Texts longer than a row are split into windows that overlap."""
     values = sentences(12, seed=2)
     rows = [{"words": value.split(" "), "tags": ["O"] * len(value.split(" "))} for value in values]
     examples = examples_of("tag", rows, tmp_path)

@@ -56,8 +56,8 @@ def test_words_without_a_token_are_outside(maker_of, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("architecture", ["bert", "gpt2", "bart"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_come_back_as_they_are_written(kind, architecture, maker_of, tmp_path):  # noqa: F811
-    """Answers of whole words are restored from every window of a long passage, and missing answers are
-    recognised, for every kind of tokenizer and model family.
+    """Answers of whole words are restored from the windows of a long passage, and a missing answer is
+    recognised.
     """
     rows = []
     for seed in range(6):

@@ -69,7 +69,7 @@ def test_rates_are_those_of_t5(mixing, expected):
 
 
 def test_samples_mix_by_examples_however_long_they_are():
-    """Texts of the third task are three times as long as those of the other tasks."""
+    """Texts of the third task are about three times as long as those of the first."""
     order = data_of([40, 80, 200], Mixing(limit=100)).order
     drawn = np.bincount(order.take(0, 5600).source)
     assert drawn / 5600 == pytest.approx([40 / 220, 80 / 220, 100 / 220], abs=0.01)

@@ -65,8 +65,9 @@ EXCEPTIONS = {"roberta": lambda a, b: [5, *a, 6, 6, *b, 6], "t5": lambda a, b: [
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_rows_hold_every_text_once(architecture, packed, virtual):
-    """Each text has its special tokens and follows the virtual tokens, on both sides of an encoder-decoder.
-    Its summary state and its text positions are where the targets indicate.
+    """Each example has its special tokens and follows the virtual tokens. In an encoder-decoder, the decoder
+    reads the same tokens, shifted by one and without virtual tokens. The task's targets give the positions of
+    each summary state (`at`) and of the texts (`owner`).
     """
     form = text_format(tiny(architecture), SPECIALS, virtual_tokens=virtual, first_position=4)
     inputs = inputs_of(form, labels=np.arange(12) % 3)

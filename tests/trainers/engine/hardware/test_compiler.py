@@ -1,4 +1,4 @@
-"""A run that needs a compiler reports the missing package before it starts."""
+"""Settings that need a compiler: a missing package is named, and what cannot be combined is refused."""
 
 from dataclasses import replace
 

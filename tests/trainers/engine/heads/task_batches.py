@@ -1,6 +1,4 @@
-"""Batches of task inputs for tests of heads and losses: packed into one row, or padded with one input per
-row.
-"""
+"""Batches of task inputs for tests of heads and losses, with one or several inputs in a row."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -51,7 +49,7 @@ def forward_of(network, model, kind, **settings):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Token ids of segments, each framed by two marks, with gold labels indexed by position in the segment."""
+    """Token ids of segments, with gold labels. Spans are (first, last) positions in the segment, or None."""
 
     segments: list
     labels: np.ndarray

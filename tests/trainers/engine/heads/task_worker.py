@@ -1,8 +1,8 @@
 """Worker of test_task_engine: trains a head for every kind of task under every ZeRO stage, and predicts with
 it.
 
-Started by `run_workers` as `task_worker.py OUTPUT`; the first worker writes {"kind stage": {losses, numbers,
-scores, offsets}}.
+Started by `run_workers` as `task_worker.py OUTPUT`; the first worker writes an npz file of arrays named "KIND
+STAGE FIELD", where FIELD is losses, numbers, scores or offsets.
 """
 
 import sys

@@ -49,8 +49,8 @@ def forward_of(objective, dropout=0.1, architecture="bert"):
 
 
 def plain_losses(states, made, row, pooling, temperature):
-    """Return {first column of a first copy: nats} for a row, computed in pure Python from equation 4 of Gao
-    et al. (2021).
+    """Return {first column of the first copy of a sentence: nats} for a row, computed in pure Python from
+    equation 4 of Gao et al. (2021). A row of one sentence has no loss.
     """
     vectors, columns = [], []
     for segment in range(made.segments[row].max() + 1):

@@ -195,6 +195,16 @@ def test_an_averaged_perplexity_is_the_exponential_of_the_averaged_nats(stored, 
     assert difference.low < difference.difference < difference.high
 
 
+def test_one_item_decides_nothing(stored, task):
+    suite = Suite((SuiteColumn(str(task), "test"),), "mine", centred=True)
+    columns, settings = [(load_task(str(task)), "test")], EvaluationSettings(limit=1)
+    found = evaluate_checkpoints(stored, None, suite, columns, None, settings, lambda line: None)
+    histories = [ScoreHistory(str(run), tuple(results), suite, 1) for run, results in zip(stored, found, strict=True)]
+    differences = list(compare_histories(histories))
+    assert [each.name for each in differences] == ["pairs", "mine"]
+    assert all(each.tie and each.plain()["low"] is each.plain()["high"] is None for each in differences)
+
+
 def test_the_average_is_that_of_items_over_the_last_checkpoints(stored, task):
     suite = Suite((SuiteColumn(str(task), "test"),), "mine", centred=True)
     columns = [(load_task(str(task)), "test")]

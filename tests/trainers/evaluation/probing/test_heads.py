@@ -1,5 +1,5 @@
-"""Attention heads: the summaries equal those computed from stock `transformers`, and masking a head changes
-only the loss.
+"""Attention heads: the summaries equal those computed from stock `transformers`, watching changes no
+likelihood, and masking a head equals setting its output weights to zero.
 """
 
 import json
@@ -36,7 +36,7 @@ def reader_of(name, folder):
 
 def attentions(name, folder, text):
     """Return the attention weights of `transformers`' eager attention for a text, by stack and kind, each of
-    shape [layers, heads, queries, keys], and the ids that the model reads.
+    shape [layers, heads, queries, keys], and the ids that each stack reads.
     """
     _, network = network_of(name)
     specials, ids = SPECIAL_IDS, ids_of(folder, text)

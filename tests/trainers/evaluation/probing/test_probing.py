@@ -141,7 +141,9 @@ def test_features_are_rows_by_document_or_token(decoder_run, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def tags(tmp_path_factory):
-    """Sentences whose words are tagged by their first letter in column `t`, and at random in column `n`."""
+    """A folder of sentences whose words are tagged by their first letter in column `t`, and at random in
+    column `n`.
+    """
     folder, draw = tmp_path_factory.mktemp("tags"), np.random.default_rng(3)
     for split, count in (("train", 120), ("dev", 40)):
         lines = []

@@ -132,7 +132,9 @@ class PlainLoop:
 
 @pytest.mark.parametrize("isolation", [True, False])
 def test_weights_are_those_of_a_plain_loop(make, isolation):
-    """Without isolation, the state also carries over from document to document, as in the authors' code."""
+    """Without isolation, the state also carries over from document to document, as in the code of AWD-LSTM's
+    authors.
+    """
     config = configuration(isolation=isolation)
     engine, loop = make(config), PlainLoop(config)
     expected = [loop.step(*batches(step), isolation) for step in range(STEPS)]

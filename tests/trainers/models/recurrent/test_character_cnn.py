@@ -26,8 +26,8 @@ def network(**others):
 
 
 def characters_of(text):
-    """Return the 50 characters of a token by bilm-tf's rule: <w> (258), the bytes, </w> (259), then padding
-    (260).
+    """Return the 50 characters of a token by bilm-tf's rule: <w> (258), the first 48 bytes, </w> (259), then
+    padding (260).
     """
     own = [258, *text[:48], 259]
     return own + [260] * (50 - len(own))

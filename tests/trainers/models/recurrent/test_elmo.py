@@ -35,8 +35,8 @@ def hidden(model, ids, segments):
 
 
 def direction(layers, embedded):
-    """Return the states of all layers, each [length, WIDTH], for one direction of one document, computed with
-    torch.nn.LSTM.
+    """Return the embeddings and the states of all layers, each [length, WIDTH], for one direction of one
+    document, computed with torch.nn.LSTM.
     """
     found = [embedded]
     for number, ours in enumerate(layers):
@@ -49,7 +49,9 @@ def direction(layers, embedded):
 
 
 def reference(model, ids):
-    """Return the states of all layers, each [length, 2 x WIDTH], for one document read in both directions."""
+    """Return the embeddings and the states of all layers, each [length, 2 x WIDTH], for one document read in
+    both directions.
+    """
     embedded, layers = model.elmo.embed(ids), model.elmo.layers
     ahead = direction([layer.forward_lstm for layer in layers], embedded)
     back = direction([layer.backward_lstm for layer in layers], embedded.flip(0))

@@ -68,8 +68,8 @@ MADE = OBJECTIVE.apply(BATCH, CONTEXT)
 
 
 def plain_documents(batch, longest):
-    """Return {(row, segment): [[(column, place, code point), ...] for each word]}, computed with Python
-    strings.
+    """Return {(row, segment): [[(column, index of the character in its token, code point), ...] for each
+    word]}, computed with Python strings. Words longer than `longest` characters are split.
     """
     found = {}
     for row, (ids, segments) in enumerate(zip(batch.inputs.tolist(), batch.segments.tolist(), strict=True)):

@@ -1,5 +1,5 @@
-"""Gap sentences: the paper's figure, direct implementations of ROUGE-1 and of the three ways to choose
-sentences, and configurations that are refused.
+"""Gap sentences: the paper's figure, direct implementations of ROUGE-1 and of the choice of sentences, and
+configurations that are refused.
 """
 
 from collections import Counter
@@ -70,7 +70,9 @@ def amount(count, rate):
 
 
 def gaps_of(document, choose, rate):
-    """Return the indices of the sentences that are removed from a document, chosen as the paper describes."""
+    """Return the indices of the sentences that are removed from a document if `choose` is `principal` or
+    `lead`, chosen as the paper describes.
+    """
     numbers = range(len(document))
     if choose == "principal":
         rests = [[token for other in numbers if other != i for token in document[other]] for i in numbers]

@@ -35,8 +35,8 @@ def shard(write):
 
 
 def learned(objective, write, steps):
-    """Train for `steps` steps of 32 rows, and return the nats per label on an exchange of sentences that was
-    held out.
+    """Train for `steps` steps of 32 rows, and return the nats per label. Next sentence is scored on an
+    exchange of sentences that was held out.
     """
     held = shard(write)
     arrays = (held.offsets, held.sentences, held.sentence_offsets)

@@ -213,8 +213,8 @@ def copies_of(made):
 
 
 def sentence_rows(seed=0, count=40):
-    """Return a packed batch of framed documents, cut off where a row is full, and its sentences as (row,
-    document, tokens).
+    """Return a packed batch of framed documents, each row cut off at a random length, and its sentences as
+    (row, document, tokens).
     """
     rng = np.random.default_rng(seed)
     rows, sentences, marked = [], [], []

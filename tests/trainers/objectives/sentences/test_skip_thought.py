@@ -38,8 +38,8 @@ def forward_of():
 
 
 def gru(layer, inputs):
-    """Return the states of a GRU layer after each of `inputs`, computed in pure Python by equations 1 to 4,
-    with the reset gate applied as in torch.
+    """Return the states of a GRU layer after each of `inputs`, computed in pure Python by equations 1 to 4 of
+    Kiros et al. (2015), with both gates applied as in torch.
     """
     weights = [parameter.tolist() for parameter in (layer.input_weight, layer.recurrent_weight)]
     biases = [parameter.tolist() for parameter in (layer.input_bias, layer.recurrent_bias)]
@@ -59,8 +59,8 @@ def gru(layer, inputs):
 
 
 def plain_losses(network, sentences):
-    """Return {(sentence index, decoder): nats of its tokens and of `<sep>`} for the sentences of a row, which
-    are given as (document, tokens).
+    """Return {(sentence index, name of the loss): nats of its tokens and of `<sep>`} for the sentences of a
+    row, which are given as (document, tokens).
     """
     embeddings, output = network.encoder.embed.weight.tolist(), network.lm_head
     matrix, bias = output.weight.tolist(), output.bias.tolist()

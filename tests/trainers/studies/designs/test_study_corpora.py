@@ -109,7 +109,7 @@ def test_a_mixture_design_builds_the_file_as_it_is(file):
 
 
 def test_weights_prior_caps_and_metrics_name_any_level(file):
-    """The sources of two corpora are split by word count: `web` becomes `web:q1` and `web:q2`. The texts of
+    """The sources of the corpus are split by word count: `web` becomes `web:q1` and `web:q2`. The texts of
     any other source all have one length, so they are in q2.
     """
     groups = "corpus: {'steps.shards.group_by': [{column: word_count, quantiles: 2}]}"

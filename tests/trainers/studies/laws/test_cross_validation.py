@@ -95,7 +95,8 @@ def read(directory, mixture, losses):
 )
 def test_the_log_linear_law_predicts_the_test_mixtures_of_regmix(shared_data, runs, small, large):
     """The score is the Spearman correlation on RegMix's 256 test mixtures, averaged over 20 draws of `runs`
-    from its 512 runs. With at least 128 runs, the score from cross-validation is compared with it.
+    from its 512 runs, or for all 512 runs at once. With at least 128 runs, the score from cross-validation is
+    compared with it.
     """
     directory = shared_data / REGMIX
     ratios, values = read(directory, "train_mixture_1m.csv", "train_pile_loss_1m.csv")

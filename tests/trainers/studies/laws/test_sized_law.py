@@ -1,4 +1,4 @@
-"""Laws of runs of several sizes separate the effect of size from that of the mixture."""
+"""Laws fitted to runs of several sizes separate the effect of size from that of the mixture."""
 
 import numpy as np
 import pytest

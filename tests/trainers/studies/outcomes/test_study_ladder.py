@@ -128,7 +128,7 @@ proposal: {{weights: {{code: 3, plays: 1}}}}
 
 @pytest.mark.long
 def test_the_runs_of_a_study_are_a_ladder(tmp_path, corpus_directory, capsys):
-    """The metrics are shifted so that their mean follows the published law."""
+    """The metrics are shifted so that their weighted mean follows the published law."""
     file = write_study(tmp_path, corpus_directory, STUDY)
     assert main(["study", "scaling", str(file)]) == 2
     assert "no run has finished; train them with `study run`" in capsys.readouterr().err

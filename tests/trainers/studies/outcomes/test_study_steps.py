@@ -53,7 +53,7 @@ def finished(file):
 
 @pytest.fixture(scope="module")
 def fit_once(corpus_directory, tmp_path_factory):
-    """What `fit_step` returns for such a study, and the file that it writes."""
+    """What `fit_step` returns for a study like that of `finished`, and the path of the file that it writes."""
     study, root = opened(write_study(tmp_path_factory.mktemp("fit"), corpus_directory))
     finish(root, study.proxies)
     return fit_step(study, root, results_of(root, study.proxies)), root / FIT

@@ -1,4 +1,4 @@
-"""Replaces training in the processes of `StudyWorkers`, and does what the entry of a run asks for."""
+"""Replaces training in tests of processes and Ray tasks, and does what the entry of a run asks for."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ from trainers.studies.running.train_study_run import FORMAT, RESULT, RunResult
 
 
 def pretend(run, directory, threads):
-    """Finish a run, fail, die, or report a full disk, depending on its entry. A file in the run's directory
-    counts attempts.
+    """End a run in the way that its entry names, for example `failed`, `dies` or `full`; other entries
+    finish. A file in the run's directory counts attempts.
     """
     directory.mkdir(parents=True, exist_ok=True)
     attempts = directory / "attempts"

@@ -1,5 +1,5 @@
-"""The corpora of a study are built by separate processes. A failed build becomes a row, and a killed build
-continues.
+"""The corpora of a study are built by separate processes. The runs of a corpus that cannot be built count as
+failed, and a killed build continues.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Runs of a study as Ray tasks: lost runs are retried, a failure becomes a row of its own, and several runs
-share a CPU.
+"""Runs of a study as Ray tasks: lost and slow runs are tried again, a failed run does not affect the others,
+and several runs share a CPU.
 """
 
 import errno

@@ -1,5 +1,5 @@
-"""The directory of a study: the rule is fixed before the first run, and changes to the study file are
-reported.
+"""The directory of a study: the decision rule is fixed before the first run, and other changes to the study
+file are reported.
 """
 
 import pytest

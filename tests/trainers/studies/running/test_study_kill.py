@@ -1,5 +1,5 @@
-"""A real study whose driver and workers are killed while a second driver waits: every run ends exactly once,
-and nothing is lost.
+"""A real study whose driver and workers are killed while a second driver waits. The second driver keeps the
+results and finishes all runs.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Runs of a study with real training: rows, resuming, divergence, failures, and a planted truth that is found
-end to end.
+"""Runs of a study with real training: results, divergence, failures, and a planted truth that is found end to
+end.
 """
 
 import subprocess
@@ -190,8 +190,8 @@ confirmation: {{candidates: [proposal, prior, doremi], tokens: 60e3, seeds: 3}}
 
 def test_a_planted_truth_is_found_by_training(tmp_path):
     """Two thirds of the prior are garbage, and the held-out text resembles `clean` and `kin`. The study
-    removes the garbage, finds that the garbage harms while `clean` and `kin` help, and confirms that the
-    proposal is better.
+    lowers the share of garbage below 0.1, finds that the garbage harms while `clean` and `kin` help, and
+    confirms that the proposal is better.
     """
     corpus = build_planted(LocalPath(tmp_path / "corpus"))
     file = write_study(tmp_path, corpus, PLANTED)

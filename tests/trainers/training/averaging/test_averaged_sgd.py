@@ -62,7 +62,7 @@ def run(corpus, tmp_path_factory):
 
 def algorithm_1(losses, interval):
     """Return the number of the validation, counted from 1, at which averaging begins, or None. Implements
-    lines 4 to 12 of the paper's algorithm 1.
+    lines 4 to 12 of algorithm 1 of Merity et al. (2017).
     """
     logs, t, trigger = [], 0, None
     for k, v in enumerate(losses, 1):

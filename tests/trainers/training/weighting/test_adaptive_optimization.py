@@ -1,5 +1,5 @@
-"""ADO against a second implementation of the paper (Jiang et al., 2024), resuming, and the effect of a noisy
-step.
+"""ADO against a second implementation of the paper (Jiang et al., 2024), resuming, skipped steps, and a
+domain of noise.
 """
 
 import json

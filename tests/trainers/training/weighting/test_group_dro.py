@@ -38,8 +38,8 @@ trains = [
 
 
 def algorithm_1(weights, last, ours, theirs, domain_of, step_size, smoothing):
-    """Return (excess losses, next weights). `ours` and `theirs` hold the nats per token of each example, for
-    the model and for the reference.
+    """Return (excess losses, next weights). `ours` and `theirs` hold the nats of the tokens of each example,
+    for the model and for the reference.
     """
     k = len(weights)
     excess = list(last)

@@ -1,4 +1,4 @@
-"""The lines of two extractions are merged in page order; no line is lost or written twice."""
+"""The lines of two extractions are merged in page order, and a line that both have is written once."""
 
 import re
 import time

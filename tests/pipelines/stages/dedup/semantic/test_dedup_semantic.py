@@ -133,8 +133,8 @@ def test_winners_are_those_of_brute_force(bench, threshold):
 
 
 def test_the_document_least_like_the_centroid_is_kept(bench):
-    """The choice follows section 3 of the paper. Without `keep`, distance from the centroid takes precedence
-    over source and id.
+    """The choice follows section 3 of the SemDeDup paper. Without `keep`, distance from the centroid takes
+    precedence over source and id.
     """
     vectors = np.zeros((3, WIDTH))
     vectors[0, :2], vectors[1, :2], vectors[2, 1] = (1, 0.1), (1, 0.0), 1
@@ -157,7 +157,7 @@ def test_no_chain_drops_a_document_that_is_unlike_every_kept_one(bench):
 
 
 def test_documents_in_many_cells_are_compared_within_theirs(bench):
-    """Well-separated groups are found whole with any number of cells."""
+    """Well-separated groups are found whole, even with several cells."""
     vectors = planted(4, groups=30, spread=0.01)
     whole, facts = bench.run(DedupSemantic(0.99), parts_of(bench, vectors, [len(vectors)]), "one")
     assert facts["cells"] == 1

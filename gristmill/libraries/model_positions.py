@@ -1,0 +1,13 @@
+"""How many tokens a model of the library `transformers` can read at once."""
+
+from typing import Any
+
+
+def most_tokens(config: Any) -> int | None:
+    """Return the longest input of a model in tokens, or None if its positions are relative or `config` does
+    not give their number. RoBERTa's positions begin after the position of padding, so two cannot be used.
+    """
+    positions = int(getattr(config, "max_position_embeddings", 0))
+    if positions <= 0:
+        return None
+    return positions - 2 if config.model_type in ("roberta", "xlm-roberta", "camembert") else positions
