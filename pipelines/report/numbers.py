@@ -25,9 +25,7 @@ _PLACES = 3  # places named per source and reason of quarantined records
 def collect(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """Collect the report except for its warnings, topics and samples. Counts are numbers of documents unless
-    their names say otherwise.
-    """
+    """Return the numbers of the report, without its warnings, topics and samples."""
     facts = published["funnel"].facts
     sources = [_source(name, manifest, published, corpus) for name in manifest.sources]
     shard_sets = [_shard_set(name, published, manifest) for name in manifest.shard_sets]

@@ -51,10 +51,11 @@ class Definition:
 
     @cached_property
     def first_byte(self) -> int | None:
-        """The id of byte 0 if each byte of a text is encoded as the byte plus a constant, else None.
+        """The id of byte 0 if every byte b of a text is encoded as the id `first_byte` + b, else None.
 
-        The constant is known for a byte-level BPE without merges and without `ignore_merges`, if the 256
-        bytes have consecutive ids, all added tokens are special, and text is not changed before encoding.
+        It is None except for a byte-level BPE without merges and without `ignore_merges` in which the 256
+        bytes have consecutive ids in byte order, all added tokens are special, and text is not changed before
+        encoding.
         """
         model = self.data["model"]
         first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None

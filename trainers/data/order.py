@@ -1,15 +1,17 @@
 """The order of training sequences, a pure function of the global sample index.
 
-The source of sample n follows Tijdeman's solution of the chairman assignment problem (Discrete Mathematics
-32, 1980): of the sources that are due, take the one with the nearest deadline, looking ahead into later
-stages. The lead or lag of a source at the end of a stage is carried into the next stage.
+A mixture may have stages, spans of the run with weights of their own (`mixture_weights`). The source of
+sample n follows Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32, 1980): of
+the sources that are due, the one with the nearest deadline is drawn. Deadlines look ahead into later stages,
+and the lead or lag of a source at the end of a stage is carried into the next.
 
 Within a source, every epoch reads each sequence once. A keyed Feistel permutation determines the order;
 sources of fewer than 4,096 sequences are shuffled in memory instead. If the stream of a source is cut into
 sequences one after another, a shorter last sequence comes last in every epoch.
 
-A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
-mixture and its caps. Since the sequences differ, every source begins a new epoch in each phase.
+Independently of stages, a run may have phases, each with its own sequences. Tokens drawn in earlier phases
+keep counting for the mixture and its caps. Since the sequences differ, every source begins a new epoch in
+each phase.
 
 World size, micro-batch and workers have no influence. The state of an order is a few integers per source. To
 reach a sample, the draws since the nearest earlier stored state are replayed.

@@ -55,13 +55,14 @@ def gpt() -> Pretraining:
 
 
 def gpt2_small() -> Pretraining:
-    """GPT-2 small, 124,439,808 parameters (Radford et al., 2019), in batches of 512 sequences of 1,024, for
-    10 B tokens.
+    """GPT-2 small, 124,439,808 parameters, in batches of 512 sequences of 1,024 (Radford et al., 2019). The
+    budget of 10 B tokens is ours.
 
-    The paper gives no learning rates. The learning rate, schedule and optimizer are those of the GPT-3 model
-    of this size (Brown et al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight decay 0.1,
-    clipping at 1, warm-up over 375 M tokens, cosine to a tenth. Computed in bf16. Position embeddings are
-    initialised with a standard deviation of 0.02, like token embeddings; the released code uses 0.01.
+    The paper gives neither a budget nor learning rates. The learning rate, schedule and optimizer are those
+    of the GPT-3 model of this size (Brown et al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight
+    decay 0.1, clipping at 1, warm-up over 375 M tokens, cosine to a tenth. Computed in bf16. Position
+    embeddings are initialised with a standard deviation of 0.02, like token embeddings; the released code
+    uses 0.01.
     """
     return Pretraining(
         name="gpt2_small",
@@ -89,22 +90,22 @@ def _larger(name: str, layers: int, width: int, heads: int, rate: float) -> Pret
 
 
 def gpt2_medium() -> Pretraining:
-    """GPT-2 medium, 354,823,168 parameters: `gpt2_small` with 24 layers of width 1,024, at the learning rate
-    of GPT-3 medium.
+    """GPT-2 medium, 354,823,168 parameters: `gpt2_small` with 24 layers of width 1,024, 16 heads, and the
+    learning rate of GPT-3 medium.
     """
     return _larger("gpt2_medium", 24, 1024, 16, 3e-4)
 
 
 def gpt2_large() -> Pretraining:
-    """GPT-2 large, 774,030,080 parameters: `gpt2_small` with 36 layers of width 1,280, at the learning rate
-    of GPT-3 large.
+    """GPT-2 large, 774,030,080 parameters: `gpt2_small` with 36 layers of width 1,280, 20 heads, and the
+    learning rate of GPT-3 large.
     """
     return _larger("gpt2_large", 36, 1280, 20, 2.5e-4)
 
 
 def gpt2_xl() -> Pretraining:
-    """GPT-2 XL, 1,557,611,200 parameters: `gpt2_small` with 48 layers of width 1,600, at the learning rate of
-    GPT-3 XL.
+    """GPT-2 XL, 1,557,611,200 parameters: `gpt2_small` with 48 layers of width 1,600, 25 heads, and the
+    learning rate of GPT-3 XL.
     """
     return _larger("gpt2_xl", 48, 1600, 25, 2e-4)
 
@@ -139,15 +140,15 @@ def gpt3_small() -> Pretraining:
 
 
 def gpt3_medium() -> Pretraining:
-    """GPT-3 medium, 355,871,744 parameters: `gpt3_small` with 24 layers of width 1,024 and learning rate
-    3e-4.
+    """GPT-3 medium, 355,871,744 parameters: `gpt3_small` with 24 layers of width 1,024, 16 heads, and
+    learning rate 3e-4.
     """
     return _gpt3("gpt3_medium", 24, 1024, 16, 256, 3e-4)
 
 
 def gpt3_large() -> Pretraining:
-    """GPT-3 large, 760,300,032 parameters: `gpt3_small` with 24 layers of width 1,536 and learning rate
-    2.5e-4.
+    """GPT-3 large, 760,300,032 parameters: `gpt3_small` with 24 layers of width 1,536, 16 heads, and learning
+    rate 2.5e-4.
     """
     return _gpt3("gpt3_large", 24, 1536, 16, 256, 2.5e-4)
 

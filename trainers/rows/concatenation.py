@@ -1,5 +1,6 @@
-"""Concatenated rows for objectives that add marks to each document. A document then takes more positions of a
-row than it has tokens (`Room`).
+"""Concatenated rows for objectives that add marks to each document or rewrite it. A document then takes a
+different number of positions in a row than it has tokens (`Room`): usually more, but fewer if part of it
+moves to the decoder.
 """
 
 import numpy as np

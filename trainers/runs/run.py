@@ -122,9 +122,11 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return the `init` that the run at `path` recorded when it began, because the parent may have trained
-    further since. Return `init` itself if it is None or names a step, or if the run has not begun or began
-    with another `init`.
+    """Return the `init` that the run at `path` recorded when it began, which names the checkpoint that it
+    started from. An `init` without a step would select a later checkpoint if the parent has trained further.
+
+    Return `init` unchanged if it is None or names a step, if there is no run at `path` yet, or if that run
+    began with a different `init`.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init

@@ -26,17 +26,17 @@ _LEAST_SLOTS = 1024
 def ngram_chars(
     ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays: characters within repeated n-grams, int64 [documents, 9], and the sum of c ln c over
-    the counts c of distinct words, float64 [documents].
+    """Return two arrays: the number of characters in repeated n-grams, int64 [documents, 9], and the sum of c
+    ln c over the counts c of the distinct words, float64 [documents].
 
-    For the first three sizes (n = 2, 3, 4) the characters are those of the most frequent n-gram (the first,
-    if several are equally frequent). For the others (n = 5 to 10) they are those of all n-grams that occur at
-    least twice. All occurrences count, but each word counts only once, even if it is part of several n-grams.
-    A size for which no n-gram occurs twice has 0.
+    For the first three sizes (n = 2, 3, 4 in SIZES), only the most frequent n-gram counts (the first, if
+    several are equally frequent); for the other six (n = 5 to 10), every n-gram that occurs at least twice.
+    All occurrences count, but each word of the text counts only once, even where n-grams overlap. A size for
+    which no n-gram occurs twice has 0.
 
-    Word w of document d, offsets[d] <= w < offsets[d + 1], has the number ids[w] and chars[w] characters.
-    `sizes` holds the nine values of n of each document, ascending, int32 [documents, 9]: SIZES, or the
-    equivalent number of units (`units.ngram_sizes`).
+    The words of document d are those from offsets[d] to offsets[d + 1] - 1. Word w is numbered ids[w] and has
+    chars[w] characters. `sizes`, int32 [documents, 9], holds the nine values of n for each document,
+    ascending: SIZES, or the equivalent numbers of units (`units.ngram_sizes`).
     """
     out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
     entropy = np.zeros(len(offsets) - 1)

@@ -78,8 +78,9 @@ class RecordField:
 
 
 def typed_value(value: Any, kind: ColumnType) -> Any:
-    """Convert a JSON value, which must not be null, to a column type. An empty or blank text becomes None
-    unless `kind` is string. Raises ValueError if the value has another type.
+    """Convert a JSON value, which must not be null, to a column type. Texts that spell a number, `true` or
+    `false`, or an ISO 8601 date are converted; an empty or blank text becomes None unless `kind` is string.
+    Raises ValueError for any other value of another type, and for a number out of range.
     """
     if kind == "string":
         if not isinstance(value, str):

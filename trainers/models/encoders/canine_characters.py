@@ -138,7 +138,9 @@ class Spelling:
         return content, owner
 
     def estimate(self, ids: Any) -> CharacterLayout:
-        """Return a layout on `meta`, where tensors have no values. Every row is one document."""
+        """Return a layout for `ids` on PyTorch's `meta` device, where tensors have shapes but no values. Its
+        width is estimated from the mean number of bytes of a token; each row is taken to be one document.
+        """
         rows, length = ids.shape
         width = -(-(int(length * self.mean) + _BEYOND) // _MULTIPLE) * _MULTIPLE
         characters = ids.new_zeros(rows, width)

@@ -210,7 +210,9 @@ def _starts_word(text: bytes) -> bool:
 
 
 def _apply_edits(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
-    """Return the documents with `edits`, sorted by position, applied. Document i grows by `growth[i]` tokens."""
+    """Apply `edits`, which must be sorted by position, to the documents `content`, and return the result.
+    `growth[i]` is the number of tokens that the edits add to document i.
+    """
     if not edits:
         return content
     ranges = np.array([edit[:2] for edit in edits], dtype=np.int64)

@@ -27,8 +27,9 @@ class Ragged:
         return Ragged(self.tokens[chosen], before[self.offsets])
 
     def with_marks(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
-        """Return each list between the tokens `before` and `after`; None for no token. A list that is not
-        `chosen` (bool [lists]) becomes empty. By default all lists are chosen.
+        """Return the lists with the token `before` put in front of each and the token `after` behind it; None
+        adds no token. Where `chosen`, bool [lists], is false, the list becomes empty instead. By default, all
+        lists are chosen.
         """
         taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
         marks = (before is not None) + (after is not None)

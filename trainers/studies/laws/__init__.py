@@ -1,5 +1,5 @@
-"""Laws that predict a metric of a run from its mixture, their validation, and the scaling law. `LAWS` holds
-the laws of mixtures by name.
+"""Laws of mixtures, which predict a metric of a run from its mixture; the validation of these laws; and the
+scaling law. `LAWS` holds the laws of mixtures by name.
 """
 
 from trainers.studies.laws.boosted_trees import BoostedTrees

@@ -60,9 +60,9 @@ class LawSet:
         return _effects(self.laws, ratios)
 
     def mean_effects(self, ratios: np.ndarray, weights: np.ndarray) -> dict[str, dict[str, float | None]]:
-        """Return the effect (`effects`) of each domain on the mean of the metrics weighted by `weights`
-        [metrics], which must sum to 1, with its 95 % interval. The ends of the interval are None if there are
-        no draws.
+        """Return, by domain, its effect (see `effects`) on the weighted mean of the metrics: `effect`, and
+        `low` and `high`, the ends of the 95 % interval, which are None if there are no draws. `weights`
+        [metrics] must sum to 1.
         """
         best = weights @ _effects(self.laws, ratios)
         drawn = np.array([weights @ _effects(laws, ratios) for laws in self.resampled])
