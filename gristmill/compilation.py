@@ -234,7 +234,9 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]:
-    """Return a digest of a function's file and constants, and the kernels that the function calls directly."""
+    """Return (digest, callees): a digest of a function's file, its first line number and the constants that
+    it uses, and the kernels that it calls directly.
+    """
     whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
     whole.update(f"{function.__code__.co_firstlineno}".encode())
     called = []

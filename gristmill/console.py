@@ -27,7 +27,7 @@ class Page:
         self._console = Console(highlight=False, markup=False, emoji=False)
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Print one line, without wrapping."""
+        """Print one line, without wrapping. Control characters in `text` are not escaped."""
         encoding = self._console.encoding
         text = text.encode(encoding, "backslashreplace").decode(encoding)
         self._console.print(Text(text, style=style), soft_wrap=True)
@@ -93,7 +93,9 @@ class ProgressDisplay:
             self._bars.stop()
 
     def say(self, line: str) -> None:
-        """Print a line above the bar, with the seconds since the display was created."""
+        """Print a line after the seconds since the display was created. It appears above the bar, if there is
+        one.
+        """
         self._console.print(
             f"[dim]{time.perf_counter() - self._started:6.1f}s[/dim] {escape(printable(line))}", soft_wrap=True
         )

@@ -37,9 +37,7 @@ class CorruptFileError(UserError):
 
 
 class AccountingError(UserError):
-    """Document counts do not add up: some document is unaccounted for, so the step or export is not
-    published.
-    """
+    """Document counts do not add up, so the step or export is not published."""
 
 
 class ConflictError(UserError):
@@ -105,7 +103,7 @@ class StorageError(Exception):
 
 
 class RemoteError(StorageError):
-    """An object store or a web server failed. The task is retried, since the user cannot fix it."""
+    """An object store or a web server failed. A task that raises it is retried, since the user cannot fix it."""
 
 
 def reason_of(error: OSError) -> str:

@@ -38,7 +38,7 @@ class EventLog:
             self.write(CUT_OFF)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event. Fields are JSON values; they never contain document text."""
+        """Append one event. Fields must be JSON values, and must not contain document text."""
         line = json.dumps({"event": event, "time": round(host().time(), 3), **fields})
         with attach_filename(self._path):
             self._file.write(f'{line[:-1]}{_CHECKSUM.decode()}{xxhash.xxh3_64_hexdigest(line.encode())}"}}\n'.encode())

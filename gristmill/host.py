@@ -124,7 +124,7 @@ class Host:
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or directory. An existing file or empty directory with the new name is replaced."""
+        """Rename a file or directory. A file replaces an existing file, a directory an empty directory."""
         os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:

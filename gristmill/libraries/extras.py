@@ -40,7 +40,7 @@ for name in sys.argv[1:]:
 
 
 def extra_of(module: str) -> str:
-    """Return the extra that installs an optional module."""
+    """Return the extra that installs `module`, which must be in EXTRAS."""
     return next(extra for extra, modules in EXTRAS.items() if module in modules)
 
 

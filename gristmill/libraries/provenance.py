@@ -50,7 +50,9 @@ def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
 
 
 def show_code(code: Mapping[str, str]) -> str:
-    """Format the result of `provenance` for a message: `shouting 1.0, source 0123456789ab`."""
+    """Format the result of `provenance` for a message: `shouting 1.0, source 0123456789ab`, or `its own` if
+    it is empty.
+    """
     versions = [f"{name} {version}" for name, version in code.items() if name != "source"]
     return ", ".join([*versions, f"source {code['source'][:12]}"]) if code else "its own"
 

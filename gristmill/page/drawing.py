@@ -86,7 +86,9 @@ class Drawing:
             x, y = (x, y + LEGEND_ROW) if rows else (x + text_width(name) + 32, y)
 
     def open_plot(self, x: float, y: float, width: float, height: float) -> None:
-        """Until `close_plot`, move the origin to (x, y) and clip everything outside the plot."""
+        """Clip what is drawn until `close_plot` to a rectangle, and move the origin to its top-left corner
+        (x, y).
+        """
         self._marks.append(f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" overflow="hidden">')
 
     def close_plot(self) -> None:
@@ -116,7 +118,9 @@ def text_width(words: str) -> float:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return evenly spaced round values between `low` and `high`, at most `most` + 1 of them."""
+    """Return evenly spaced round values in [low, high], at most `most` + 1 of them. `low` must be below
+    `high`.
+    """
     step = round_step((high - low) / max(1, most))
     return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) + 1)]
 
@@ -131,7 +135,9 @@ def powers(low: float, high: float) -> list[float]:
 
 
 def round_step(width: float) -> float:
-    """Return the smallest round number that is at least `width`: 1, 2 or 5 times a power of ten."""
+    """Return the smallest number that is 1, 2 or 5 times a power of ten and at least `width`, which must be
+    above 0.
+    """
     power = 10.0 ** math.floor(math.log10(width))
     return next(float(f"{step * power:.12g}") for step in (1, 2, 5, 10) if step * power >= width * 0.999999)
 

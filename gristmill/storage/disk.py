@@ -149,8 +149,8 @@ class LocalPath(PosixPath, Location):
         host().open(str(self), "ab").close()
 
     def rename(self, target: os.PathLike[str] | str) -> Self:
-        """Rename the file or directory, as in pathlib. An existing file or empty directory at `target` is
-        replaced.
+        """Rename the file or directory, as in pathlib. A file replaces an existing file, a directory an empty
+        directory.
         """
         host().rename(str(self), str(target))
         return type(self)(target)
@@ -329,7 +329,7 @@ class LocalPath(PosixPath, Location):
 
 
 def discard(directory: LocalPath) -> None:
-    """Remove a directory and everything below it, as far as the file system allows. Errors are ignored."""
+    """Remove a directory and everything below it. An OSError ends the removal and is ignored."""
     with suppress(OSError):
         directory.remove_tree()
 

@@ -156,7 +156,7 @@ class Location(ABC):
 
     @abstractmethod
     def record(self, relative: str) -> FileRecord:
-        """Return the record of a finished file below a directory."""
+        """Return the record of the finished file `relative` below this directory."""
 
     @abstractmethod
     def verify(self, record: FileRecord) -> Path:
@@ -184,7 +184,7 @@ class Location(ABC):
 
     @abstractmethod
     def write_file(self, relative: str, content: Content, check: Check | None = None) -> FileRecord:
-        """Write a file below a directory as `write_atomic` does. Returns its record."""
+        """Write the file `relative` below this directory as `write_atomic` does. Returns its record."""
 
     @abstractmethod
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
@@ -205,7 +205,7 @@ class Location(ABC):
 
     @abstractmethod
     def fsync(self) -> None:
-        """Make renames inside a directory durable. Does nothing in an object store."""
+        """Make renames inside this directory durable. Does nothing in an object store."""
 
     @abstractmethod
     def probe_writable(self) -> None:

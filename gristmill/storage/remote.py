@@ -504,5 +504,7 @@ def children_of_url(url: str, remote: Remote) -> list[str]:
 
 
 def modified_ns(url: str, remote: Remote) -> int:
-    """Return the time at which a remote file was stored, in nanoseconds since the epoch."""
+    """Return the time at which a remote file was stored, in nanoseconds since the epoch. Raises
+    FileNotFoundError if it does not exist.
+    """
     return _ask(url, remote, lambda store, path: int(store.modified(path).timestamp() * 1e9), missing=True)

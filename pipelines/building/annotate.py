@@ -51,7 +51,7 @@ class AnnotateTask:
 
     @property
     def gpus(self) -> float:
-        """The number of GPUs that pipelines.cluster.ray reserves for this task: the most that one of its
+        """The number of GPUs that pipelines.cluster.ray reserves for this task: the most that any of its
         stages asks for.
         """
         return max(work.stage.gpus() for work in self.works)

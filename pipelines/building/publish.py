@@ -1,4 +1,4 @@
-"""Publish a corpus: its manifest, which leads a trainer to all files, and its report."""
+"""Publish a corpus: write its manifest, from which training finds all files, and its report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

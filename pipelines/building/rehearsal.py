@@ -1,6 +1,4 @@
-"""A rehearsal: the build of a share of the records in a separate directory, from which the whole build is
-estimated.
-"""
+"""A rehearsal: a build of a share of the records, in a separate directory, to estimate the whole build."""
 
 from dataclasses import replace
 

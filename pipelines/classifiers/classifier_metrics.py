@@ -57,7 +57,9 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the average precision: the sum over thresholds of precision times the recall gained."""
+    """Return the average precision: the sum over thresholds of precision times the recall gained. At least
+    one document must be positive.
+    """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
     ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])

@@ -65,7 +65,9 @@ CARD = "MODEL_CARD.md"
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """A classifier's YAML: its positive and negative documents, and how it is trained."""
+    """The YAML of a classifier of kind `fasttext`: its positive and negative documents, and how it is
+    trained.
+    """
 
     output: str
     """Output directory, relative to the working directory."""

@@ -222,8 +222,8 @@ def leave_one_source_out(
 
 
 def size_warnings(classes: Mapping[str, Mapping[str, Any]], balance: str) -> list[str]:
-    """Return a list with one warning if the classes are not balanced and have very different sizes, else an
-    empty list.
+    """Return a list with one warning if `balance` is `none` and one class has at least MAX_RATIO times as
+    many training documents as the other, else an empty list.
     """
     (large, most), (small, least) = sorted(
         ((label, c["train"]) for label, c in classes.items()), key=lambda each: -each[1]

@@ -125,7 +125,9 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """Update the list of nodes and, in a joined cluster, the number of workers, at most every 5 seconds."""
+        """Update the nodes, the time at which a loss was last noticed and, in a joined cluster, the number of
+        workers, at most every 5 seconds.
+        """
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
         import ray

@@ -95,7 +95,9 @@ def is_broken(error: BaseException) -> bool:
 
 
 def broken_reason(error: BaseException, memory: int | None) -> str:
-    """Return a few words on why a task broke, for the middle of a sentence."""
+    """Return a few words on why a task broke, for the middle of a sentence. `is_broken(error)` must be True;
+    `memory` is the task's limit in bytes.
+    """
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):
         location = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""

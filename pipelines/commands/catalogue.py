@@ -21,7 +21,7 @@ _ROW = re.compile(r"\| (\w+) \| ([^|]*) \| ((?:[^|\\]|\\.)*) \|")
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands of this module."""
+    """Add the commands `stages`, `signals`, `rules`, `formats`, `schema` and `crawl-files`."""
     stages = commands.add_parser("stages", help="the stages of a corpus file, or all about one")
     stages.add_argument("name", nargs="?", help="a stage: its documentation and its knobs")
     stages.set_defaults(handler=_stages)

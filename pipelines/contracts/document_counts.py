@@ -1,4 +1,6 @@
-"""Counts of documents: every document that arrives is kept, dropped by a rule, or quarantined for a reason."""
+"""Counts of documents, or of records in a read step: each one that arrives is kept, dropped by a rule, or
+quarantined for a reason.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -37,8 +37,8 @@ def no_edits(rows: int) -> pa.Array:
 
 
 def edits_column(per_document: Sequence[Sequence[tuple[int, int, str, str]]]) -> pa.Array:
-    """Build an `edits` column from (start, end, replacement, rule) tuples, which must be sorted within each
-    document.
+    """Build an `edits` column from (start, end, replacement, rule) tuples. Those of one document must be
+    sorted and must not overlap.
     """
     names = ("start", "end", "replacement", "rule")
     return pa.array([[dict(zip(names, edit, strict=True)) for edit in edits] for edits in per_document], EDITS)

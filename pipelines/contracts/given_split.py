@@ -84,7 +84,9 @@ class FieldSplit:
         return tuple(split for split in HELD_OUT if self._values(split))
 
     def label(self, docs: pa.Table, source: str) -> pa.Array:
-        """Return the split of each document, string [n]. Raises UserError for a record without the field."""
+        """Return the split of each document, string [n]. Raises UserError for a record in which the field is
+        missing or null.
+        """
         of_value = {value: split for split in HELD_OUT for value in self._values(split)}
         values = field_values(docs, self.field, source)
         return pa.array([of_value.get(value, TRAIN) for value in values], pa.string())

@@ -174,7 +174,7 @@ class Corpus:
         return list(dict.fromkeys(names))
 
     def read_step(self, source: str) -> PublishedStep:
-        """Return the step that read a source."""
+        """Return the step that read a source, which must be a source of the corpus."""
         return next(step for step in self.steps if step.label == f"read.{source}")
 
     def parts(self, source: str | None = None) -> Iterator[Part]:

@@ -169,8 +169,8 @@ class Stage:
 
 
 class PartStage(Stage):
-    """A stage that annotates one part at a time. It is pure: the columns of a document do not depend on other
-    documents.
+    """A stage that annotates one part at a time. The columns of a document must not depend on which other
+    documents `annotate` receives.
     """
 
     def gpus(self) -> float:
@@ -183,8 +183,8 @@ class PartStage(Stage):
         """Load models. Called once per worker process, before the first `annotate`."""
 
     def use(self, facts: Mapping[str, Any]) -> "PartStage":
-        """Return the stage to annotate with, given the facts of `derived_steps()`. Called only for stages
-        with derived steps.
+        """Return the stage to annotate with. `facts` are the facts of the `derived_steps()` by name. Called
+        only for stages with derived steps.
         """
         raise NotImplementedError
 

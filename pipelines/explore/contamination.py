@@ -1,4 +1,6 @@
-"""Export the evaluation-set items found in a corpus by its `decontaminate` steps, one JSON line per match."""
+"""Export the matches of evaluation items that `decontaminate` steps found in a corpus, one JSON line for
+each.
+"""
 
 import json
 from collections.abc import Iterator, Sequence

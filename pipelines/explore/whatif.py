@@ -54,7 +54,7 @@ class Impact:
 
     @property
     def exact(self) -> bool:
-        """Whether every document was counted."""
+        """Whether all documents were examined, not only a sample."""
         return self.seen == self.documents
 
     def scaled(self, count: float) -> float:
@@ -103,7 +103,7 @@ class WhatIf:
 
     @property
     def changed(self) -> list[str]:
-        """The names of the filter steps that differ."""
+        """The names of the filter steps that differ between `now` and `then`."""
         return [name for name, stage in self.now.items() if stage != self.then[name]]
 
     def sources(self) -> list[str]:

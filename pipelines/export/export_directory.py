@@ -125,6 +125,6 @@ def markdown_cell(value: str) -> str:
 
 
 def finish_output(output: Location) -> None:
-    """Remove `unfinished.json`, after `export.json` has been written."""
+    """Remove `unfinished.json`. Call this only after `export.json` has been written."""
     (output / UNFINISHED).unlink()
     output.fsync()

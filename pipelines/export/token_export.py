@@ -178,7 +178,9 @@ def write_token_file(corpus: Corpus, output: Location, file: TokenFile) -> FileR
 
 
 def with_eos(shard: Shard, eos: int, kind: np.dtype) -> np.ndarray:
-    """Return the ids of all documents of a shard, with `eos` after each document, as an array of type `kind`."""
+    """Return the tokens of all documents of a shard, with `eos` after each document, as an array of type
+    `kind`.
+    """
     documents = len(shard.offsets) - 1
     ids = np.empty(len(shard.tokens) + documents, kind)
     ends = shard.offsets[1:] + np.arange(documents)

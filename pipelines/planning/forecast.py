@@ -152,9 +152,7 @@ def _learn_fixed(rates: _Rates, root: Location) -> None:
 
 
 def _kind(identity: Mapping[str, object]) -> str:
-    """Return the key of a step's rate: its stage, and for `read` also the format, because pages take longer
-    than lines.
-    """
+    """Return the key of a step's rate: its stage, and for `read` also the format."""
     knobs = identity["knobs"]
     is_read = identity["stage"] == "read" and isinstance(knobs, Mapping)
     return f"read {knobs['format']}" if is_read and isinstance(knobs, Mapping) else str(identity["stage"])

@@ -104,7 +104,7 @@ class Plan:
         return tuple(entry.name for entry in self.config.steps)
 
     def step(self, label: str) -> Step:
-        """Return the step with this label."""
+        """Return the step with this label; there must be one."""
         return next(step for step in self.steps if step.label == label)
 
 

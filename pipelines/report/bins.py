@@ -46,8 +46,8 @@ class Axis:
 
 
 def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -> Axis:
-    """Choose a common axis for the histograms of several sources. It shows nearly all documents and all
-    `bounds` of filters.
+    """Choose a common axis for histograms, at least one of which must have bins. It shows nearly all
+    documents and all `bounds` of filters.
     """
     histograms = [h for h in histograms if h["bins"]]
     whole = all(h["whole"] for h in histograms)

@@ -1,4 +1,4 @@
-"""Write the report of a published corpus next to its manifest, unless it is already there."""
+"""Write the report of a published corpus next to its manifest, unless a current report is already there."""
 
 from collections.abc import Mapping
 from typing import Any

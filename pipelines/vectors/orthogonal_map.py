@@ -61,6 +61,8 @@ def mutual_pairs(mapped: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _similarities(queries: np.ndarray, keys: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield, for each block of up to _BLOCK queries, their cosines to all keys, float32 [block, keys]."""
+    """Yield, for each block of up to _BLOCK queries, their cosines to all keys, float32 [block, keys]. All
+    vectors must have length 1.
+    """
     for first in range(0, len(queries), _BLOCK):
         yield queries[first : first + _BLOCK] @ keys.T

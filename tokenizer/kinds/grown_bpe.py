@@ -76,7 +76,9 @@ def _learn(
 
 
 def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
-    """Yield each text with one character for each token of the base tokenizer and a space between pre-tokens."""
+    """Yield each text with every token of the base tokenizer written as one character, and a space before
+    each pre-token.
+    """
     encoder = load_within_text(base)
 
     def written(batch: list[str]) -> Iterator[str]:

@@ -50,7 +50,9 @@ def train_unigram(
 
 
 def unigram_normalizer(lowercase: bool) -> Any:
-    """Return T5's normalisation as a `tokenizers` normaliser. With `lowercase`, it also folds case."""
+    """Return T5's normalisation as a `tokenizers` normaliser. With `lowercase`, it also converts text to
+    lower case.
+    """
     from tokenizers import Regex, normalizers
 
     fold = [normalizers.Lowercase()] if lowercase else []

@@ -280,9 +280,7 @@ def _settings(named: Mapping[str, str]) -> "EvaluationSettings":
 
 
 def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task | HarnessTask, str]]]":
-    """Return the suite, or None if the command names none, and a (task, split) pair for everything to
-    evaluate.
-    """
+    """Return the suite, or None if the command names none, and the (task, split) pairs to evaluate."""
     from trainers.evaluation.suites.text_bits import SPLIT, text_task
     from trainers.tasks.load_task import load_suite, load_task
 

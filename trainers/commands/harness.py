@@ -1,4 +1,4 @@
-"""`harness`: evaluate one of our models on tasks of lm-evaluation-harness."""
+"""`harness`: evaluate the model of a run or an export on tasks of lm-evaluation-harness."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`pretrain`: train a recipe on a corpus."""
+"""`pretrain`: train the model of a recipe on a corpus."""
 
 import argparse
 import os

@@ -404,7 +404,7 @@ class Model:
 
 
 def generator_of(model: Model) -> Model:
-    """Return the sizes of the generator of a resolved model. The model must have a generator."""
+    """Return the configuration of the generator of a resolved model, which must have one."""
     assert model.generator_size is not None
     heads = round(model.generator_size * model.heads)
     width = model.width // model.heads * heads

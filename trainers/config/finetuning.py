@@ -82,9 +82,10 @@ class Encoding:
 class Mixing:
     """How often each of several tasks is sampled (Raffel et al., 2020, section 3.5.2).
 
-    With `kind: proportional`, a task's rate is proportional to its number of examples, counted up to `limit`.
-    With `kind: temperature`, this number is raised to the power 1 / `temperature`. With `kind: equal`, all
-    tasks have the same rate.
+    With `kind: proportional`, a task's rate is proportional to its number of inputs, counted up to `limit`.
+    An example is one input, except that a long text of a span or tagging task is cut into several. With
+    `kind: temperature`, this number is raised to the power 1 / `temperature`. With `kind: equal`, all tasks
+    have the same rate.
     """
 
     kind: Literal["proportional", "temperature", "equal"] = "proportional"

@@ -246,7 +246,7 @@ class Execution:
     peak_tflops: float | None = None
 
     def check(self) -> None:
-        """Validate ranges, and that the options work at this ZeRO stage."""
+        """Validate ranges, and check that the options work at this ZeRO stage."""
         require(
             self.peak_tflops is None or self.peak_tflops > 0,
             f"peak_tflops: got {self.peak_tflops}, allowed above 0, or null to look it up",

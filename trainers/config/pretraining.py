@@ -120,7 +120,7 @@ class Data:
     bptt: int | None = field(default=None, metadata=ADDED)
 
     def check(self) -> None:
-        """Validate ranges, and that phases and stages end in ascending order."""
+        """Validate ranges, and check that phases and stages end in ascending order."""
         require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 or more")
         _check_weights(self.weights)
         require(0 < self.subset <= 1, f"subset: got {self.subset}, allowed above 0 and at most 1")

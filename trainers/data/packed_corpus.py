@@ -309,8 +309,8 @@ class TrainingData:
 def training_data(
     corpus: TrainingCorpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()
 ) -> TrainingData:
-    """Open the training data of a run with a resolved `config`. Sources without a weight in any stage are not
-    read.
+    """Open the training data of a run with a resolved `config`. Sources whose weight is 0 in every stage are
+    not read.
     """
     packed_phases = packed_phases_of(corpus, config)
     return TrainingData(packed_phases, order_of(corpus, config, packed_phases), excluded)

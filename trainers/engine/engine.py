@@ -247,7 +247,9 @@ class Engine:
         return np.array(self._sum(sums.flatten().tolist())).reshape(2, sources)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
-        """Return the totals over the batches of all workers, without an optimizer step."""
+        """Return the totals over the batches of all workers, without an optimizer step. All workers must pass
+        the same number of batches.
+        """
         self._workers.forward.eval()
         sums = no_sums(len(self.names), sources)
         with torch.no_grad():
@@ -281,7 +283,9 @@ class Engine:
         return inner.averaged if isinstance(inner, AveragedSGD) else None
 
     def begin_averaging(self, averaged: int = 0) -> None:
-        """Average the weights of `asgd` from the next update on; `averaged` updates are already in the averages."""
+        """Average the weights from the next update on; the optimizer must be `asgd`. On resuming, `averaged`
+        updates are already in the averages.
+        """
         self._workers.inner.begin_averaging(averaged)
 
     @contextmanager

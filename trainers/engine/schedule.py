@@ -49,7 +49,9 @@ SCHEDULES = {
 
 
 def rate_fraction(schedule: Schedule, step: int, steps: int) -> float:
-    """Return the fraction of the peak learning rate at step `step`, counted from 0, of `steps` steps."""
+    """Return the learning rate at step `step` (from 0) of a run of `steps` steps, as a fraction of the peak
+    rate.
+    """
     if step < schedule.warmup_steps:
         return (step + 1) / (schedule.warmup_steps + 1)
     progress = (step - schedule.warmup_steps) / max(1, steps - 1 - schedule.warmup_steps)

@@ -111,7 +111,9 @@ class ZeroWorkers(Partitions):
     """
 
     def __init__(self, forward: Any, config: Job, micro_batch: int, accumulation: int) -> None:
-        """Spread the model of `forward` over all workers. An update takes `accumulation` micro-batches."""
+        """Join the run's workers and set up DeepSpeed to train the model of `forward` on them. An update
+        takes `accumulation` micro-batches of `micro_batch` rows per worker.
+        """
         join_group()
         stage, offloads = config.execution.zero_stage, config.execution.offload_optimizer
         world = torch.distributed.get_world_size()

@@ -60,7 +60,9 @@ class HarnessModel(LM):
         return nats
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model writes after each context, up to the first stop sequence of the request."""
+        """Return what the model writes after each context, up to a stop sequence or the token limit of the
+        request.
+        """
         texts = [""] * len(requests)
         alike: dict[Generation, list[int]] = {}
         for number, request in enumerate(requests):

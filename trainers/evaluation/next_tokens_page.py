@@ -10,7 +10,9 @@ from trainers.evaluation.scoring.token_choices import TokenChoice
 
 
 def render_next_tokens(model: str, form: str, choices: Sequence[TokenChoice]) -> str:
-    """Return the page as self-contained HTML. `form` describes how the text was scored."""
+    """Return the page as self-contained HTML. `form` describes how the text was scored. `choices` must not be
+    empty.
+    """
     count = len(choices)
     return render_template(
         Path(__file__).with_name("next_tokens.html"),

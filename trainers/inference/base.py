@@ -146,7 +146,7 @@ def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_run_adapter(run: LocalPath, picked: checkpoint.Checkpoint, directory: LocalPath) -> None:
-    """Write an adapter to the new `directory`: the parameters that a run's method has trained up to the
+    """Write an adapter to the new `directory`: the parameters that a fine-tuning run trains, from its
     checkpoint `picked`.
     """
     config, record = read_config(run), read_run(run)

@@ -1,4 +1,4 @@
-"""Generate text by sampling from a trained model."""
+"""Generate text with a trained model, greedily or by sampling."""
 
 import sys
 from dataclasses import dataclass

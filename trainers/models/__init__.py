@@ -65,9 +65,7 @@ def give_characters(network: Any, model: Model, tokenizer: Path) -> None:
 
 
 def _fuse_gelu(network: Any) -> None:
-    """Make a network compute GELU's tanh approximation in one operation instead of the seven of
-    `transformers`.
-    """
+    """Make a network compute GELU's tanh approximation in one operation; `transformers` takes several."""
     from torch.nn import GELU
     from transformers.activations import NewGELUActivation
 

@@ -37,7 +37,7 @@ class Past:
         self.seen = self.seen[:, :columns]
 
     def select(self, rows: Any) -> None:
-        """Keep only the given rows, int64 [n]."""
+        """Keep only the rows with the indices `rows`, int64 [n], in this order."""
         self.cache.batch_select_indices(rows)
         for name in ("seen", "encoded", "source"):
             value = getattr(self, name)
@@ -273,7 +273,9 @@ def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
 
 
 def bert_arguments(model: Model, specials: dict[str, int]) -> dict[str, Any]:
-    """Return the fields that the configurations of BERT and its successors share."""
+    """Return the sizes of `model` and the special ids as arguments that the configurations of BERT and its
+    successors share.
+    """
     return {
         "vocab_size": model.vocab_size,
         "max_position_embeddings": model.positions,

@@ -50,7 +50,7 @@ class RelativePositions(torch.nn.Module):
     """
 
     def __init__(self, width: int, distance: int, deviation: float) -> None:
-        """Draw rows with standard deviation `deviation`. `distance` is k."""
+        """Draw RE from a normal distribution with standard deviation `deviation`. `distance` is k."""
         super().__init__()
         self.distance = distance
         self.rows = torch.nn.Embedding(2 * distance + 1, width)

@@ -160,7 +160,9 @@ class Corruption(PairObjective):
         return replace_with_sentinels(content, noise, sentinels, self.closing_sentinel)
 
     def shuffle(self, documents: Documents, context: Context) -> Pairs:
-        """Return pairs whose input is a document's tokens in random order, and whose target is the document."""
+        """Return pairs whose input is a document's tokens in random order, and whose target is the document.
+        A document of one token has no target.
+        """
         content, eos = documents.content, context.special("<eos>")
         tokens = content.tokens.copy()
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))

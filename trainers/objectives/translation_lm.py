@@ -54,7 +54,9 @@ class TranslationLM(Masking):
         return Frame(None, None)
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
-        """Return the capacity of a row. Every document counts as a pair, because pairs have the most marks."""
+        """Return the capacity of a row. Every document counts as a pair, because pairs have the most marks.
+        `lead` must be 0.
+        """
         assert lead == 0, "no token leads a text of an encoder"
         return Room(np.arange(max(0, sequence_length - _MARKS) + 1, dtype=np.int64) + _MARKS, sequence_length)
 

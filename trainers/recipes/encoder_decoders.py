@@ -49,18 +49,20 @@ def _t5(name: str, base: Pretraining, zero_stage: Literal[1, 2, 3] = 1, **sizes:
 
 def t5_small() -> Pretraining:
     """T5-small, 60,506,624 parameters (Raffel et al., 2020, section 3.7): `t5_base` with 6 layers of width
-    512.
+    512 and 8 heads.
     """
     return _t5("t5_small", t5_base(), layers=6, width=512, heads=8)
 
 
 def t5_large() -> Pretraining:
-    """T5-large, 737,668,096 parameters: `t5_base` with 24 layers of width 1,024."""
+    """T5-large, 737,668,096 parameters: `t5_base` with 24 layers of width 1,024 and 16 heads."""
     return _t5("t5_large", t5_base(), layers=24, width=1024, heads=16)
 
 
 def t5_3b() -> Pretraining:
-    """T5-3B, 2,851,598,336 parameters: `t5_large` with 32 heads of width 128 and an inner size of 16,384."""
+    """T5-3B, 2,851,598,336 parameters: `t5_large` with 32 heads of width 128, an inner size of 16,384 and
+    ZeRO 2.
+    """
     return _t5("t5_3b", t5_large(), 2, heads=32, head_width=128, feed_forward=16384)
 
 

@@ -264,14 +264,14 @@ def albert_base() -> Pretraining:
 
 
 def _albert(name: str, base: Pretraining, **sizes: float) -> Pretraining:
-    """Return the recipe of a larger ALBERT, at RoBERTa's learning rate for its large model."""
+    """Return the recipe of a larger ALBERT, with the learning rate of RoBERTa-large."""
     optimizer = replace(base.optimizer, learning_rate=4e-4)
     return replace(base, name=name, model=replace(base.model, **sizes), optimizer=optimizer)  # type: ignore[arg-type]
 
 
 def albert_large() -> Pretraining:
-    """ALBERT-large, 17,847,474 parameters: `albert_base` with 24 layers of width 1,024 and learning rate
-    4e-4.
+    """ALBERT-large, 17,847,474 parameters: `albert_base` with 24 layers of width 1,024, 16 heads, and
+    learning rate 4e-4.
     """
     return _albert("albert_large", albert_base(), layers=24, width=1024, heads=16)
 

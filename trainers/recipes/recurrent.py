@@ -1,4 +1,4 @@
-"""Recipes of recurrent models: AWD-LSTM as in ULMFiT, ELMo and skip-thoughts, each also in toy size."""
+"""Recipes of recurrent models: ULMFiT's AWD-LSTM, ELMo and skip-thoughts, each also in toy size."""
 
 from dataclasses import replace
 
@@ -140,9 +140,7 @@ def skip_thought() -> Pretraining:
 
 
 def tiny_skip_thought() -> Pretraining:
-    """Skip-thoughts of toy size: `llama_tiny` with the architecture and the objective of `skip_thought`, in
-    rows of 256.
-    """
+    """Skip-thoughts of toy size: the architecture and the objective of `skip_thought`, in rows of 256 tokens."""
     llama = llama_tiny()
     return replace(
         llama,

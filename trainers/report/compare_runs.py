@@ -49,8 +49,8 @@ def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None])
 
 
 def reason(runs: Sequence[Run]) -> str:
-    """Return a text that explains why the losses of these runs do not share a chart, or an empty text if they
-    do.
+    """Return a text that explains why the losses of these runs, at least one, do not all share a chart, or an
+    empty text if they do.
     """
     settings = [measured(run) for run in runs]
     differing = [name for name in settings[0] if any(one[name] != settings[0][name] for one in settings)]

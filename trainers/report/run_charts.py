@@ -198,7 +198,7 @@ def happened(run: Run) -> Iterator[Event]:
 
 
 def text(event: Event) -> str:
-    """Return a description of an event in words."""
+    """Return the message of an event, or its fields as text if it has no message."""
     fields = {key: value for key, value in event.items() if key not in ("event", "time")}
     description = str(event.get("message", fields))
     return f"resumed {description}" if event["event"] == "resume" else description

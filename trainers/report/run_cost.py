@@ -26,7 +26,7 @@ def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
 
 
 def evaluation_cost(run: LocalPath) -> Footprint | None:
-    """Return the total cost of the stored evaluations of a run's checkpoints; None if there are none."""
+    """Return the total cost of the stored evaluations of a run's checkpoints; None if no cost is stored."""
     costs = [result.record["cost"] for result in read_evaluations(run) if "cost" in result.record]
     return add_footprints([parse_footprint(cost) for cost in costs]) if costs else None
 

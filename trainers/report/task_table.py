@@ -176,7 +176,9 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines with aligned columns."""
+    """Return rows of cells as lines with aligned columns. There must be at least one row, and all rows must
+    have equally many cells.
+    """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -180,7 +180,7 @@ def save(
 
 def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[[], None] = lambda: None) -> None:
     """Remove what a killed `save` left: its unfinished checkpoint, and the published checkpoints that it
-    would have removed.
+    would have removed. `check` is as in `save`.
     """
     _remove_attempts(run / "checkpoints", check)
     last = newest(run, lambda _: None)

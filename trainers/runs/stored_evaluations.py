@@ -114,8 +114,8 @@ def read_evaluation(path: LocalPath) -> StoredEvaluation | None:
 
 
 def read_evaluations(run: LocalPath, name: str | None = None) -> list[StoredEvaluation]:
-    """Return the results of the evaluation `name` of a run, or by default of all its evaluations, ordered by
-    name and step.
+    """Return the readable results of the evaluation `name` of a run, or by default of all its evaluations,
+    ordered by name and step.
     """
     found = []
     with suppress(FileNotFoundError):

@@ -52,7 +52,9 @@ class RunTable:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the names of runs, domains and metrics and of all numbers in the table."""
+        """A digest of the names of runs, domains and metrics, of all numbers in the table, and of which
+        metrics are negated.
+        """
         names = [self.runs, self.domains, self.metrics, sorted(self.negated)]
         return digest([*names, sha256(self.features.tobytes() + self.values.tobytes()).hexdigest()])
 
@@ -167,7 +169,9 @@ def align_domains(table: RunTable, other: RunTable, source: str) -> RunTable:
 
 
 def _mixtures(path: Path, key: str, shares: RunColumns, normalise: bool) -> np.ndarray:
-    """Return the mixtures, [runs, domains], each divided by its sum."""
+    """Return the mixtures, [runs, domains], each divided by its sum, which must be 1 unless `normalise` is
+    true.
+    """
     runs, values = shares.keys[key], shares.values
     for run, row in zip(runs, values, strict=True):
         if not np.isfinite(row).all() or row.min() < 0 or row.sum() <= 0:

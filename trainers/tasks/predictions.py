@@ -60,7 +60,7 @@ class Predictions:
 
     @property
     def no_answer_scores(self) -> np.ndarray:
-        """The score of "no answer" minus the score of the predicted answer, float64 [n]."""
+        """For a `span` task, the score of "no answer" minus the score of the predicted answer, float64 [n]."""
         assert self.scores is not None
         pairs = self.scores.reshape(-1, 2).astype(np.float64)
         return pairs[:, 1] - pairs[:, 0]

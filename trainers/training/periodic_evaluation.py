@@ -86,7 +86,7 @@ class PeriodicEvaluator:
         return True
 
     def close(self) -> None:
-        """End the process if one is running. A resumed run evaluates its newest due checkpoint instead."""
+        """End the running evaluation, if there is one. A resumed run evaluates its newest due checkpoint."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()

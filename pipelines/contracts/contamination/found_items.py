@@ -81,7 +81,7 @@ def read_contamination(
 
 
 def evidence_column(step: PublishedStep) -> str:
-    """Return the name of the column in which a step publishes the occurrences that it found."""
+    """Return the name of the column in which a `decontaminate` step publishes the occurrences that it found."""
     return next(name for name in step.manifest.schema if name.endswith(COLUMN))
 
 

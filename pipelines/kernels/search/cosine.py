@@ -19,8 +19,8 @@ _UNSURE = 1e-4  # above the error of a product of vectors of length 1 in single 
 
 
 def on_one_thread() -> AbstractContextManager[object]:
-    """Return a context manager in which matrix products run on one thread, so that they always add in the
-    same order.
+    """Return a context manager that limits BLAS to one thread, so that the order of additions in a matrix
+    product does not depend on the number of threads.
     """
     context: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
     return context
@@ -35,7 +35,9 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
 
 
 def pair_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the cosine of left[i] and right[i], computed in double precision, float32 [n]."""
+    """Return the cosine of each left[i] and right[i], computed in double precision, float32 [n]; 0 if either
+    is a vector of zeros.
+    """
     cosines = np.empty(len(left), np.float32)
     for start in range(0, len(left), _PAIRS):
         rows = slice(start, start + _PAIRS)

@@ -60,7 +60,9 @@ def _step(value: np.uint32, byte: np.uint8) -> np.uint32:
 
 @kernel()
 def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> None:
-    """Enter the words of the dictionary into the hash table `slots`, which must be all -1."""
+    """Enter the words of the dictionary into the hash table `slots`. It must be all -1, and its length must
+    be a power of two and greater than the number of words.
+    """
     mask = len(slots) - 1
     for entry in range(len(bounds) - 1):
         value = _OFFSET_BASIS

@@ -94,7 +94,7 @@ def _iterate_units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) 
 
 
 def xxh32(data: bytes) -> int:
-    """Return the kernel's xxh32 of `data`, seed 0, for tests against the library."""
+    """Return the kernel's xxh32 of `data`, seed 0, for tests against the xxhash library."""
     return int(_xxh32(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
@@ -143,7 +143,9 @@ def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
 
 @kernel()
 def _finalize(value: np.uint64) -> np.uint32:
-    """Apply MurmurHash3's 32-bit finalizer, as datasketch does to every hash before the permutations."""
+    """Apply MurmurHash3's 32-bit finalizer, as the affine32 scheme does to every hash before the
+    permutations.
+    """
     value = ((value ^ (value >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _MASK
     value = ((value ^ (value >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _MASK
     return np.uint32(value ^ (value >> np.uint64(16)))

@@ -301,7 +301,9 @@ def _find_repeats(
     size: int,
     ranges: np.ndarray,
 ) -> int:
-    """Write the ranges for which there is room. Return the number of all ranges."""
+    """Write as many of the ranges that `find_repeats` returns as fit into `ranges`. Return how many there
+    are.
+    """
     found, last, reach = 0, -1, -1  # of ranges; the document and the end of the last range
     for k in range(len(numbers)):
         number, low = numbers[k], 0

@@ -208,7 +208,7 @@ def stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, tab
 
 @kernel()
 def count_bits(value: int) -> int:
-    """Count the bits that are set."""
+    """Return the number of bits that are set in `value`, which must not be negative."""
     count = 0
     while value:
         count += value & 1

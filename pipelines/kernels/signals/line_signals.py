@@ -103,7 +103,7 @@ def _last_three(data: np.ndarray, start: int, end: int) -> np.uint64:
 
 @kernel()
 def has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> bool:
-    """Return whether a non-empty span begins with one of the packed bullets."""
+    """Return whether a non-empty span begins with one of `bullets`, which come from `pack_bullets`."""
     size = 1 if data[start] < 0x80 else min(3, end - start)
     first, equal = np.uint64(0), False
     for i in range(start, start + size):

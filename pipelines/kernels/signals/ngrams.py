@@ -64,7 +64,7 @@ def ngram_keys(hashes: np.ndarray, n: int) -> np.ndarray:
 
 
 def make_table(keys: np.ndarray, lengths: np.ndarray) -> Table:
-    """Build a table of distinct keys, uint64. `lengths` are the distinct values of n among the n-grams."""
+    """Build a table of n-grams from their distinct keys, uint64. `lengths` are the distinct values of n."""
     slots = np.full(1 << (4 * len(keys) + 1).bit_length(), -1, np.int32)
     _fill(keys, slots)
     return Table(slots, keys, np.sort(lengths).astype(np.int64))

@@ -262,7 +262,7 @@ def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarr
 
 @kernel()
 def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """Return the kind bits of the token [begin, end); only HAS_LETTER if the token has a letter."""
+    """Return the kind bits of the token [begin, end); HAS_LETTER and no other if it has a letter."""
     every, i, characters = 0xFFFF, begin, 0
     while i < end:
         kind = np.int64(table[_point(data, i, end)])

@@ -1,4 +1,4 @@
-"""Arrow text as numpy arrays without a copy, and blocks that keep a kernel's scratch memory small."""
+"""Arrow text as numpy arrays, and blocks that keep a kernel's scratch memory small."""
 
 from collections.abc import Iterator
 

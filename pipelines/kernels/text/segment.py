@@ -85,7 +85,7 @@ class Segments(NamedTuple):
 
 
 def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
-    """Segment a block of documents (`buffers.blocks`)."""
+    """Find the words, lines, paragraphs and sentences of a block of documents (`buffers.blocks`)."""
     classes = classify(offsets, data)
     lines, paragraphs = find_lines(offsets, data, classes)
     words, sentences = find_words(offsets, data, classes), find_sentences(offsets, data, classes)

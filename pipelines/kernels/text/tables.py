@@ -63,7 +63,7 @@ SIGMA, SMALL_SIGMA, FINAL_SIGMA, DOTTED_I = 0x3A3, 0x3C3, 0x3C2, 0x130
 
 
 def unicode_version() -> dict[str, str]:
-    """Return the Unicode version of the tables."""
+    """Return the Unicode version of the tables under the key `unicode`."""
     return {"unicode": unicodedata.unidata_version}
 
 

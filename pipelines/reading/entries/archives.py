@@ -256,8 +256,8 @@ class _TarReader:
             yield chunk
 
     def _pass_over(self, archive: Any) -> None:
-        """Skip to the next header. Raises ReadError at the end of the file, beyond which tarfile's own
-        skipping would go on.
+        """Skip to the next header. Raises ReadError if the file ends before it, where tarfile's own skipping
+        would go on.
         """
         while not self._reported and (left := archive.offset - archive.fileobj.tell()) > 0:
             if not archive.fileobj.read(min(CHUNK_BYTES, left)):

@@ -102,7 +102,7 @@ def has_changed(file: SourceFile, checksum: str) -> bool:
 
 
 def content_checksum(path: str | os.PathLike[str]) -> str:
-    """Return the xxh3_128 of a file's bytes as 32 hex digits. Raises the same errors as `file_chunks`."""
+    """Return the xxh3_128 of a local file's bytes as 32 hex digits. Raises the same errors as `file_chunks`."""
     try:
         return file_checksum(Path(path))
     except OSError as error:

@@ -1,4 +1,6 @@
-"""Formats in which a whole file is one document: text, and message (header lines, an empty line, the body)."""
+"""The formats `text` (a file is one document, or is cut into several) and `message` (header lines, an empty
+line, the body).
+"""
 
 import codecs
 import re

@@ -65,7 +65,9 @@ def record_bytes(record: TextRecord | Bad) -> int:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds strings or bytes, dictionary-encoded or not."""
+    """Return whether a column of this type holds strings or bytes of variable length, dictionary-encoded or
+    not.
+    """
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return (

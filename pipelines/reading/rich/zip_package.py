@@ -39,7 +39,9 @@ class ZipPackage:
         return name in self._names
 
     def member(self, name: str) -> bytes:
-        """Return the bytes of a member, which must exist."""
+        """Return the bytes of a member, which must exist. Raises BrokenInput if it is damaged, cannot be
+        decoded or exceeds a limit.
+        """
         info = self._archive.getinfo(name)
         if info.flag_bits & 1:
             raise BrokenInput("encrypted")

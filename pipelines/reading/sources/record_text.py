@@ -59,7 +59,7 @@ class RecordText:
             )
 
     def names(self) -> tuple[str, ...]:
-        """Return the fields of a record that become text."""
+        """Return the names of the fields of a record that become text."""
         return (*self.fields, *((self.turns,) if self.turns else ()), *((self.target,) if self.target else ()))
 
     def take(self, record: dict[str, Any]) -> str:

@@ -280,7 +280,7 @@ def check_html(source: Source) -> None:
 
 
 def check_text(source: Source) -> None:
-    """Raise ValueError("field: ...") if other fields of the source do not fit its `text`."""
+    """Raise ValueError("field: ...") if other fields of the source do not fit `text`, which must be set."""
     names = [name for name, each in FORMATS.items() if each.text_field]
     if source.format not in names:
         raise ValueError(

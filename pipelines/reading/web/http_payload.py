@@ -37,7 +37,7 @@ class Response:
 
     @property
     def charset(self) -> str:
-        """The charset parameter of the content type as declared, or empty."""
+        """The charset parameter of the content type as declared; empty if there is none."""
         return charset_of(self.headers.get("content-type", ""))
 
 
@@ -47,7 +47,7 @@ def media_type(content_type: str) -> str:
 
 
 def charset_of(content_type: str) -> str:
-    """Return the charset parameter of a content type, or empty."""
+    """Return the charset parameter of a content type; empty if there is none."""
     match = _CHARSET.search(content_type)
     return match[1] if match else ""
 

@@ -1,4 +1,4 @@
-"""C4's line rules as edits that remove the lines of a page that C4 does not keep."""
+"""C4's line rules, applied as edits: they remove the lines that C4 does not keep, and citation markers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar

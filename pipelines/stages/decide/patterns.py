@@ -169,8 +169,8 @@ def _matches(rule: PatternRule, texts: pa.Array) -> Iterator[tuple[int, list[_Ed
 
 
 def _merged(held: list[_Edit], more: list[_Edit]) -> list[_Edit]:
-    """Return the edits of `held` together with those of `more` that overlap none of `held`, sorted. Neither
-    list has overlaps.
+    """Return the edits of `held` together with those of `more` that overlap none of `held`, sorted. Both
+    lists must be sorted and have no overlaps.
     """
     if not held:
         return more

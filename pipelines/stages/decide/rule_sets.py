@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """A condition that kept documents satisfy. The fields have the same meaning as those of `rules.Rule`."""
+    """A condition that kept documents satisfy. `signal`, `at_least`, `at_most` and `none_of` have the same
+    meaning as in `rules.Rule`.
+    """
 
     signal: str
     at_least: float | None = None

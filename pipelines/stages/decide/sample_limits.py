@@ -172,7 +172,9 @@ def _sums(groups: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def sum_groups(task: _Task) -> FileRecord:
-    """Commit the sum of each group in a range, grouped by partition of groups. Returns the file."""
+    """Commit the sum of the weights of each group in a range. Rows are grouped by partition of groups.
+    Returns the file.
+    """
     if done := task.done("sums"):
         return done
     table = task.rows()

@@ -29,7 +29,7 @@ def hash_ids(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarr
 
 
 def uniform_numbers(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarray":
-    """Return a number in [0, 1) for each id, float64 [n]: 53 bits of its hash."""
+    """Return a number in [0, 1) for each id, float64 [n]: the upper 53 bits of `hash_ids`, divided by 2^53."""
     import numpy as np
 
     numbers: np.ndarray = (hash_ids(ids, seed, purpose) >> np.uint64(11)) / float(1 << 53)  # every value is exact

@@ -158,7 +158,9 @@ class DedupMinhash(CorpusStage):
         return {"bands": bands, "rows": rows, **facts}
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
-        """Return the stage that computed the signatures, to compute shingles with it."""
+        """Return the stage that computed the signatures. Raises UserError if it is not `minhash_signatures`,
+        or if it read edited texts.
+        """
         written = writer(parts[0], "minhash")
         if written is None or written["stage"] != "minhash_signatures":
             raise UserError("dedup_minhash: verify: 'jaccard' needs signatures by minhash_signatures; use 'signature'")

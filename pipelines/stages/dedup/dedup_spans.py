@@ -87,7 +87,7 @@ class DedupSpans(ReadsText, CorpusStage):
 
     @property
     def rule(self) -> str:
-        """The rule of the edits, and the prefix of the rules of the drops."""
+        """The rule of the edits. The rules of the drops begin with it."""
         return f"dedup_spans.{self.unit}"
 
     def reads(self) -> tuple[Input, ...]:

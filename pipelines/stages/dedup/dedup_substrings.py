@@ -143,7 +143,7 @@ def _edits(cuts: pa.Table, rows: int) -> pa.Array:
 
 
 def _lists(cuts: pa.Table, rows: int, values: pa.Array) -> pa.Array:
-    """Return the values, one for each cut, as one list per row."""
+    """Return `values`, one for each cut, as one list per row. The cuts must be sorted by row."""
     bounds = np.searchsorted(cuts["row"].to_numpy(), np.arange(rows + 1)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(bounds), values)
 

@@ -287,7 +287,9 @@ def elect_and_write(
     partitions: int,
     cluster: Cluster,
 ) -> dict[str, Any]:
-    """Elect the winners of all clusters, and write the columns of the new parts. Returns the step's facts."""
+    """Elect the winners of all clusters, and write the columns of the new parts. Returns the step's facts.
+    The first of `inputs` must be a new part.
+    """
     kinds = key_types(inputs[0].part.types, verdict.keep)  # the first part is new
 
     def tasks(

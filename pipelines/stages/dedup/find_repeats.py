@@ -107,7 +107,9 @@ class RepeatSearch:
     cluster: Cluster
 
     def find(self, election: int) -> None:
-        """Find the repeats of an election, 1 or 2 (see `PartTask`), and commit them as the `CUTS` of every part."""
+        """Find the repeats of an election, 1 or 2 (see `PartTask`), and commit them as the `CUTS` of every
+        part. Election 2 needs the `GONE` table of every part.
+        """
         from pipelines.kernels.search.substrings import average_windows
 
         size = sum(part.text_bytes for part in self.parts)

@@ -36,8 +36,8 @@ _TOLERANCE = 1e-4  # tolerance in bins: a float32 ratio of 0.7 is 1e-8 below the
 
 
 def bin_floors(values: np.ndarray) -> np.ndarray:
-    """Return the lower end of the bin of each finite value, float64 [n]. Integers are binned exactly up to
-    2^53.
+    """Return the lower end of each value's bin, float64 [n]. All values must be finite. Integers are binned
+    exactly up to 2^53.
     """
     is_integer = values.dtype.kind in "iu"
     magnitude = np.abs(values.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Count the documents of each given split, and how many of them are kept."""
+"""Count the documents of each split that a source comes with, and how many of them are kept."""
 
 from collections.abc import Sequence
 

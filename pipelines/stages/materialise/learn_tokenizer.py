@@ -148,7 +148,7 @@ class LearnTokenizer(CorpusStage):
 
     @property
     def base_file(self) -> Path:
-        """The file of the tokenizer to grow."""
+        """The file of the tokenizer to grow. `grow` must be set."""
         path = Path(self.grow or "")
         return path if path.suffix == ".json" else path / "tokenizer.json"
 
@@ -321,8 +321,8 @@ class _TrainTask:
 
 
 def train_tokenizer(task: _TrainTask) -> FileRecord:
-    """Train a tokenizer on all samples, or grow the given one with them, commit its file, and return the
-    file's record.
+    """Train a tokenizer on all samples, or grow the tokenizer of the stage's `grow` with them. Commit the
+    tokenizer's file and return its record.
     """
     receipt = task.out.receipt("tokenizer")
     if receipt is None:

@@ -258,7 +258,9 @@ class _Finds:
 
 
 def score_documents(task: _PartTask) -> FileRecord:
-    """Commit the columns of a part. Returns the record of the file that lists the texts found in it."""
+    """Commit the columns of a part. Returns the record of the file that lists the texts of evaluation sets
+    found in the part.
+    """
     unit = task.part.unit
     receipt = task.out.receipt(unit)
     if receipt is None:

@@ -40,7 +40,7 @@ def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
 
 
 def _only_annotates(step: PublishedStep) -> bool:
-    """Return whether a pii step only annotates some of its finds, which then remain in the text."""
+    """Return whether a pii step has the action `annotate`, which leaves finds in the text."""
     knobs = step.manifest.identity["knobs"]
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 

@@ -84,7 +84,9 @@ def fingerprint(key: bytes) -> str:
 
 
 def replacement(action: str, entity: str, value: str, key: bytes) -> str:
-    """Return the replacement of a value. `key` is used only for `hmac` and `pseudonym`."""
+    """Return the replacement of a value by an action other than `annotate`. `key` is used only for `hmac` and
+    `pseudonym`.
+    """
     if action == "mask":
         return "".join(character if character.isspace() else "*" for character in value)
     if action == "placeholder":

@@ -177,7 +177,9 @@ def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
 
 
 def _read_labels(directory: Path) -> list[str]:
-    """Return the distinct labels of a token classifier, in capitals, without B- and I-."""
+    """Return the distinct labels of a token classifier, in capitals, without B- and I-. Raises ValueError if
+    there are none or one is unknown.
+    """
     try:
         config = json.loads((directory / "config.json").read_bytes())
         labels = list(config["id2label"].values())

@@ -201,7 +201,9 @@ def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 
 
 def chain_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """Return the chain, with the neighbouring character on each side if it may be a word character."""
+    """Return the chain text[start:end], with the neighbouring character on each side if it may be a word
+    character.
+    """
     left = start - (start > 0 and _is_word(text[start - 1]))
     right = end + (end < len(text) and _is_word(text[end]))
     return Window(left, right, start, end)
@@ -312,7 +314,9 @@ def _can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool)
 
 
 def phone_digits(regions: tuple[str, ...]) -> int:
-    """Return the smallest number of digits of a valid phone number, in any of the regions or with a plus."""
+    """Return the smallest number of digits of a valid phone number with a plus or, without one, in any of the
+    `regions`, of which there must be at least one.
+    """
     return min(INTERNATIONAL_DIGITS, *(_national(region).least for region in regions))
 
 

@@ -72,8 +72,8 @@ def rank_parts(parts: Sequence[Part], names: Sequence[str], out: StepOutput, clu
 
 
 def _check_values(out: StepOutput, name: str, seen: Sequence[Sequence[Any]]) -> None:
-    """Raise UserError unless a column has two distinct values. `seen` holds (number of values, lowest,
-    highest) for each part.
+    """Raise UserError unless a column has at least two distinct values. `seen` holds (number of values,
+    lowest, highest) for each part.
     """
     known = [each for each in seen if each[0]]
     if not known:

@@ -129,7 +129,7 @@ def refuse_parts(kind: str, architecture: str, parts: Iterable[Part]) -> str | N
 
 def pattern(architecture: str, parts: Iterable[Part]) -> str:
     """Return a regular expression that matches the full names of the modules of these parts, for peft's
-    `target_modules`.
+    `target_modules`. `refuse_parts` must accept the parts.
     """
     its = dict.fromkeys(BLOCKS[architecture].parts[part] for part in parts)
     return rf".*(?:{'|'.join(its)})"
@@ -152,7 +152,7 @@ def attention_modules(network: Any, architecture: str) -> list[tuple[str, Any]]:
 
 
 def stack_modules(network: Any, architecture: str) -> list[Any]:
-    """Return the stacks of blocks, without the pretraining heads."""
+    """Return the modules that contain the blocks, without the heads."""
     return [getattr(network, name) for name in BLOCKS[architecture].stacks]
 
 

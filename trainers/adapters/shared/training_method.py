@@ -105,11 +105,15 @@ class TrainingMethod(ABC):
         return None
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Return the tensors, by name, that peft stores in `adapter_model.safetensors`."""
+        """Return the tensors, by name, that peft stores in `adapter_model.safetensors`. Only methods that
+        peft supports implement this.
+        """
         raise NotImplementedError
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Copy a `peft_state` into the added parameters, after the deployed method has been applied."""
+        """Copy the tensors of a `peft_state` into the added parameters. Call this on the `deployed` method,
+        after `apply`.
+        """
         raise NotImplementedError
 
 

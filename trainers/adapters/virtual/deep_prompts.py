@@ -109,7 +109,9 @@ def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> 
 
 
 def prefix_state(network: Any, architecture: str) -> dict[str, Any]:
-    """Return the keys and values of all layers side by side, as peft stores them."""
+    """Return the one tensor that peft stores, `prompt_embeddings`: the keys and values of all layers side by
+    side.
+    """
     import torch
 
     attentions = [module for _, module in attention_modules(network, architecture) if hasattr(module, "prefix")]

@@ -1,4 +1,4 @@
-"""Full fine-tuning (Devlin et al., 2019, section 3.2): train every parameter."""
+"""Full fine-tuning (Devlin et al., 2019, section 3.2)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -58,7 +58,9 @@ class EncodedTexts:
 
 
 class TextEncoder:
-    """Encodes texts with the tokenizer in the file `path`, whose xxh3_128 is `checksum` (hexadecimal)."""
+    """Encodes texts with the tokenizer in the file `path`, and caches the tokens. `checksum` is the file's
+    xxh3_128 (hexadecimal), which is not verified.
+    """
 
     def __init__(self, path: str, checksum: str) -> None:
         self._path, self._checksum = path, checksum
@@ -73,7 +75,9 @@ class TextEncoder:
         return self._encoded("texts", texts, self._encode)
 
     def encode_located(self, texts: pa.LargeStringArray) -> EncodedTexts:
-        """Return the tokens of texts, with the bytes that each token comes from (`starts` and `ends`)."""
+        """Return the tokens of texts, with the bytes that each token comes from (`starts` and `ends`). Raises
+        ValueError as `Encoder.encode` does.
+        """
         return self._encoded("located", texts, self._encode_located)
 
     def encode_words(

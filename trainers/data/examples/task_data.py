@@ -31,9 +31,9 @@ class TaskSource:
     text_bytes: int
 
 
-def mixing_rates(examples: Mapping[str, int], mixing: Mixing) -> dict[str, float]:
-    """Return the share of each task among the samples, given its number of examples."""
-    counted = {name: min(count, mixing.limit) for name, count in examples.items()}
+def mixing_rates(inputs: Mapping[str, int], mixing: Mixing) -> dict[str, float]:
+    """Return the share of each task among the samples, given the number of inputs of each task."""
+    counted = {name: min(count, mixing.limit) for name, count in inputs.items()}
     exponents = {"proportional": 1.0, "temperature": 1 / mixing.temperature, "equal": 0.0}
     exponent = exponents[mixing.kind]
     return proportional(counted) if exponent == 1 else temperature(counted, exponent)
@@ -139,7 +139,9 @@ def sources_of(tasks: Sequence[TaskInputs]) -> tuple[TaskSource, ...]:
 
 
 def batch_of(tasks: Sequence[TaskInputs], samples: Samples, packed: bool) -> Batch:
-    """Return the batch of `samples`, whose sources are indices into `tasks`."""
+    """Return the batch of `samples`, whose sources are indices into `tasks`. If `packed`, rows can have
+    several segments.
+    """
     chosen = []
     for source, task in enumerate(tasks):
         here = samples.select(np.flatnonzero(samples.source == source))

@@ -51,7 +51,9 @@ class TextFormat:
     first_position: int = 0
 
     def marks(self, texts: int) -> int:
-        """Return the number of special tokens in a segment of `texts` texts, 1 or 2, without virtual tokens."""
+        """Return the number of special tokens in a segment of one or two texts (`texts`), without virtual
+        tokens.
+        """
         return len(self.before) + (len(self.between) if texts == 2 else 0) + len(self.after)
 
 

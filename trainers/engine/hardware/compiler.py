@@ -1,4 +1,6 @@
-"""Check, before the first step, that this machine has a C++ compiler if the run needs one."""
+"""Check, before the first step, that this machine has a C++ compiler and Python's headers if the run needs
+them.
+"""
 
 import os
 import shutil

@@ -70,8 +70,8 @@ class _Rows:
 
 
 def _sums(weights: np.ndarray, queries: _Rows, keys: _Rows) -> np.ndarray:
-    """Return sums over text tokens, float64 [5, heads]: entropy, distance, first, special, and the number of
-    tokens.
+    """Return sums over text tokens, float64 [5, heads]: the four quantities of `HeadSummary` in order, and
+    the number of tokens.
     """
     shares = weights.astype(np.float64).transpose(0, 2, 1, 3)  # [rows, heads, queries, keys]
     logs = np.log(np.where(shares > 0, shares, 1.0))

@@ -119,7 +119,9 @@ class StateReader:
         return [DocumentStates(first[n], tokens[n]) for n in range(len(documents))]
 
     def batches(self, documents: Sequence[np.ndarray]) -> Iterator[Batch]:
-        """Yield batches of documents, given their token ids. Each row holds one piece of a document."""
+        """Yield batches of documents, given their token ids. Each row holds a document, or a piece of one
+        that is too long for the model. Longer rows come first.
+        """
         for chunks in self._batches(documents):
             yield self._batch(chunks)
 

@@ -206,7 +206,6 @@ def _alone(forward: Forward, architecture: str) -> float:
 
 
 def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches, each with its targets at flattened positions, in the order of these positions."""
     shared = []
     for numbers, single in _groups(trees, positions, alone, enough):
         if single:

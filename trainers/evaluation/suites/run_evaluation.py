@@ -236,7 +236,9 @@ def score_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[TaskResult]:
-    """Return the results of a model on items such as `read_columns` returns. `model` is its name."""
+    """Return the result of the model named `model` on each entry of `read`, which `read_columns` returns.
+    Notes are passed to `tell`.
+    """
     tell(f"{model}: scored {scorer.form.described}")
     results = []
     for items in read:

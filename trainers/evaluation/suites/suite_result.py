@@ -113,7 +113,7 @@ def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[
 
 def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:
     """Yield a comparison of every pair of models on each task and, given a suite, in each of its means over
-    two or more tasks.
+    two or more tasks. All models must have results on the same tasks and items, in the same order.
     """
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):

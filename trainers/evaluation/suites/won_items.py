@@ -32,7 +32,9 @@ class WonItems:
 
 
 def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
-    """Yield a comparison of every pair of models on each task whose main score counts solved items."""
+    """Yield a comparison of every pair of models on each task whose main score counts solved items. All
+    models must have results on the same tasks and items, in the same order.
+    """
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):
         pairs = zip(*([r for r in results if r.model == model] for model in (first, second)), strict=True)

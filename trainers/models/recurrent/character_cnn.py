@@ -42,7 +42,7 @@ def character_table(spelled: Sequence[bytes], others: Mapping[int, Sequence[int]
 
 
 class Highway(torch.nn.Module):
-    """A highway layer (Srivastava et al., 2015), which initially passes most of its input through."""
+    """A highway layer (Srivastava et al., 2015)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

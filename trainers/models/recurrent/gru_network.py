@@ -44,7 +44,9 @@ class GruConfig(PreTrainedConfig):
 
 
 class GruLayer(torch.nn.Module):
-    """A GRU layer with the weights of `torch.nn.GRU` and gates in the order reset, update, new."""
+    """A GRU layer. Its weights have the shapes of those of `torch.nn.GRU`, with the gates in the order reset,
+    update, new.
+    """
 
     def __init__(self, inputs: int, outputs: int, bound: float) -> None:
         super().__init__()

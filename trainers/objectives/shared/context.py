@@ -1,4 +1,4 @@
-"""The context that an objective needs in addition to the batch: seed, special tokens, model family."""
+"""The data that an objective needs in addition to the batch, such as the seed and the special tokens."""
 
 from dataclasses import dataclass
 

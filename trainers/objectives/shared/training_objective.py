@@ -210,7 +210,9 @@ class TrainingObjective(Protocol):
         return False
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the number of stream tokens that fit in a row of a model of this family."""
+        """Return the number of stream tokens that fit in a row of a model of this family. Objectives raise
+        ConfigError if they do not suit the family or the length.
+        """
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:

@@ -55,7 +55,7 @@ class OpenStudy:
 
     @cached_property
     def leaves(self) -> tuple[str, ...]:
-        """The domains with training documents, ordered by name."""
+        """The leaf domains with training documents, ordered by name."""
         return tuple(sorted(self.corpus.train))
 
     @cached_property

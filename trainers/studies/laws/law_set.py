@@ -38,7 +38,7 @@ class LawSet:
 
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the mean of the predicted metrics of each mixture, [mixtures], weighted by `weights`
-        [metrics].
+        [metrics], which must sum to 1.
         """
         return _weighted(self.laws, ratios, weights)
 

@@ -101,7 +101,9 @@ class FittedLogLinear:
         return excess[:, None] * np.where(np.isfinite(self.weights), self.weights, 0.0)
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return the offset c and the weights, which include k."""
+        """Return `offset` and `weights` by name. Weights of minus infinity, those of a constant metric,
+        become -1e300.
+        """
         return {"offset": self.offset, "weights": np.where(np.isfinite(self.weights), self.weights, -1e300).tolist()}
 
     def _excess(self, ratios: np.ndarray) -> np.ndarray:

@@ -155,7 +155,9 @@ def _search(
 
 
 def _log_loss(x: np.ndarray, sizes: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log L of each run, [runs], and its derivatives with respect to the five parameters, [runs, 5]."""
+    """Return log L of each run, [runs], and its derivatives with respect to `x`, [runs, 5]. `sizes` and
+    `tokens` are logarithms.
+    """
     terms = np.stack([np.full(len(sizes), x[0]), x[1] - x[3] * sizes, x[2] - x[4] * tokens], axis=1)
     highest = terms.max(axis=1)
     total = highest + np.log(np.exp(terms - highest[:, None]).sum(axis=1))

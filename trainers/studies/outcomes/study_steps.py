@@ -160,8 +160,8 @@ def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
 
 
 def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:
-    """Return the proposal in `proposal.yaml` and its basis. Raises UserError if the file is missing or
-    incomplete.
+    """Return the proposal in `proposal.yaml` and its basis (`proposal_basis`). Raises UserError if the file
+    is missing or incomplete.
     """
     record = _load_proposal(root)
     try:

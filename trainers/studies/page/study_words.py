@@ -74,8 +74,8 @@ def _sentence(each: PairedComparison, entry: str, baseline: str, level: float, u
 
 
 def proposal_words(proposal: Proposal, unit: str) -> list[str]:
-    """Return sentences on what the proposal changes, and on whether the runs can distinguish it from the
-    prior.
+    """Return sentences on what the proposal changes, on whether the runs can distinguish it from the prior,
+    and on domains for which the laws extrapolate.
     """
     prior = next(each for each in proposal.compared if each.name == "prior")
     moved = [

@@ -72,7 +72,9 @@ def _last_error(log: LocalPath, status: int) -> str:
 
 
 def record_failed_builds(opened: OpenStudy, root: LocalPath) -> None:
-    """Write a failed result, with the reason, for each run whose corpus could not be built."""
+    """Write a failed result, with the reason, for each run whose corpus is not built. Call this after
+    `build_corpora`.
+    """
     for run in opened.points:
         variant = opened.entries[run.entry].variant if run.entry in opened.entries else None
         if variant is not None and not run.is_ready:

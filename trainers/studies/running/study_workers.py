@@ -138,7 +138,9 @@ def has_ended(outcome: Outcome, reason: str) -> bool:
 
 
 def record_failure(root: LocalPath, run: StudyRun, reason: str) -> tuple[Outcome, str]:
-    """Write a failed result with `reason` for a run. Returns its outcome and the reason."""
+    """Write a failed result with `reason` for a run; `root` is the directory of all runs. Returns the outcome
+    and the reason.
+    """
     write_json(root / run.key / RESULT, {"format": FORMAT, **asdict(RunResult("failed", reason))})
     return "failed", reason
 

@@ -144,7 +144,7 @@ class Grid:
     seeds: int = 3
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Validate the axes and the number of seeds."""
         require(
             bool(self.axes or self.corpus),
             "axes: are empty; give a list of values for a field, such as model.layers: [2, 4]",

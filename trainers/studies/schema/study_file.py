@@ -93,7 +93,7 @@ class Metrics:
     last: int = 3
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Validate ranges, and that no domain is named twice."""
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
         require(1 <= self.last <= 20, f"last: got {self.last}, allowed 1 to 20")
         require(len(set(self.domains)) == len(self.domains), f"domains: got {list(self.domains)}, each allowed once")

@@ -75,7 +75,7 @@ class RowTemplates:
         return _literal(value) if value[:1] == "[" and value[-1:] == "]" else value
 
     def choices(self, place: str, row: Mapping[str, Any]) -> list[str]:
-        """Return the choices of a row."""
+        """Return the choices of a row. Raises UserError unless there are two or more, none of them blank."""
         template = self._task.choices
         value = self._value(f"{place}: doc_to_choice", template, row)
         if isinstance(value, str):

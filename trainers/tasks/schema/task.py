@@ -286,7 +286,7 @@ class Task(Layout):
         return self.label_names.index(self.positive) if self.positive is not None else 1
 
     def check(self) -> None:
-        """Validate the fields against the kind of task."""
+        """Validate all fields, including those that depend on the kind of task."""
         super().check()
         _require(self.version >= 1, f"version: got {self.version}, allowed 1 and more")
         for place, layout in self.layouts:

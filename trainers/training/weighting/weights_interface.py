@@ -43,8 +43,8 @@ class OnlineWeights(ABC, Generic[State]):
 
     @abstractmethod
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Return the function that computes the factor of each domain's nats in the loss of the step over
-        `batches` (`Scale`).
+        """Return the `Scale` of the step over `batches`: a function that computes the factor of each domain's
+        nats in the loss.
         """
 
     @abstractmethod

@@ -142,7 +142,9 @@ def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> PageEvid
 
 
 def extract_best(page: PageEvidence, extract_second: Callable[[], str]) -> str:
-    """Return the text of the chosen lines. `extract_second` returns trafilatura's text."""
+    """Return the text of the lines that `choose_lines` chooses with the shipped weights. `extract_second`
+    returns trafilatura's text.
+    """
     return join_lines(choose_lines(page, lambda: split_lines(extract_second(), page.markdown), shipped_weights()))
 
 

@@ -52,7 +52,7 @@ def split_lines(text: str, markdown: bool = False) -> list[Line]:
 
 
 def join_lines(lines: list[Line]) -> str:
-    """Return lines as a text, with the empty lines that preceded them."""
+    """Join lines into a text. An empty line comes before each line with a `gap`, except the first line."""
     return "".join(("\n\n" if line.gap else "\n") + line.text for line in lines).lstrip("\n")
 
 
@@ -108,7 +108,9 @@ def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | N
 
 
 def _pairs(first: list[Line], second: list[Line]) -> dict[int, int]:
-    """Return the index in `second` of each line of `first` that both texts have, by its index in `first`."""
+    """Return, by index in `first`, the index in `second` of the line with the same key, or else with the same
+    head, if only one line of each text has that head.
+    """
     places: dict[str, deque[int]] = {}
     for number, line in enumerate(second):
         places.setdefault(line.key, deque()).append(number)

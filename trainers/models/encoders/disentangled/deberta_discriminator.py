@@ -82,7 +82,9 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
                 words.delta.weight.copy_(weights["deberta.embeddings.word_embeddings.weight"] - words.base.weight)
 
     def save_pretrained(self, directory: str | Path, **options: Any) -> None:
-        """Write the model to a directory from which `transformers` loads its encoder as a `DebertaV2Model`."""
+        """Write a model without a generator, as `alone` returns it, to a directory from which `transformers`
+        loads its encoder as a `DebertaV2Model`.
+        """
         super().save_pretrained(directory, **options)
         self.config.architectures = ["DebertaV2Model"]
         self.config.save_pretrained(directory)
