@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
         "--pattern", choices=sorted(PATTERNS), help="how byte_bpe cuts text before merging (default: llama3)"
     )
     train.add_argument(
-        "--lowercase", action="store_true", help="fold case (bpe, unigram); wordpiece also strips accents"
+        "--lowercase", action="store_true", help="convert to lower case (bpe, unigram); wordpiece also strips accents"
     )
     train.add_argument(
         "--coverage",

@@ -20,7 +20,7 @@ def train_unigram(
 
     The reserved tokens have the ids 0 to 127; the pieces follow. Texts are normalised as for T5 (`nmt_nfkc`):
     control characters are removed, line ends and tabs become spaces, NFKC is applied, several spaces become
-    one, spaces at both ends are removed, and one is added before the first word. `lowercase` also folds case.
+    one, spaces at both ends are removed, and one is added before the first word. `lowercase` also converts to lower case.
     A run of characters outside the vocabulary becomes `<unk>`. Pieces have at most 16 characters.
 
     Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text

@@ -36,7 +36,7 @@ def train_word_bpe(
 
     Ids are assigned in order to the reserved tokens (0 to 127), to the normalised characters that `coverage`
     keeps and the mark, ordered by code point, and to one token per merge. White space is not kept: decoding
-    writes one space between words. `lowercase` folds case, as in GPT. Characters outside the vocabulary
+    writes one space between words. `lowercase` converts to lower case, as in GPT. Characters outside the vocabulary
     become `<unk>`.
 
     Raises ValueError if the texts do not fill `vocab_size`, if their characters alone exceed it, for a text
@@ -58,7 +58,7 @@ def train_word_bpe(
 
 
 def word_normalizer(lowercase: bool) -> Any:
-    """Return the `tokenizers` normaliser that applies NFC, folds case with `lowercase`, replaces END_OF_WORD
+    """Return the `tokenizers` normaliser that applies NFC, converts to lower case with `lowercase`, replaces END_OF_WORD
     with a space, separates punctuation, and adds END_OF_WORD to the end of every word.
     """
     from tokenizers import Regex, normalizers

@@ -23,7 +23,7 @@ def train_wordpiece(
     it must not be an iterator.
 
     The reserved tokens have the ids 0 to 127; characters and pieces follow. `lowercase` is as in BERT
-    uncased: case is folded and accents are stripped. Texts are cleaned and cut as in BERT: control characters
+    uncased: letters become lower case, and accents are stripped. Texts are cleaned and cut as in BERT: control characters
     are removed, and every Chinese character and punctuation mark is a word. A word of more than 100
     characters, or one that cannot be cut into known pieces, becomes `<unk>`.
 

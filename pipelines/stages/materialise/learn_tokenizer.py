@@ -76,7 +76,7 @@ class LearnTokenizer(CorpusStage):
     the text determines the number.
     """
     lowercase: bool = False
-    """Fold case before learning and encoding (bpe, unigram); wordpiece also strips accents, as BERT uncased does."""
+    """Convert to lower case before learning and encoding (bpe, unigram); wordpiece also strips accents, as BERT uncased does."""
     coverage: float = 0.9995
     """Share of the sample's characters that the vocabulary covers (bpe, wordpiece, unigram); the rarest become `<unk>`."""
     sample_bytes: int = 1 << 30
